@@ -1,0 +1,1 @@
+"""The client in the training loop: one line, standard library only."""

@@ -1,0 +1,1 @@
+"""Allocator: which nodes each job gets."""

@@ -1,0 +1,1 @@
+"""The `malletrain` command, one file per verb."""

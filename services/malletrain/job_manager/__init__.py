@@ -1,0 +1,1 @@
+"""JobManager: the queue, the jobs, and the processes that train."""

@@ -1,0 +1,1 @@
+"""Monitor: progress records in, throughput and rescale stalls out."""

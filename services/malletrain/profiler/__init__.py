@@ -1,0 +1,1 @@
+"""Profiler: the scaling curve of every job."""

@@ -1,0 +1,1 @@
+"""The five services of MalleTrain share this package: configuration, servers, channels, logging, clocks."""

@@ -1,0 +1,94 @@
+"""Configuration: defaults that run as they are, overridden by `MALLETRAIN_*` variables or a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from malletrain.runtime.errors import InvalidInputError
+
+CONFIG_FILE = "malletrain.toml"
+SERVICES = ("scavenger", "monitor", "job_manager", "profiler", "allocator")
+
+SettingsT = TypeVar("SettingsT", bound="Settings")
+
+
+class Addresses(BaseModel):
+    """Where each service listens, as HOST:PORT. Loopback only: nothing here is encrypted yet."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scavenger: str = "127.0.0.1:7701"
+    allocator: str = "127.0.0.1:7702"
+    job_manager: str = "127.0.0.1:7703"
+    monitor: str = "127.0.0.1:7704"
+    profiler: str = "127.0.0.1:7705"
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _loopback(cls, value: str) -> str:
+        host, separator, port = value.rpartition(":")
+        if not separator or not port.isdigit() or int(port) > 65535:
+            raise ValueError("expected HOST:PORT")
+        if host not in ("127.0.0.1", "localhost", "[::1]"):
+            raise ValueError("expected a loopback host (127.0.0.1, localhost or [::1]): off loopback needs TLS")
+        return value
+
+    def of(self, service: str) -> str:
+        """Address of a service by its name."""
+        return str(getattr(self, service))
+
+
+class Settings(BaseSettings):
+    """What every service process shares."""
+
+    model_config = SettingsConfigDict(env_prefix="MALLETRAIN_", env_nested_delimiter="__", extra="ignore")
+
+    state_dir: Path = Field(
+        default_factory=lambda: Path.home() / ".local/state/malletrain",
+        description="Folder of databases, job folders and logs.",
+    )
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Smallest level logged.")
+    addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over the environment, the environment over the file named by `toml_file`."""
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def database(self, service: str) -> str:
+        """SQLAlchemy URL of a service's own database."""
+        return f"sqlite:///{self.state_dir / (service + '.sqlite')}"
+
+
+def load_settings(model: type[SettingsT], config_file: Path | None = None) -> SettingsT:
+    """Settings from the environment and a TOML file (`malletrain.toml` in the working directory where it exists).
+
+    Raises:
+        InvalidInputError: a value can't be used, a key of a section is unknown, or the file can't be read.
+    """
+    if config_file is not None and not config_file.is_file():
+        raise InvalidInputError("--config", "a readable TOML file", str(config_file))
+    config = SettingsConfigDict(toml_file=config_file or Path(CONFIG_FILE))
+    bound = type(model.__name__, (model,), {"model_config": config, "__module__": model.__module__})
+    try:
+        loaded: SettingsT = bound()
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidInputError(".".join(map(str, first["loc"])), first["msg"], first.get("input")) from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInputError(str(config_file or CONFIG_FILE), f"TOML ({error})") from error
+    return loaded

@@ -1,0 +1,51 @@
+"""Following a peer's stream for ever, across its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import TypeVar
+
+import grpc.aio
+import structlog
+
+MessageT = TypeVar("MessageT")
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+
+
+async def follow(
+    name: str,
+    open_stream: Callable[[], AsyncIterable[MessageT]],
+    handle: Callable[[MessageT], Awaitable[None]],
+    on_lost: Callable[[], None] | None = None,
+) -> None:
+    """Handle every message of a server stream; when the stream breaks or ends, open it again, with back-off.
+
+    Runs until cancelled. Errors of `handle` are not the peer's and are raised.
+
+    Args:
+        name: What is followed, for the log.
+        open_stream: Makes the call; its first message is expected to be a snapshot.
+        handle: Called with each message, one at a time.
+        on_lost: Called when a stream that had delivered something breaks.
+    """
+    log = structlog.get_logger(__name__).bind(stream=name)
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        delivered = False
+        try:
+            async for message in open_stream():
+                delivered = True
+                await handle(message)
+            code = "ENDED"
+        except grpc.aio.AioRpcError as error:
+            code = error.code().name
+        if delivered:
+            pause = _FIRST_PAUSE_SECONDS
+            if on_lost is not None:
+                on_lost()
+        log.info("stream lost, opening it again", code=code, pause_seconds=pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

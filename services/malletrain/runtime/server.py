@@ -1,0 +1,66 @@
+"""A gRPC server with health, reflection and errors as status codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from malletrain.runtime.errors import UnavailableError
+from malletrain.runtime.interceptor import ErrorInterceptor
+
+Register = Callable[[Any, grpc.aio.Server], None]
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+
+
+class ServiceHost:
+    """One server for the services of a process."""
+
+    def __init__(self, address: str) -> None:
+        """Listen on HOST:PORT from `start` on; port 0 takes a free one."""
+        self._address = address
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+        self._health = HealthServicer()
+        self._names: list[str] = []
+
+    def add(self, service_full_name: str, register: Register, servicer: object) -> None:
+        """Add a servicer, e.g. `add("malletrain.v1.MonitorService", add_MonitorServiceServicer_to_server, monitor)`."""
+        register(servicer, self._server)
+        self._names.append(service_full_name)
+
+    async def start(self) -> int:
+        """Serve, and return the port.
+
+        Raises:
+            UnavailableError: the address can't be bound.
+        """
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        try:
+            port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise UnavailableError(f"can't listen on {self._address}: is another process there? ({error})") from error
+        await self._server.start()
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def drain(self) -> None:
+        """Tell health watchers that the end is near."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace: float = 2.0) -> None:
+        """Take no new calls, give those under way `grace` seconds, then end them."""
+        await self._server.stop(grace)

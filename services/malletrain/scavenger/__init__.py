@@ -1,0 +1,1 @@
+"""Scavenger: which nodes the batch scheduler leaves idle."""
