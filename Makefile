@@ -1,0 +1,63 @@
+# Two commands carry the project on a fresh machine: `make demo` and `make test`. Each sets itself up.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0
+SOURCES := services clients benchmarks examples tests hatch_build.py
+
+.PHONY: help setup demo test check lint test-quick test-demo format benchmarks clean
+
+help: ## What can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.torch:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or later; set PYTHON=" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	touch $@
+
+$(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
+	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dev]'
+	touch $@
+
+$(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh
+	deploy/install-horovod.sh $(VENV)
+	touch $@
+
+setup: $(VENV)/.horovod ## The whole environment in .venv: torch, Horovod, services, tools
+
+demo: setup ## The main job on this machine: five services, eight virtual nodes, three real trainings
+	$(BIN)/malletrain demo
+
+test: setup check ## Static checks, then every test that needs no privilege
+	$(BIN)/python -m pytest -m 'not demo'
+
+test-quick: $(VENV)/.package ## The tests that start no trainings
+	$(BIN)/python -m pytest -m 'not demo and not horovod and not system'
+
+test-demo: setup ## The demo while each service is killed in turn
+	$(BIN)/python -m pytest -m demo --timeout 600
+
+check: $(VENV)/.package ## ruff, mypy, import-linter, buf
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy services/malletrain clients/malletrain
+	PYTHONPATH=services:clients:protos $(BIN)/lint-imports
+	$(BIN)/buf lint
+
+format: $(VENV)/.package ## Format the code
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+benchmarks: setup ## Every benchmark, printed
+	$(BIN)/python benchmarks/allocator.py
+	$(BIN)/python benchmarks/report.py
+
+clean: ## Remove what was built, the environment included
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find protos -name '*_pb2*' -delete

@@ -1,0 +1,45 @@
+"""The plans made so far, stored so that generations grow over restarts."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Engine, LargeBinary, delete, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from malletrain.v1 import allocator_pb2
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _PlanRow(_Base):
+    __tablename__ = "plans"
+
+    generation: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    plan: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class PlanStore:
+    """Keeps the newest plans in the Allocator's database."""
+
+    def __init__(self, engine: Engine, plans_kept: int) -> None:
+        _Base.metadata.create_all(engine)
+        self._engine = engine
+        self._plans_kept = plans_kept
+
+    def newest(self) -> allocator_pb2.Plan | None:
+        """The plan of the highest generation, or None before the first."""
+        with Session(self._engine) as session:
+            row = session.scalars(select(_PlanRow).order_by(_PlanRow.generation.desc()).limit(1)).first()
+            return allocator_pb2.Plan.FromString(row.plan) if row else None
+
+    def add(self, plan: allocator_pb2.Plan) -> None:
+        """Store a plan, over an earlier version of it, and forget those that are too old."""
+        with Session(self._engine) as session, session.begin():
+            session.merge(_PlanRow(generation=plan.generation, plan=plan.SerializeToString()))
+            session.execute(delete(_PlanRow).where(_PlanRow.generation <= plan.generation - self._plans_kept))
+
+    def count(self) -> int:
+        """Number of stored plans."""
+        with Session(self._engine) as session:
+            return session.scalar(select(func.count()).select_from(_PlanRow)) or 0

@@ -1,0 +1,118 @@
+"""The Allocator's gRPC service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from malletrain.allocator import messages
+from malletrain.allocator.loop import ControlLoop, Peers
+from malletrain.allocator.plan_store import PlanStore
+from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
+from malletrain.allocator.settings import AllocatorSettings
+from malletrain.allocator.solver_process import SolverProcess
+from malletrain.allocator.solving import solve
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.config import Settings
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.server import ServiceHost
+from malletrain.runtime.service import Service
+from malletrain.runtime.store import open_engine
+from malletrain.v1 import (
+    allocator_pb2,
+    allocator_pb2_grpc,
+    job_manager_pb2_grpc,
+    profiler_pb2_grpc,
+    scavenger_pb2_grpc,
+)
+
+_LONGEST_SOLVE_SECONDS = 3600.0
+
+
+class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
+    """Stateless solving, and the plans of the control loop."""
+
+    def __init__(self, settings: Settings, section: AllocatorSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._section = section
+        self._clock = clock
+        self._process = SolverProcess()
+        # HiGHS has one process, so solves queue for it here rather than in the pipe.
+        self._solving = asyncio.Lock()
+        self._store = PlanStore(open_engine(settings.database("allocator")), section.plans_kept)
+        self._channels: list[grpc.aio.Channel] = []
+        self._loop = ControlLoop(self._open_peers(), section, clock, self._store, self._solve_as_configured)
+
+    def _open_peers(self) -> Peers:
+        addresses = self._settings.addresses
+        self._channels = [open_channel(addresses.of(name)) for name in ("scavenger", "job_manager", "profiler")]
+        scavenger, job_manager, profiler = self._channels
+        return Peers(
+            scavenger_pb2_grpc.ScavengerServiceStub(scavenger),
+            job_manager_pb2_grpc.JobManagerServiceStub(job_manager),
+            profiler_pb2_grpc.ProfilerServiceStub(profiler),
+        )
+
+    def register(self, host: ServiceHost) -> None:
+        """Add the servicer to a server."""
+        name = allocator_pb2.DESCRIPTOR.services_by_name["AllocatorService"].full_name
+        host.add(name, allocator_pb2_grpc.add_AllocatorServiceServicer_to_server, self)
+
+    async def run(self) -> None:
+        """The control loop, until cancelled."""
+        await self._loop.run()
+
+    async def close(self) -> None:
+        """End the streams and the solver's process."""
+        self._loop.plans.close()
+        self._process.close()
+        for channel in self._channels:
+            await channel.close()
+
+    async def _solve_as_configured(self, problem: AllocationProblem) -> Allocation:
+        return await self._solve(problem, self._section.formulation, self._section.time_limit_seconds)
+
+    async def _solve(self, problem: AllocationProblem, formulation: Formulation, seconds: float) -> Allocation:
+        async with self._solving:
+            return await asyncio.to_thread(solve, problem, formulation, seconds, self._process)
+
+    async def Solve(
+        self, request: allocator_pb2.SolveRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.SolveResponse:
+        """Solve a problem."""
+        del context
+        seconds = request.time_limit_seconds or self._section.time_limit_seconds
+        if not 0 < seconds <= _LONGEST_SOLVE_SECONDS:
+            raise InvalidInputError(
+                "time_limit_seconds", f"above 0 and at most {_LONGEST_SOLVE_SECONDS:g}", request.time_limit_seconds
+            )
+        problem = messages.problem_from_proto(request.problem)
+        allocation = await self._solve(problem, messages.formulation_from_proto(request.formulation), seconds)
+        return allocator_pb2.SolveResponse(allocation=messages.allocation_to_proto(allocation))
+
+    async def GetPlan(
+        self, request: allocator_pb2.GetPlanRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.GetPlanResponse:
+        """The newest plan."""
+        del request, context
+        return allocator_pb2.GetPlanResponse(plan=self._loop.newest)
+
+    async def WatchPlans(
+        self, request: allocator_pb2.WatchPlansRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[allocator_pb2.WatchPlansResponse]:
+        """The newest plan, then every new one."""
+        del request, context
+        with self._loop.plans.subscribe() as subscription:
+            if self._loop.newest is not None:
+                yield allocator_pb2.WatchPlansResponse(plan=self._loop.newest)
+            async for plan in subscription:
+                yield allocator_pb2.WatchPlansResponse(plan=plan)
+
+
+def create(settings: Settings, section: AllocatorSettings, clock: Clock) -> Service:
+    """The Allocator, for the event loop that runs."""
+    return AllocatorService(settings, section, clock)

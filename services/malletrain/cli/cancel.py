@@ -1,0 +1,28 @@
+"""`malletrain cancel ID...`: end jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.output import JsonOption, print_json, state_name, to_dict
+from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.v1 import job_manager_pb2
+
+
+def cancel(
+    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Job identifiers.")],
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """End jobs; what they saved stays in their job folders."""
+    with connect() as peers:
+        ended = [
+            peers.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+            for job_id in job_ids
+        ]
+    if as_json:
+        print_json([to_dict(job) for job in ended])
+        return
+    for job in ended:
+        typer.echo(f"{job.id} {state_name(job.state)}: {job.reason}")

@@ -1,0 +1,126 @@
+"""`malletrain doctor`: what this machine has, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.output import JsonOption, print_json, print_table
+from malletrain.cli.settings import AllSettings, load
+from malletrain.runtime.channel import open_blocking_channel
+from malletrain.runtime.config import SERVICES
+from malletrain.runtime.health import is_serving
+
+_LEAST_FREE_BYTES = 2 * 1024**3
+_IMPORT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what was looked at, whether it is well, what was seen, and what to do if not."""
+
+    check: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def doctor(
+    as_json: Annotated[bool, JsonOption] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
+    ] = None,
+) -> None:
+    """Check Python, torch, Horovod, ports and disk; exit 1 if anything stands in the way."""
+    settings = load(config)
+    findings = list(examine(settings))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        rows = [(entry.check, "ok" if entry.ok else "NOT OK", entry.found, entry.remedy) for entry in findings]
+        print_table(("check", "", "found", "what to do"), rows)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def examine(settings: AllSettings) -> Iterator[Finding]:
+    """Every check, in the order in which one would mend what is wrong."""
+    trainer = str(settings.job_manager.trainer_python or sys.executable)
+    checks: list[Callable[[], Finding]] = [
+        _python,
+        lambda: _module(trainer, "torch", "torch.__version__", "pip install torch==2.13.0 in the training environment"),
+        lambda: _module(
+            trainer,
+            "horovod.torch",
+            "__import__('horovod').__version__ + (' with Gloo' if horovod.torch.gloo_built() else ' WITHOUT Gloo')",
+            "run deploy/install-horovod.sh in the training environment (needs g++, cmake, make)",
+        ),
+        lambda: _module(trainer, "malletrain.client", "'importable'", f"{trainer} -m pip install malletrain"),
+        lambda: _loopback(),
+        lambda: _disk(settings.state_dir),
+    ]
+    yield from (check() for check in checks)
+    yield from (_port(service, settings.addresses.of(service)) for service in SERVICES)
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding(
+        "Python", sys.version_info >= (3, 11), version, "" if sys.version_info >= (3, 11) else "use 3.11 or later"
+    )
+
+
+def _module(python: str, module: str, expression: str, remedy: str) -> Finding:
+    """Import a module with the trainers' interpreter, in a process of its own."""
+    code = f"import {module}\nprint({expression})"
+    try:
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(module, False, str(error), remedy)
+    ok = done.returncode == 0 and "WITHOUT" not in done.stdout
+    errors = done.stderr.strip().splitlines()
+    return Finding(module, ok, done.stdout.strip() or (errors[-1] if errors else ""), "" if ok else remedy)
+
+
+def _loopback() -> Finding:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return Finding("loopback", True, "127.0.0.1 answers")
+    except OSError as error:
+        return Finding("loopback", False, str(error), "bring the loopback interface up: ip link set lo up")
+
+
+def _disk(state_dir: Path) -> Finding:
+    existing = next(folder for folder in (state_dir, *state_dir.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    ok = free >= _LEAST_FREE_BYTES
+    remedy = "" if ok else "free at least 2 GiB, or set MALLETRAIN_STATE_DIR elsewhere"
+    return Finding("disk", ok, f"{free / 1024**3:.1f} GiB free at {existing}", remedy)
+
+
+def _port(service: str, address: str) -> Finding:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_server((host.strip("[]"), int(port))):
+            return Finding(service, True, f"{address} is free")
+    except OSError:
+        channel = open_blocking_channel(address)
+        try:
+            if is_serving(channel):
+                return Finding(service, True, f"{address} serves")
+        finally:
+            channel.close()
+    variable = f"MALLETRAIN_ADDRESSES__{service.upper()}"
+    return Finding(service, False, f"{address} is taken by another program", f"set {variable} to a free port")

@@ -1,0 +1,80 @@
+"""`malletrain job ID`: one job, its progress and its history."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from malletrain.cli.output import JsonOption, ago, duration, print_json, print_table, state_name, to_dict
+from malletrain.cli.peers import DEADLINE_SECONDS, Peers, connect
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+
+
+def job(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Show one job: what it is, how far it is, what happened to it."""
+    with connect() as peers:
+        found = peers.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        events = _events(peers, job_id)
+        progress = peers.monitor.GetProgress(
+            monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
+        ).progress
+    if as_json:
+        entry = to_dict(found)
+        entry["progress"] = to_dict(progress[0]) if progress else None
+        entry["events"] = [to_dict(event) for event in events]
+        print_json(entry)
+        return
+    _print_facts(found, progress[0] if progress else monitor_pb2.Progress())
+    rows = [
+        (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
+            state_name(event.to_state),
+            str(len(event.nodes)),
+            event.reason,
+        )
+        for event in events
+    ]
+    print_table(("time", "state", "nodes", "reason"), rows)
+
+
+def _events(peers: Peers, job_id: str) -> list[job_manager_pb2.JobEvent]:
+    found: list[job_manager_pb2.JobEvent] = []
+    token = ""
+    while True:
+        request = job_manager_pb2.ListJobEventsRequest(job_id=job_id, page_token=token)
+        response = peers.job_manager.ListJobEvents(request, timeout=DEADLINE_SECONDS)
+        found.extend(response.events)
+        token = response.next_page_token
+        if not token:
+            return found
+
+
+def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress) -> None:
+    now = time.time()
+    target = f" of {found.spec.target_samples:,}" if found.spec.target_samples else ""
+    facts = {
+        "job": f"{found.id}  {found.spec.name}",
+        "command": " ".join(found.spec.command),
+        "state": f"{state_name(found.state)}: {found.reason}",
+        "submitted": f"{ago(found.create_time, now)} ago",
+        "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} nodes",
+        "nodes wanted": " ".join(found.wanted_nodes) or "none",
+        "nodes commanded": " ".join(found.commanded_nodes) or "none",
+        "nodes confirmed": " ".join(found.confirmed_nodes) or "none",
+        "samples": f"{found.samples:,}{target}, {progress.samples_lost:,} lost by rollbacks",
+        "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
+        "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
+    }
+    if found.HasField("end_time"):
+        facts["took"] = duration((found.end_time.ToNanoseconds() - found.create_time.ToNanoseconds()) / 1e9)
+    facts |= {name: f"{value:g}" for name, value in sorted(found.metrics.items())}
+    console = Console(soft_wrap=True)
+    for label, value in facts.items():
+        console.print(f"[bold]{label:>16}[/]  ", end="")
+        console.print(value, markup=False, highlight=False)

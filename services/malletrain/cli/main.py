@@ -1,0 +1,61 @@
+"""The `malletrain` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from malletrain.cli.cancel import cancel
+from malletrain.cli.demo.verb import demo
+from malletrain.cli.doctor import doctor
+from malletrain.cli.job import job
+from malletrain.cli.jobs import jobs
+from malletrain.cli.logs import logs
+from malletrain.cli.nodes import nodes
+from malletrain.cli.peers import RefusedError
+from malletrain.cli.plan import plan
+from malletrain.cli.serve import serve
+from malletrain.cli.solve import solve
+from malletrain.cli.submit import submit
+from malletrain.cli.trace import trace_app
+from malletrain.cli.up import up
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+
+app = typer.Typer(
+    name="malletrain",
+    help="Trains neural networks on the nodes that a supercomputer's batch scheduler cannot fill.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for verb in (up, serve, submit, jobs, job, logs, cancel, nodes, plan, solve, doctor, demo):
+    app.command()(verb)
+app.add_typer(trace_app, name="trace")
+
+
+def run() -> None:
+    """Entry point: 0 done, 1 failed, 2 wrong use."""
+    try:
+        app()
+    except InvalidInputError as error:
+        _end(error, 2)
+    except RefusedError as error:
+        _end(error, 2 if error.wrong_use else 1)
+    except MalleTrainError as error:
+        _end(error, 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away, e.g. `malletrain jobs | head`.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _end(error: MalleTrainError, code: int) -> None:
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,39 @@
+"""`malletrain plan`: the newest plan."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.output import JsonOption, ago, print_json, print_table, to_dict
+from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.v1 import allocator_pb2
+
+
+def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
+    """Show the newest plan: what led to it, what each job gets, and whether it was applied."""
+    with connect() as peers:
+        response = peers.allocator.GetPlan(allocator_pb2.GetPlanRequest(), timeout=DEADLINE_SECONDS)
+    found = response.plan if response.HasField("plan") else None
+    if as_json:
+        print_json(to_dict(found) if found else None)
+        return
+    if found is None:
+        typer.echo("no plan yet: it takes a node or a job")
+        return
+    fate = "applied" if found.applied else f"refused: {found.refusal}"
+    typer.echo(f"plan {found.generation}, {ago(found.create_time, time.time())} ago, {fate}")
+    typer.echo(f"because {found.trigger}")
+    allocation = found.allocation
+    typer.echo(
+        f"{allocation.status} by {allocation.solver} in {1000 * allocation.solve_seconds:.2f} ms, "
+        f"objective {allocation.objective:,.1f}, pool of {len(found.problem.nodes)} nodes"
+    )
+    before = {demand.id: len(demand.current_nodes) for demand in found.problem.jobs}
+    rows = [
+        (entry.job_id, f"{before.get(entry.job_id, 0)} → {len(entry.nodes)}", " ".join(entry.nodes) or "-")
+        for entry in allocation.assignments
+    ]
+    print_table(("job", "scale", "nodes"), rows)

@@ -1,0 +1,89 @@
+"""`malletrain serve NAME`: one service in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.settings import AllSettings, load
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.logs import configure_logging
+from malletrain.runtime.process import run_service
+from malletrain.runtime.service import Service
+
+
+class ServiceName(StrEnum):
+    """The five services."""
+
+    SCAVENGER = "scavenger"
+    MONITOR = "monitor"
+    JOB_MANAGER = "job_manager"
+    PROFILER = "profiler"
+    ALLOCATOR = "allocator"
+
+
+def serve(
+    name: Annotated[ServiceName, typer.Argument(help="Which service.")],
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
+    ] = None,
+    parent: Annotated[
+        int | None, typer.Option(hidden=True, help="End when this process is no longer our parent.")
+    ] = None,
+) -> None:
+    """Run one service in this process until SIGTERM."""
+    settings = load(config)
+    settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    configure_logging(name.value, settings.log_level)
+    asyncio.run(_serve(name, settings, parent))
+
+
+async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -> None:
+    service = _factory(name)(settings)
+    watch = asyncio.create_task(_end_with_parent(parent)) if parent else None
+    try:
+        await run_service(service, settings.addresses.of(name.value))
+    finally:
+        if watch:
+            watch.cancel()
+
+
+async def _end_with_parent(parent: int) -> None:
+    """Send ourselves SIGTERM once the parent has gone: nobody would restart us."""
+    import signal
+
+    while os.getppid() == parent:
+        await asyncio.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _factory(name: ServiceName) -> Callable[[AllSettings], Service]:
+    """Imports only the service that is asked for: the others' libraries cost memory and start-up time."""
+    clock = SystemClock()
+    match name:
+        case ServiceName.SCAVENGER:
+            from malletrain.scavenger.service import create as create_scavenger
+
+            return lambda settings: create_scavenger(settings, settings.scavenger, clock)
+        case ServiceName.MONITOR:
+            from malletrain.monitor.service import create as create_monitor
+
+            return lambda settings: create_monitor(settings, settings.monitor, clock)
+        case ServiceName.JOB_MANAGER:
+            from malletrain.job_manager.service import create as create_job_manager
+
+            return lambda settings: create_job_manager(settings, settings.job_manager, clock)
+        case ServiceName.PROFILER:
+            from malletrain.profiler.service import create as create_profiler
+
+            return lambda settings: create_profiler(settings, settings.profiler, clock)
+        case ServiceName.ALLOCATOR:
+            from malletrain.allocator.service import create as create_allocator
+
+            return lambda settings: create_allocator(settings, settings.allocator, clock)

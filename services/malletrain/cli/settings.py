@@ -1,0 +1,33 @@
+"""All settings together: what the processes share and one section per service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from malletrain.allocator.settings import AllocatorSettings
+from malletrain.job_manager.settings import JobManagerSettings
+from malletrain.monitor.settings import MonitorSettings
+from malletrain.profiler.settings import ProfilerSettings
+from malletrain.runtime.config import Settings, load_settings
+from malletrain.scavenger.settings import ScavengerSettings
+
+
+class AllSettings(Settings):
+    """Settings of the whole system: `MALLETRAIN_<SECTION>__<FIELD>` or `[section]` in the TOML file."""
+
+    scavenger: ScavengerSettings = Field(default_factory=ScavengerSettings)
+    allocator: AllocatorSettings = Field(default_factory=AllocatorSettings)
+    job_manager: JobManagerSettings = Field(default_factory=JobManagerSettings)
+    monitor: MonitorSettings = Field(default_factory=MonitorSettings)
+    profiler: ProfilerSettings = Field(default_factory=ProfilerSettings)
+
+
+def load(config_file: Path | None = None) -> AllSettings:
+    """All settings from the environment and the TOML file.
+
+    Raises:
+        InvalidInputError: a value can't be used; names its path, e.g. `scavenger.speed`.
+    """
+    return load_settings(AllSettings, config_file)

@@ -1,0 +1,114 @@
+"""`malletrain submit`: hand in one job, or several from a file."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.protobuf import json_format
+
+from malletrain.cli.output import JsonOption, print_json, to_dict
+from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import job_manager_pb2, resources_pb2
+
+
+def submit(
+    command: Annotated[list[str] | None, typer.Argument(help="Program and arguments, after `--`.")] = None,
+    name: Annotated[str, typer.Option(help="Name for people; by default the script's.")] = "",
+    min_nodes: Annotated[int, typer.Option("--min", help="Smallest scale in nodes.")] = 1,
+    max_nodes: Annotated[int, typer.Option("--max", help="Largest scale in nodes.")] = 8,
+    permitted: Annotated[str, typer.Option(help="Permitted scales, e.g. 1,2,4,8.")] = "",
+    slots: Annotated[int, typer.Option(help="Worker processes per node.")] = 1,
+    curve: Annotated[str, typer.Option(help="Scaling curve, nodes:samples/s, e.g. 1:100,2:190,4:350.")] = "",
+    scale_up: Annotated[float | None, typer.Option(help="Stall of a growth in seconds.")] = None,
+    scale_down: Annotated[float | None, typer.Option(help="Stall of a shrink in seconds.")] = None,
+    weight: Annotated[float, typer.Option(help="Priority weight.")] = 1.0,
+    target_samples: Annotated[int, typer.Option(help="Complete after so many samples; 0: the trainer says when.")] = 0,
+    max_restarts: Annotated[int | None, typer.Option(help="Restarts after failures before giving up.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the workers; may be repeated.")] = None,
+    workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
+    file: Annotated[Path | None, typer.Option(help="JSON list of job specs, in place of a command.")] = None,
+    request_id: Annotated[str, typer.Option(help="The same id again submits nothing twice.")] = "",
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`."""
+    if (file is None) == (not command):
+        raise InvalidInputError("command", "a command after `--`, or --file, and not both")
+    if file is not None:
+        specs = read_specs(file)
+    else:
+        spec = resources_pb2.JobSpec(
+            name=name or _default_name(command or []),
+            command=command,
+            working_directory=str((workdir or Path.cwd()).resolve()),
+            environment=parse_environment(env or []),
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            permitted_nodes=parse_sizes(permitted),
+            slots_per_node=slots,
+            scale_up_seconds=scale_up,
+            scale_down_seconds=scale_down,
+            curve=parse_curve(curve),
+            weight=weight,
+            target_samples=target_samples,
+            max_restarts=max_restarts,
+        )
+        specs = [spec]
+    request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
+    with connect() as peers:
+        stored = peers.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs
+    if as_json:
+        print_json([to_dict(job) for job in stored])
+        return
+    for job in stored:
+        typer.echo(job.id)
+
+
+def _default_name(command: list[str]) -> str:
+    script = next((word for word in command[1:] if not word.startswith("-")), command[0])
+    return Path(script).stem[:128]
+
+
+def parse_environment(pairs: list[str]) -> dict[str, str]:
+    """NAME=VALUE pairs as a mapping."""
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise InvalidInputError("--env", "NAME=VALUE", pair)
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def parse_sizes(text: str) -> list[int]:
+    """`1,2,4` as numbers of nodes."""
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise InvalidInputError("--permitted", "whole numbers separated by commas", text) from None
+
+
+def parse_curve(text: str) -> list[resources_pb2.ScalingPoint]:
+    """`1:100,2:190` as scaling points: nodes and samples/s."""
+    points = []
+    for part in filter(None, text.split(",")):
+        nodes, _, rate = part.partition(":")
+        try:
+            points.append(resources_pb2.ScalingPoint(nodes=int(nodes), rate=float(rate)))
+        except ValueError:
+            raise InvalidInputError("--curve", "NODES:SAMPLES_PER_SECOND pairs separated by commas", part) from None
+    return points
+
+
+def read_specs(path: Path) -> list[resources_pb2.JobSpec]:
+    """Job specs in protobuf-JSON from a file holding a list of them."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError("--file", f"a readable file ({error.strerror})", str(path)) from None
+    request = job_manager_pb2.SubmitJobsRequest()
+    try:
+        json_format.Parse(f'{{"specs": {text}}}', request)
+    except json_format.ParseError as error:
+        raise InvalidInputError(str(path), f"a JSON list of job specs ({error})") from None
+    return list(request.specs)

@@ -1,0 +1,167 @@
+"""What can happen to JobManager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from malletrain.job_manager.jobs import Spec
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Jobs were submitted; their specs are checked."""
+
+    specs: tuple[Spec, ...]
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """A user ends a job that is not in a final state."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class IdleSetSeen:
+    """The whole idle set, as it is now: the first message of a stream."""
+
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class NodesChanged:
+    """One event of the idle set.
+
+    Attributes:
+        joined: Nodes that are idle from now on.
+        left: Nodes that the main scheduler has taken.
+        event_time: When, in seconds since the epoch.
+    """
+
+    joined: frozenset[str]
+    left: frozenset[str]
+    event_time: float
+
+
+@dataclass(frozen=True)
+class PlanReceived:
+    """The Allocator wants these nodes for these jobs."""
+
+    generation: int
+    assignments: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class SupervisorSeen:
+    """The state of a job's supervisor.
+
+    Attributes:
+        job_id: Job identifier.
+        incarnation: Which of the job's supervisors.
+        commanded_sequence: Newest command it has taken over.
+        confirmed_sequence: Newest command whose hosts the workers have confirmed.
+        confirmed: Nodes that the workers have confirmed.
+        occupied: Nodes with a live worker process.
+    """
+
+    job_id: str
+    incarnation: int
+    commanded_sequence: int
+    confirmed_sequence: int
+    confirmed: frozenset[str]
+    occupied: frozenset[str]
+
+
+@dataclass(frozen=True)
+class NodesReleased:
+    """No process of the job is left on these nodes."""
+
+    job_id: str
+    incarnation: int
+    nodes: tuple[str, ...]
+
+
+class Outcome(StrEnum):
+    """How a supervisor's workers ended."""
+
+    EXITED = "EXITED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the trainer said at its end.
+
+    Attributes:
+        samples: Samples processed; None where it does not say.
+        metrics: What it reports, e.g. its accuracy.
+    """
+
+    samples: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SupervisorEnded:
+    """A job's supervisor and every process of the job are gone.
+
+    Attributes:
+        job_id: Job identifier.
+        incarnation: Which of the job's supervisors.
+        outcome: How the workers ended.
+        message: What went wrong, for people.
+        completion: Present when the trainer said that it is done.
+        log_tail: The last lines of the job's log.
+    """
+
+    job_id: str
+    incarnation: int
+    outcome: Outcome
+    message: str
+    completion: Completion | None
+    log_tail: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """What Monitor knows of a job: samples net of rollbacks, and whether it is stalled."""
+
+    job_id: str
+    samples: int
+    stalled: bool
+
+
+@dataclass(frozen=True)
+class TrainerDone:
+    """The trainer has said that it is done, while its processes still run."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """Time has passed."""
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """JobManager ends in good order: nobody would watch the processes any more."""
+
+
+Stimulus = (
+    Submitted
+    | Cancelled
+    | IdleSetSeen
+    | NodesChanged
+    | PlanReceived
+    | SupervisorSeen
+    | NodesReleased
+    | SupervisorEnded
+    | Progressed
+    | TrainerDone
+    | Ticked
+    | Shutdown
+)

@@ -1,0 +1,49 @@
+"""Settings of Monitor."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class MonitorSettings(BaseModel):
+    """How Monitor stores, publishes and measures."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    store_seconds: float = Field(
+        default=0.25, gt=0, le=10, description="Time between two writes; records are acknowledged after theirs."
+    )
+    publish_seconds: float = Field(
+        default=1.0, gt=0, le=60, description="Time between two messages about a job to those who watch."
+    )
+    command_seconds: float = Field(
+        default=10.0, ge=0, description="How long a command waits for a reporter where none is connected."
+    )
+    stall_factor: float = Field(
+        default=20.0, gt=1, description="A job is stalled after this many usual steps without a record."
+    )
+    stall_floor_seconds: float = Field(default=60.0, gt=0, description="No job is stalled before this silence.")
+    stall_unknown_seconds: float = Field(
+        default=600.0, gt=0, description="The silence after which a job is stalled whose usual step is not known."
+    )
+    warmup_steps: int = Field(
+        default=3, ge=0, description="Steps left out of the throughput after a rescale, besides the one with the stall."
+    )
+    warmup_seconds: float = Field(default=1.0, ge=0, description="Time left out of the throughput after a rescale.")
+    window_steps: int = Field(default=256, ge=16, description="Newest steps of a visit to a scale that count.")
+    min_steps: int = Field(default=5, ge=1, description="Steps before a throughput is believed.")
+    outlier_fence: float = Field(
+        default=5.0, gt=0, description="Steps this many standard deviations (by MAD) off the median are outliers."
+    )
+    max_outlier_share: float = Field(
+        default=0.1, ge=0, lt=0.5, description="Outliers above this share of the steps are ordinary and are kept."
+    )
+    cold_gap_seconds: float = Field(
+        default=90.0, gt=0, description="A longer gap between records is a start from nothing, not a rescale."
+    )
+    stall_median_count: int = Field(
+        default=15, ge=1, le=64, description="Newest rescales that the median stall covers."
+    )
+    rest_seconds: float = Field(
+        default=600.0, gt=0, description="Silence after which a job's single steps are let go; its figures stay."
+    )

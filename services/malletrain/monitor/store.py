@@ -1,0 +1,207 @@
+"""Monitor's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Integer,
+    MetaData,
+    RowMapping,
+    String,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    select,
+)
+
+from malletrain.monitor.progress import JobProgress, ReporterMark
+from malletrain.monitor.stalls import Rescale
+from malletrain.monitor.throughput import Point
+from malletrain.monitor.tracker import StoredJob
+
+_METADATA = MetaData()
+
+_JOBS = Table(
+    "monitor_jobs",
+    _METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("samples", BigInteger, nullable=False),
+    Column("samples_lost", BigInteger, nullable=False),
+    Column("positioned", Boolean, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("last_record_unix_seconds", Float, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("reporter_id", String, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("dropped_records", BigInteger, nullable=False),
+    Column("usual_step_seconds", Float, nullable=False),
+)
+
+_REPORTERS = Table(
+    "monitor_reporters",
+    _METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("reporter_id", String, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("dropped_records", BigInteger, nullable=False),
+)
+
+_POINTS = Table(
+    "monitor_points",
+    _METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("nodes", Integer, primary_key=True),
+    Column("rate", Float, nullable=False),
+    Column("weight", Float, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("unix_seconds", Float, nullable=False),
+)
+
+_RESCALES = Table(
+    "monitor_rescales",
+    _METADATA,
+    Column("job_id", String, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("from_nodes", Integer, nullable=False),
+    Column("to_nodes", Integer, nullable=False),
+    Column("stall_seconds", Float, nullable=False),
+    Column("unix_seconds", Float, nullable=False),
+)
+
+_TABLES = (_JOBS, _REPORTERS, _POINTS, _RESCALES)
+
+Row = dict[str, Any]
+Rows = dict[str, dict[tuple[Any, ...], Row]]
+"""A job's rows: by table name, by primary key."""
+
+
+class MonitorStore:
+    """Keeps what trackers know, and writes only rows that differ from what is there."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Open the tables, making them where needed.
+
+        Raises:
+            sqlalchemy.exc.OperationalError: the database can't be opened.
+        """
+        self._engine = engine
+        self._written: dict[str, Rows] = {}
+        _METADATA.create_all(engine)
+
+    def load(self) -> list[StoredJob]:
+        """All jobs, in the order of their identifiers."""
+        with self._engine.connect() as connection:
+            found = {table.name: _by_job(connection, table) for table in _TABLES}
+        jobs = [
+            _job_of(
+                found[_JOBS.name][job_id][0],
+                found[_REPORTERS.name].get(job_id, []),
+                found[_POINTS.name].get(job_id, []),
+                found[_RESCALES.name].get(job_id, []),
+            )
+            for job_id in sorted(found[_JOBS.name])
+        ]
+        self._written = {job.job_id: _rows_of(job) for job in jobs}
+        return jobs
+
+    def write(self, jobs: Iterable[StoredJob]) -> None:
+        """Store jobs as they are now, all in one transaction.
+
+        Raises:
+            sqlalchemy.exc.OperationalError: the database can't be written; nothing of this call is stored.
+        """
+        fresh = {job.job_id: _rows_of(job) for job in jobs}
+        with self._engine.begin() as connection:
+            for table in _TABLES:
+                self._write_table(connection, table, fresh)
+        self._written.update(fresh)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    def _write_table(self, connection: Connection, table: Table, fresh: dict[str, Rows]) -> None:
+        gone: list[Row] = []
+        changed: list[Row] = []
+        names = [column.name for column in table.primary_key]
+        for job_id, rows in fresh.items():
+            before, after = self._written.get(job_id, {}).get(table.name, {}), rows[table.name]
+            # A changed row is deleted and inserted again: understood by every database, unlike any form of upsert.
+            stale = [key for key, row in before.items() if after.get(key) != row]
+            gone += [{f"key_{name}": part for name, part in zip(names, key, strict=True)} for key in stale]
+            changed += [row for key, row in after.items() if before.get(key) != row]
+        if gone:
+            matches = [table.c[name] == bindparam(f"key_{name}") for name in names]
+            connection.execute(delete(table).where(*matches), gone)
+        if changed:
+            connection.execute(insert(table), changed)
+
+
+def _by_job(connection: Connection, table: Table) -> dict[str, list[RowMapping]]:
+    found: dict[str, list[RowMapping]] = {}
+    for row in connection.execute(select(table)).mappings():
+        found.setdefault(row["job_id"], []).append(row)
+    return found
+
+
+def _rows_of(job: StoredJob) -> Rows:
+    progress, key = job.progress, {"job_id": job.job_id}
+    rows: dict[Table, list[Row]] = {
+        _JOBS: [
+            {
+                **key,
+                **_fields(progress, _PROGRESS_FIELDS),
+                "dropped_records": job.dropped_records,
+                "usual_step_seconds": job.usual_step_seconds,
+            }
+        ],
+        _REPORTERS: [
+            {**key, "reporter_id": reporter_id, **_fields(mark, _MARK_FIELDS)}
+            for reporter_id, mark in job.reporters.items()
+        ],
+        _POINTS: [{**key, **_fields(point, _POINT_FIELDS)} for point in job.points],
+        _RESCALES: [{**key, **_fields(rescale, _RESCALE_FIELDS)} for rescale in job.rescales],
+    }
+    return {
+        table.name: {tuple(row[column.name] for column in table.primary_key): row for row in rows_of_table}
+        for table, rows_of_table in rows.items()
+    }
+
+
+def _job_of(
+    job: RowMapping, reporters: list[RowMapping], points: list[RowMapping], rescales: list[RowMapping]
+) -> StoredJob:
+    return StoredJob(
+        job_id=job["job_id"],
+        progress=JobProgress(**{name: job[name] for name in _PROGRESS_FIELDS}),
+        dropped_records=job["dropped_records"],
+        usual_step_seconds=job["usual_step_seconds"],
+        reporters={row["reporter_id"]: ReporterMark(**{name: row[name] for name in _MARK_FIELDS}) for row in reporters},
+        points=tuple(
+            Point(**{name: row[name] for name in _POINT_FIELDS}) for row in sorted(points, key=lambda row: row["nodes"])
+        ),
+        rescales=tuple(
+            Rescale(**{name: row[name] for name in _RESCALE_FIELDS})
+            for row in sorted(rescales, key=lambda row: row["number"])
+        ),
+    )
+
+
+_PROGRESS_FIELDS = tuple(JobProgress.__dataclass_fields__)
+_MARK_FIELDS = tuple(ReporterMark.__dataclass_fields__)
+_POINT_FIELDS = tuple(Point.__dataclass_fields__)
+_RESCALE_FIELDS = tuple(Rescale.__dataclass_fields__)
+
+
+def _fields(item: object, names: tuple[str, ...]) -> Row:
+    return {name: getattr(item, name) for name in names}
