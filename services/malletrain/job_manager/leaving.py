@@ -35,7 +35,8 @@ def _take_from(turn: Turn, job: Job, lost: frozenset[str], since: float) -> None
         wanted = ()
     releases = _with_leaves(job, lost, since)
     if not lost.intersection(job.commanded):
-        turn.put(job, wanted=wanted, releases=releases)
+        stays = job.commanded if job.supervised and job.stop is None and job.wanted else ()
+        turn.put(job, wanted=wanted or stays, releases=releases)
         return
     job = turn.put(job, releases=releases, confirmed=_without(job.confirmed, lost), preemptions=job.preemptions + 1)
     names = ", ".join(sorted(lost.intersection(job.commanded)))

@@ -111,6 +111,7 @@ def _take_in(turn: Turn, stimulus: Stimulus) -> tuple[str, ...]:
 
 
 def _shut_down(turn: Turn) -> None:
+    turn.idle = None  # nothing may start any more
     for job in turn.active():
         if job.supervised:
             stop(turn, job, StopIntent.WAIT, "JobManager ends and leaves no processes behind")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.job_manager.jobs import Job, StopIntent
+from malletrain.job_manager.jobs import StopIntent
 from malletrain.job_manager.stimuli import PlanReceived
 from malletrain.job_manager.world import Turn
 from malletrain.runtime.errors import StalePlanError

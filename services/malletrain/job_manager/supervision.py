@@ -38,21 +38,18 @@ def see_supervisor(turn: Turn, seen: SupervisorSeen) -> None:
     job = turn.put(job, serving=True, taken_sequence=seen.commanded_sequence, confirmed=confirmed)
     if job.stop is not None or seen.confirmed_sequence < job.sequence:
         return
-    settled = seen.confirmed == frozenset(job.commanded)
-    if settled and job.state in (JobState.STARTING, JobState.RESCALING):
-        _settle(turn, job)
-    elif settled:
+    if seen.confirmed == frozenset(job.commanded):
+        if job.state is not JobState.RUNNING:
+            job = _settle(turn, job)
         _let_go(turn, job, seen.occupied)
     elif job.state is JobState.RUNNING:
         names = ", ".join(sorted(set(job.commanded) - seen.confirmed)) or "none"
         turn.move(job, JobState.RESCALING, f"workers were lost, on: {names}", changed_at=turn.now)
-    if settled and (now := turn.jobs[job.id]).state is JobState.RUNNING:
-        _let_go(turn, now, seen.occupied)
 
 
-def _settle(turn: Turn, job: Job) -> None:
+def _settle(turn: Turn, job: Job) -> Job:
     first = job.state is JobState.STARTING
-    turn.move(
+    return turn.move(
         job,
         JobState.RUNNING,
         f"trains on {len(job.commanded)} nodes",

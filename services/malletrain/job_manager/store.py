@@ -1,0 +1,203 @@
+"""The durable store: jobs, journal, submissions and counters, each step in one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Integer,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from malletrain.job_manager.codec import decode, encode
+from malletrain.job_manager.jobs import Job, job_id
+from malletrain.job_manager.states import JobState
+from malletrain.job_manager.world import JobEvent, World
+from malletrain.runtime.store import open_engine
+
+_METADATA = MetaData()
+_JOBS = Table(
+    "jobs",
+    _METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("body", Text, nullable=False),
+)
+_JOURNAL = Table(
+    "journal",
+    _METADATA,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("unix_seconds", Float, nullable=False),
+    Column("job_number", Integer, nullable=False, index=True),
+    Column("from_state", String(16)),
+    Column("to_state", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("nodes", Text, nullable=False),
+    Column("release_seconds", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+_SUBMISSIONS = Table(
+    "submissions",
+    _METADATA,
+    Column("request_id", String(256), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("job_numbers", Text, nullable=False),
+)
+_COUNTERS = Table(
+    "counters",
+    _METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("value", Integer, nullable=False),
+)
+_GENERATION = "plan_generation"
+_FINAL_STATES = [state.value for state in JobState if state.final]
+
+
+@dataclass(frozen=True)
+class StoredEvent:
+    """A row of the journal with its number."""
+
+    sequence: int
+    event: JobEvent
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a request_id stands for: a digest of the specs, and the jobs they became."""
+
+    request_id: str
+    digest: str
+    job_numbers: tuple[int, ...]
+
+
+class Store:
+    """JobManager's database. A step is stored whole or not at all, and survives a kill of the process."""
+
+    def __init__(self, url: str) -> None:
+        """Open the database of an SQLAlchemy URL; tables are made where they are missing."""
+        self._engine: Engine = open_engine(url)
+        _METADATA.create_all(self._engine)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    def save(
+        self,
+        jobs: Collection[Job],
+        events: Sequence[JobEvent],
+        generation: int | None = None,
+        submission: Submission | None = None,
+    ) -> None:
+        """Store one step in one transaction.
+
+        Args:
+            jobs: Jobs that changed, as they are now.
+            events: New rows of the journal.
+            generation: Of the plan applied by the step.
+            submission: The submission that the step takes in.
+
+        Raises:
+            sqlalchemy.exc.IntegrityError: the submission's request_id is taken.
+        """
+        with self._engine.begin() as connection:
+            for job in jobs:
+                _replace_job(connection, job)
+            if events:
+                connection.execute(insert(_JOURNAL), [_event_row(event) for event in events])
+            if generation is not None:
+                connection.execute(delete(_COUNTERS).where(_COUNTERS.c.name == _GENERATION))
+                connection.execute(insert(_COUNTERS).values(name=_GENERATION, value=generation))
+            if submission is not None:
+                numbers = json.dumps(submission.job_numbers)
+                connection.execute(
+                    insert(_SUBMISSIONS).values(
+                        request_id=submission.request_id, digest=submission.digest, job_numbers=numbers
+                    )
+                )
+
+    def load(self) -> World:
+        """All that is known at a start; the idle set is not known yet."""
+        query = select(_JOBS.c.body).where(_JOBS.c.state.not_in(_FINAL_STATES)).order_by(_JOBS.c.number)
+        with self._engine.connect() as connection:
+            jobs = [decode(body) for body in connection.scalars(query)]
+            last = connection.scalar(select(func.max(_JOBS.c.number))) or 0
+            generation = connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == _GENERATION)) or 0
+        return World({job.id: job for job in jobs}, None, generation, last)
+
+    def job(self, number: int) -> Job | None:
+        """A job, whatever its state."""
+        with self._engine.connect() as connection:
+            body = connection.scalar(select(_JOBS.c.body).where(_JOBS.c.number == number))
+        return None if body is None else decode(body)
+
+    def jobs(self, after: int, limit: int, states: Collection[JobState]) -> list[Job]:
+        """Jobs with a number above `after`, oldest first; of all states where none is named."""
+        query = select(_JOBS.c.body).where(_JOBS.c.number > after).order_by(_JOBS.c.number).limit(limit)
+        if states:
+            query = query.where(_JOBS.c.state.in_([state.value for state in states]))
+        with self._engine.connect() as connection:
+            return [decode(body) for body in connection.scalars(query)]
+
+    def events(self, after: int, limit: int, job_number: int | None) -> list[StoredEvent]:
+        """Rows of the journal with a sequence above `after`, oldest first; of all jobs where none is named."""
+        query = select(_JOURNAL).where(_JOURNAL.c.sequence > after).order_by(_JOURNAL.c.sequence).limit(limit)
+        if job_number is not None:
+            query = query.where(_JOURNAL.c.job_number == job_number)
+        with self._engine.connect() as connection:
+            return [_stored_event(row) for row in connection.execute(query)]
+
+    def submission(self, request_id: str) -> Submission | None:
+        """The submission with a request_id, if there was one."""
+        query = select(_SUBMISSIONS).where(_SUBMISSIONS.c.request_id == request_id)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        return Submission(row.request_id, row.digest, tuple(json.loads(row.job_numbers)))
+
+
+def _replace_job(connection: Connection, job: Job) -> None:
+    values = {"state": job.state.value, "body": encode(job)}
+    if connection.execute(update(_JOBS).where(_JOBS.c.number == job.number).values(values)).rowcount == 0:
+        connection.execute(insert(_JOBS).values(number=job.number, **values))
+
+
+def _event_row(event: JobEvent) -> dict[str, object]:
+    return {
+        "unix_seconds": event.unix_seconds,
+        "job_number": int(event.job_id[1:]),
+        "from_state": None if event.from_state is None else event.from_state.value,
+        "to_state": event.to_state.value,
+        "reason": event.reason,
+        "nodes": json.dumps(event.nodes),
+        "release_seconds": event.release_seconds,
+    }
+
+
+def _stored_event(row: Row[tuple[object, ...]]) -> StoredEvent:
+    event = JobEvent(
+        unix_seconds=row.unix_seconds,
+        job_id=job_id(row.job_number),
+        from_state=None if row.from_state is None else JobState(row.from_state),
+        to_state=JobState(row.to_state),
+        reason=row.reason,
+        nodes=tuple(json.loads(row.nodes)),
+        release_seconds=row.release_seconds,
+    )
+    return StoredEvent(row.sequence, event)

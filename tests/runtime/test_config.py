@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from malletrain.cli.settings import AllSettings, load
+from malletrain.runtime.config import SERVICES
+from malletrain.runtime.errors import InvalidInputError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_run_as_they_are() -> None:
+    settings = load()
+    assert settings.addresses.monitor == "127.0.0.1:7704"
+    assert {settings.addresses.of(name) for name in SERVICES} == set(settings.addresses.model_dump().values())
+
+
+def test_a_file_sets_sections_and_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "malletrain.toml").write_text("[allocator]\nforward_seconds = 33\ntime_limit_seconds = 2\n")
+    monkeypatch.setenv("MALLETRAIN_ALLOCATOR__FORWARD_SECONDS", "44")
+    settings = load()
+    assert (settings.allocator.forward_seconds, settings.allocator.time_limit_seconds) == (44.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("[allocator]\nforward_seconds = 0\n", "allocator.forward_seconds"),
+        ("[allocator]\nforward = 5\n", "allocator.forward"),
+        ('[addresses]\nmonitor = "0.0.0.0:7704"\n', "addresses.monitor"),
+        ('[addresses]\nmonitor = "127.0.0.1"\n', "addresses.monitor"),
+        ('log_level = "loud"\n', "log_level"),
+    ],
+)
+def test_a_wrong_value_names_its_field(tmp_path: Path, text: str, field: str) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError) as caught:
+        load(path)
+    assert caught.value.field == field
+
+
+def test_a_file_that_is_no_toml_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("[allocator\n")
+    with pytest.raises(InvalidInputError, match=r"broken\.toml"):
+        load(path)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="--config"):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_databases_lie_in_the_state_folder(tmp_path: Path) -> None:
+    settings = AllSettings(state_dir=tmp_path)
+    assert settings.database("monitor") == f"sqlite:///{tmp_path}/monitor.sqlite"

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+
+from malletrain.runtime.hub import Hub
+
+
+async def test_a_watcher_gets_what_is_published_after_it_subscribed() -> None:
+    hub: Hub[int] = Hub()
+    hub.publish(1)
+    with hub.subscribe() as subscription:
+        hub.publish(2)
+        hub.publish(3)
+        hub.close()
+        assert [item async for item in subscription] == [2, 3]
+
+
+async def test_a_closed_hub_ends_new_subscriptions_at_once() -> None:
+    hub: Hub[int] = Hub()
+    hub.close()
+    with hub.subscribe() as subscription:
+        assert [item async for item in subscription] == []
+
+
+async def test_a_watcher_that_left_costs_nothing() -> None:
+    hub: Hub[int] = Hub()
+    with hub.subscribe():
+        assert len(hub._subscriptions) == 1
+    assert len(hub._subscriptions) == 0
+
+
+async def test_two_watchers_do_not_share_a_queue() -> None:
+    hub: Hub[str] = Hub()
+
+    async def first_two() -> list[str]:
+        with hub.subscribe() as subscription:
+            ready.set()
+            return [item async for item in subscription][:2]
+
+    ready = asyncio.Event()
+    reader = asyncio.create_task(first_two())
+    await ready.wait()
+    with hub.subscribe() as mine:
+        hub.publish("a")
+        hub.publish("b")
+        hub.close()
+        assert [item async for item in mine] == ["a", "b"]
+    assert await reader == ["a", "b"]
