@@ -28,7 +28,7 @@ class RunningMonitor:
         self.service = service
         self.address = f"127.0.0.1:{port}"
         self.channel = channel
-        self.stub = monitor_pb2_grpc.MonitorServiceStub(channel)
+        self.stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
 
     async def progress(self, job_id: str = "j1") -> monitor_pb2.Progress:
         response = await self.stub.GetProgress(monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=5)
@@ -75,7 +75,7 @@ def request_of(batch: Batch) -> monitor_pb2.ReportRequest:
 class Reporter:
     """One Report stream, held open."""
 
-    def __init__(self, stub: monitor_pb2_grpc.MonitorServiceStub) -> None:
+    def __init__(self, stub: monitor_pb2_grpc.MonitorServiceAsyncStub) -> None:
         self.call = stub.Report()
 
     async def send(self, batch: Batch) -> None:
@@ -101,7 +101,7 @@ class Reporter:
         raise AssertionError("the stream ended before a command came")
 
 
-async def report(stub: monitor_pb2_grpc.MonitorServiceStub, batches: Iterable[Batch]) -> list[int]:
+async def report(stub: monitor_pb2_grpc.MonitorServiceAsyncStub, batches: Iterable[Batch]) -> list[int]:
     """Send batches, end the stream, and return what was acknowledged."""
     call = stub.Report((request_of(batch) for batch in batches), timeout=10)
     return [response.acknowledged_sequence async for response in call]

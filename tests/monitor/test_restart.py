@@ -68,7 +68,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twi
             process.send_signal(signal.SIGKILL)
     with monitor_process(tmp_path) as (_, address):
         async with open_channel(address) as channel:
-            stub = monitor_pb2_grpc.MonitorServiceStub(channel)
+            stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
             (sign_of_life,) = await report(stub, [Batch("j1", "r1", 0, (), 1)])
             assert sign_of_life in (121, 161)
             await report(stub, [first, second])

@@ -33,7 +33,7 @@ async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> 
         assert progress.last_record_unix_seconds == pytest.approx(trainer.now)
         listed = await monitor.stub.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=5)
         (record,) = listed.records
-        assert [(point.nodes, pytest.approx(point.rate)) for point in record.points] == [(2, 640), (3, 960)]
+        assert {point.nodes: point.rate for point in record.points} == {2: pytest.approx(640), 3: pytest.approx(960)}
         assert record.scale_up_seconds == pytest.approx(5)
         assert not record.HasField("scale_down_seconds")
         assert [(rescale.from_nodes, rescale.to_nodes) for rescale in record.rescales] == [(2, 3)]
@@ -183,8 +183,8 @@ async def test_watchers_get_all_first_and_then_changes(tmp_path: Path) -> None:
         async for message in progress_stream:
             if any(entry.job_id == "j2" and entry.samples == second.processed for entry in message.progress):
                 break
-        async for message in scaling_stream:
-            if any(record.job_id == "j2" and record.points for record in message.records):
+        async for change in scaling_stream:
+            if any(record.job_id == "j2" and record.points for record in change.records):
                 break
         progress.cancel()
         scaling.cancel()
@@ -244,7 +244,7 @@ async def test_nothing_is_acknowledged_that_could_not_be_stored(
     loop = asyncio.get_running_loop()
     write = MonitorStore.write
 
-    def refuse(self: MonitorStore, jobs: list[StoredJob]) -> None:
+    def refuse(_store: MonitorStore, _jobs: list[StoredJob]) -> None:
         loop.call_soon_threadsafe(tried.set)
         raise OperationalError("INSERT", {}, Exception("disk full"))
 
