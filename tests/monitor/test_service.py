@@ -261,3 +261,21 @@ async def test_nothing_is_acknowledged_that_could_not_be_stored(
         response = await asyncio.wait_for(reading, 10)
         assert response is not None
         assert response.acknowledged_sequence == 10
+
+
+async def test_a_reporter_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+    trainer = PaperTrainer()
+    trainer.steps(10, 0.1)
+    async with running_monitor(tmp_path) as monitor:
+        reporter = Reporter(monitor.stub)
+        await reporter.send(trainer.take())
+        await reporter.acknowledged(10)
+        reporter.call.cancel()
+        request = monitor_pb2.SendCommandRequest(job_id="j1", type=monitor_pb2.COMMAND_TYPE_COMMIT)
+        async with asyncio.timeout(10):
+            while (await monitor.stub.SendCommand(request, timeout=5)).reporters:
+                pass
+        again = Reporter(monitor.stub)
+        await again.send(Batch("j1", "r1", 0, (), 1))
+        assert (await again.command()).type == monitor_pb2.COMMAND_TYPE_COMMIT
+        again.call.cancel()

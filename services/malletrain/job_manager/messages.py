@@ -17,12 +17,12 @@ def timestamp(unix_seconds: float) -> Timestamp:
     return made
 
 
-def state_value(state: JobState | None) -> resources_pb2.JobState:
+def state_value(state: JobState | None) -> resources_pb2.JobState.ValueType:
     """The enum value of a state; UNSPECIFIED for None."""
     return resources_pb2.JobState.Value("JOB_STATE_UNSPECIFIED" if state is None else f"JOB_STATE_{state.value}")
 
 
-def state_of(value: resources_pb2.JobState) -> JobState | None:
+def state_of(value: resources_pb2.JobState.ValueType) -> JobState | None:
     """The state of an enum value; None for UNSPECIFIED.
 
     Raises:

@@ -1,0 +1,113 @@
+"""A supervisor's service over its Unix socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import structlog
+
+from malletrain.job_manager.stimuli import SupervisorSeen
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
+from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
+
+
+class Remote:
+    """One supervisor. Calls that fail say so by their result: what is to be done is asked for again anyway."""
+
+    def __init__(self, job_id: str, incarnation: int, socket: str) -> None:
+        """Connect when first used."""
+        self.incarnation = incarnation
+        self.ended = False
+        self._job_id = job_id
+        self._channel = open_channel(f"unix:{socket}")
+        self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
+        self._log = structlog.get_logger(__name__).bind(job=job_id, incarnation=incarnation)
+
+    async def watch(self) -> AsyncIterator[SupervisorSeen]:
+        """Its states, until the stream breaks."""
+        try:
+            async for response in self._stub.WatchState(supervisor_pb2.WatchStateRequest()):
+                yield self._seen(response.state)
+        except grpc.aio.AioRpcError as error:
+            self._log.debug("stream of states lost", code=error.code().name)
+
+    async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
+        """Command nodes; None when it can't be reached."""
+        hosts = [supervisor_pb2.Host(name=node, slots=slots) for node in nodes]
+        request = supervisor_pb2.SetHostsRequest(sequence=sequence, hosts=hosts)
+        try:
+            response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._complain("SetHosts", error)
+            return None
+        return self._seen(response.state)
+
+    async def release(self, nodes: tuple[str, ...], grace_seconds: float, deadline_seconds: float) -> bool:
+        """Have nodes cleared; False when it can't be reached or is too late."""
+        request = supervisor_pb2.ReleaseHostsRequest(hosts=nodes, grace_seconds=grace_seconds)
+        try:
+            await self._stub.ReleaseHosts(request, timeout=deadline_seconds)
+        except grpc.aio.AioRpcError as error:
+            self._complain("ReleaseHosts", error)
+            return False
+        return True
+
+    async def stop(self, grace_seconds: float, deadline_seconds: float) -> bool:
+        """Have the job ended; False when it can't be reached or is too late."""
+        try:
+            await self._stub.Stop(supervisor_pb2.StopRequest(grace_seconds=grace_seconds), timeout=deadline_seconds)
+        except grpc.aio.AioRpcError as error:
+            self._complain("Stop", error)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._channel.close()
+
+    def _complain(self, method: str, error: grpc.aio.AioRpcError) -> None:
+        self._log.warning("supervisor call failed", method=method, code=error.code().name, details=error.details())
+
+    def _seen(self, state: supervisor_pb2.SupervisorState) -> SupervisorSeen:
+        self.ended = state.phase == supervisor_pb2.SUPERVISOR_PHASE_ENDED
+        return SupervisorSeen(
+            job_id=self._job_id,
+            incarnation=self.incarnation,
+            commanded_sequence=state.commanded_sequence,
+            confirmed_sequence=state.confirmed_sequence,
+            confirmed=frozenset(state.confirmed_hosts),
+            occupied=frozenset(worker.host for worker in state.workers),
+        )
+
+
+class Remotes:
+    """One long-lived channel per supervisor."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[str, Remote] = {}
+        self._old: list[Remote] = []
+
+    def get(self, job_id: str, incarnation: int, socket: str) -> Remote:
+        """The connection to a job's supervisor."""
+        known = self._by_job.get(job_id)
+        if known is not None and known.incarnation == incarnation:
+            return known
+        if known is not None:
+            self._old.append(known)
+        self._by_job[job_id] = Remote(job_id, incarnation, socket)
+        return self._by_job[job_id]
+
+    async def drop(self, job_id: str) -> None:
+        """Disconnect from a job's supervisor."""
+        known = self._by_job.pop(job_id, None)
+        if known is not None:
+            await known.close()
+
+    async def close(self) -> None:
+        """Disconnect from all."""
+        for remote in (*self._old, *self._by_job.values()):
+            await remote.close()
+        self._old.clear()
+        self._by_job.clear()

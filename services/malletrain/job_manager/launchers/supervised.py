@@ -1,0 +1,269 @@
+"""The launcher for all backends that a supervisor process drives (`python -m malletrain.supervisor`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from malletrain.job_manager.launchers import environment as env
+from malletrain.job_manager.launchers import processes
+from malletrain.job_manager.launchers.base import LaunchError, LaunchOrder
+from malletrain.job_manager.launchers.folders import JobFolder, socket_path
+from malletrain.job_manager.launchers.processes import ProcessId
+from malletrain.job_manager.launchers.remote import Remote, Remotes
+from malletrain.job_manager.logs import tail
+from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
+
+_POLL_SECONDS = 0.05
+_LINGER_SECONDS = 5.0
+_ANSWER_SECONDS = 3.0
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """Where things are.
+
+    Attributes:
+        state_dir: Folder of the jobs' folders.
+        trainer_python: Interpreter of the training environment.
+        monitor: HOST:PORT that reporters connect to.
+        backend: What drives the workers.
+    """
+
+    state_dir: Path
+    trainer_python: str
+    monitor: str
+    backend: str = "horovod"
+
+
+class SupervisedLauncher:
+    """Starts, adopts, commands and ends supervisors. See `malletrain.job_manager.launchers.base.Launcher`."""
+
+    def __init__(self, settings: LaunchSettings, own_environment: Mapping[str, str]) -> None:
+        """Use a folder and an environment; nothing is touched yet."""
+        self._settings = settings
+        self._own = own_environment
+        self._jobs = (settings.state_dir / "jobs").resolve()
+        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._remotes = Remotes()
+        self._log = structlog.get_logger(__name__)
+
+    def folder(self, job_id: str) -> JobFolder:
+        """A job's folder."""
+        return JobFolder(self._jobs / job_id)
+
+    async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
+        """Make sure that this incarnation runs; see `Launcher`."""
+        folder = self.folder(job_id)
+        if self._launched(folder, incarnation):
+            if folder.supervisor() is not None or folder.outcome() is not None:
+                self._log.info("adopted", job=job_id, incarnation=incarnation)
+                return
+            booting = self._booting(job_id, incarnation)
+            if booting is not None:
+                await self._until_serving(folder, booting)
+                return
+        await processes.sweep(self._of_job(job_id))
+        # Nothing is awaited from here to the start: the order can't grow stale.
+        wanted = order()
+        if wanted is None:
+            return
+        started = self._launch(folder, wanted)
+        await self._until_serving(folder, started)
+
+    def _launch(self, folder: JobFolder, order: LaunchOrder) -> ProcessId:
+        spec = order.spec
+        socket = socket_path(self._settings.state_dir, order.job_id, order.incarnation)
+        socket.unlink(missing_ok=True)
+        worker = env.worker_environment(order.job_id, folder.path, spec, self._settings.monitor)
+        folder.prepare()
+        folder.write_launch(
+            {
+                "job_id": order.job_id,
+                "incarnation": order.incarnation,
+                "backend": self._settings.backend,
+                "command": list(spec.command),
+                "working_directory": spec.working_directory,
+                "environment": worker,
+                "slots_per_node": spec.slots_per_node,
+                "max_nodes": spec.max_nodes,
+                "socket": str(socket),
+                "sequence": order.sequence,
+                "hosts": [{"name": node, "slots": spec.slots_per_node} for node in order.nodes],
+            }
+        )
+        python = self._settings.trainer_python
+        with folder.supervisor_log.open("ab") as log:
+            try:
+                child = subprocess.Popen(
+                    [python, "-m", "malletrain.supervisor", str(folder.path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder.path,
+                    env=env.supervisor_environment(self._own, worker, order.incarnation, python),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LaunchError(f"can't start {python}: {error}") from error
+        self._children[order.job_id, order.incarnation] = child
+        started = processes.start_time_of(child.pid)
+        self._log.info("supervisor started", job=order.job_id, incarnation=order.incarnation, pid=child.pid)
+        return ProcessId(child.pid, -1 if started is None else started)
+
+    async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:
+        """Wait until the supervisor has announced itself, or has ended without."""
+        while folder.supervisor() is None and booting.alive:
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def watch(self, job_id: str, incarnation: int) -> AsyncIterator[SupervisorSeen]:
+        """The supervisor's state, whenever it changes; see `Launcher`."""
+        process = self._process(job_id, incarnation)
+        remote = self._remote(job_id, incarnation)
+        if process is None or remote is None:
+            return
+        while process.alive:
+            async for seen in remote.watch():
+                yield seen
+            try:
+                await asyncio.wait_for(process.wait(), _POLL_SECONDS if not remote.ended else _LINGER_SECONDS)
+            except TimeoutError:
+                if remote.ended:
+                    self._log.warning("supervisor lingers after its end, killed", job=job_id, pid=process.pid)
+                    process.kill()
+
+    async def collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
+        """End whatever is left of the job, and tell how its supervisor ended; see `Launcher`."""
+        folder = self.folder(job_id)
+        child = self._children.pop((job_id, incarnation), None)
+        status = None if child is None else await self._reap(child)
+        strays = await processes.sweep(self._of_job(job_id))
+        if strays:
+            self._log.info("swept", job=job_id, processes=strays)
+        await self._remotes.drop(job_id)
+        if not self._launched(folder, incarnation):
+            return SupervisorEnded(job_id, incarnation, Outcome.STOPPED, "it was not started", folder.completion(), ())
+        outcome, message = folder.outcome() or (Outcome.FAILED, _without_word(status))
+        lines = tail(folder.path, _TAIL_LINES)
+        return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines))
+
+    async def set_hosts(
+        self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...], slots: int
+    ) -> SupervisorSeen | None:
+        """Command nodes; see `Launcher`."""
+        remote = self._remote(job_id, incarnation)
+        return None if remote is None else await remote.set_hosts(sequence, nodes, slots)
+
+    async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> bool:
+        """End the job's processes on nodes; see `Launcher`.
+
+        A supervisor that does not serve yet has no state to lose, and one that does not answer can't be waited for:
+        both are killed with all that is theirs.
+        """
+        remote = self._remote(job_id, incarnation)
+        if remote is not None and await remote.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS):
+            return True
+        process = self._process(job_id, incarnation)
+        if process is not None and process.alive:
+            self._log.warning("supervisor can't release, killed", job=job_id, nodes=nodes, pid=process.pid)
+            process.kill()
+            await process.wait()
+        taken = frozenset(nodes)
+        of_job = self._of_job(job_id)
+        await processes.sweep(lambda found: of_job(found) and (env.NODE not in found or found[env.NODE] in taken))
+        return True
+
+    async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
+        """End the job's processes and its supervisor; see `Launcher`."""
+        process = self._process(job_id, incarnation)
+        if process is None:
+            return
+        remote = self._remote(job_id, incarnation)
+        if remote is not None:
+            await remote.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS)
+            try:
+                await asyncio.wait_for(process.wait(), _LINGER_SECONDS)
+            except TimeoutError:
+                self._log.warning("supervisor does not end, killed", job=job_id, pid=process.pid)
+        process.kill()
+
+    def is_done(self, job_id: str) -> bool:
+        """Whether the trainer has said that it is done."""
+        return self.folder(job_id).is_done
+
+    async def sweep_strays(self, supervised: Iterable[str]) -> int:
+        """End every process of jobs that are not among the supervised ones; see `Launcher`."""
+        return await processes.sweep(self._stray(frozenset(supervised)))
+
+    async def sweep_nodes(self, nodes: Iterable[str], supervised: Iterable[str]) -> None:
+        """End processes on nodes of jobs that are not among the supervised ones; see `Launcher`."""
+        taken, stray = frozenset(nodes), self._stray(frozenset(supervised))
+        await processes.sweep(lambda found: found.get(env.NODE) in taken and stray(found))
+
+    async def close(self) -> None:
+        """Let go of connections; supervisors go on."""
+        await self._remotes.close()
+
+    def _remote(self, job_id: str, incarnation: int) -> Remote | None:
+        """The supervisor's service; None while it has not announced itself, or where it has another incarnation."""
+        folder = self.folder(job_id)
+        launched = self._launched(folder, incarnation)
+        if not launched or folder.supervisor() is None:
+            return None
+        return self._remotes.get(job_id, incarnation, str(launched["socket"]))
+
+    def _process(self, job_id: str, incarnation: int) -> ProcessId | None:
+        folder = self.folder(job_id)
+        if not self._launched(folder, incarnation):
+            return None
+        return folder.supervisor() or self._booting(job_id, incarnation)
+
+    def _launched(self, folder: JobFolder, incarnation: int) -> dict[str, Any]:
+        """What this incarnation was launched with; empty where it was not."""
+        launched = folder.launched()
+        return launched if launched is not None and launched.get("incarnation") == incarnation else {}
+
+    def _booting(self, job_id: str, incarnation: int) -> ProcessId | None:
+        """A supervisor that was started and has not announced itself yet."""
+        child = self._children.get((job_id, incarnation))
+        if child is not None:
+            started = processes.start_time_of(child.pid)
+            return None if started is None else ProcessId(child.pid, started)
+        mine = self._of_job(job_id)
+
+        def is_supervisor(found: Mapping[str, str]) -> bool:
+            return mine(found) and env.NODE not in found and found.get(env.INCARNATION) == str(incarnation)
+
+        return next((found.process for found in processes.find(is_supervisor)), None)
+
+    def _of_job(self, job_id: str) -> Callable[[Mapping[str, str]], bool]:
+        path = str(self._jobs / job_id)
+        return lambda found: found.get(env.JOB_DIR) == path
+
+    def _stray(self, supervised: frozenset[str]) -> Callable[[Mapping[str, str]], bool]:
+        parent = str(self._jobs)
+
+        def stray(found: Mapping[str, str]) -> bool:
+            folder, _, job_id = found.get(env.JOB_DIR, "").rpartition(os.sep)
+            return folder == parent and job_id not in supervised
+
+        return stray
+
+    async def _reap(self, child: subprocess.Popen[bytes]) -> int:
+        """Exit status of a child that has ended or is about to."""
+        while (status := child.poll()) is None:
+            await asyncio.sleep(_POLL_SECONDS)
+        return status
+
+
+def _without_word(status: int | None) -> str:
+    ending = "" if status is None else f" (exit status {status})"
+    return f"the supervisor ended without a word{ending}"

@@ -1,0 +1,232 @@
+"""The scaling curve of a job, from what is declared, measured or assumed.
+
+Measured wins over declared, declared over assumed:
+
+- *Declared and measured.* The ratio of measured to declared throughput at the measured scales, interpolated in log
+  space over log nodes and constant outside them, corrects the declared curve everywhere else.
+- *Measured only.* Straight lines in log-log space between measured scales; outside them a power law through the
+  nearest one. Its exponent is the slope of the measured points in log-log space, drawn towards the prior exponent as
+  long as the scales are few or close together (a ridge regression), and kept within [0, 1], so that the curve neither
+  falls nor scales better than linearly there.
+- *Nothing.* The prior: nodes to the power of the prior exponent, times the median throughput on one node of the jobs
+  that are known. So an unknown job competes as an ordinary one that scales well: it gets nodes and is measured, and
+  never takes more on credit than the median job would. An absolute prior (1 sample/s) would starve it beside measured
+  jobs, since a throughput objective adds up samples of all jobs.
+
+What the allocator gets never falls with nodes: points that do (noise, or a job that is past its best scale) are
+pooled with their neighbours, measured ones weighing by their steps (isotonic regression).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from malletrain.profiler.isotonic import non_decreasing
+from malletrain.runtime.errors import InvalidInputError
+
+
+class Source(Enum):
+    """Where a figure comes from."""
+
+    PRIOR = 1
+    DECLARED = 2
+    MEASURED = 3
+    EXTRAPOLATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Knot:
+    """A declared (`steps` 0) or measured point: nodes, samples per second, steps that it rests on."""
+
+    nodes: int
+    rate: float
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A point of the estimate: nodes, samples per second, and where the rate comes from."""
+
+    nodes: int
+    rate: float
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is assumed of an unknown job.
+
+    Attributes:
+        rate: Samples per second on one node, above 0.
+        exponent: Throughput grows as nodes to this power, in (0, 1].
+        weight: How far apart measured scales must be (sum of squares of log nodes) to count as much as `exponent`.
+    """
+
+    rate: float
+    exponent: float
+    weight: float
+
+
+def estimate(
+    max_nodes: int, min_nodes: int, declared: Sequence[Knot], measured: Sequence[Knot], prior: Prior
+) -> list[CurvePoint]:
+    """The curve that the allocator should believe in.
+
+    Args:
+        max_nodes: Largest scale of the job, at least `min_nodes`; the last point is there.
+        min_nodes: Smallest scale, at least 1.
+        declared: The user's curve; may be empty. Points at 0 nodes are ignored.
+        measured: Monitor's points; may be empty. Rates of 0 are no measurements and are ignored.
+        prior: What holds where nothing is known.
+
+    Returns:
+        Points by nodes ascending, from at most `min_nodes` to `max_nodes`, rates at least 0 and never falling.
+
+    Raises:
+        InvalidInputError: the bounds don't fit each other, or a declared or measured scale occurs twice or has a rate
+            that is negative or not finite.
+    """
+    if min_nodes < 1:
+        raise InvalidInputError("min_nodes", "at least 1", min_nodes)
+    if max_nodes < min_nodes:
+        raise InvalidInputError("max_nodes", f"at least min_nodes ({min_nodes})", max_nodes)
+    drawn = _checked("declared", declared)
+    known = [knot for knot in _checked("measured", measured) if knot.rate > 0 and knot.nodes <= max_nodes]
+    if any(knot.rate > 0 for knot in drawn):
+        points = _from_declared(_grid(max_nodes, [1, *_nodes(drawn), *_nodes(known)]), drawn, known, prior)
+    elif known:
+        grid = _grid(max_nodes, [min_nodes, *_powers_of_two(max_nodes), *_nodes(known)])
+        points = _from_measured(grid, known, prior)
+    else:
+        grid = _grid(max_nodes, [min_nodes, *_powers_of_two(max_nodes)])
+        points = [CurvePoint(nodes, prior.rate * nodes**prior.exponent, Source.PRIOR) for nodes in grid]
+    return _never_falling(points, {knot.nodes: knot.steps for knot in known})
+
+
+def single_node_rate(points: Sequence[CurvePoint]) -> float:
+    """Throughput on 1 node in samples per second: a straight line from 0 where the curve begins above 1 node."""
+    return points[0].rate / points[0].nodes if points else 0.0
+
+
+def prior_rate(known_rates: Iterable[float], default: float) -> float:
+    """The median of the known jobs' throughput on one node; the default, in samples per second, without any."""
+    rates = [rate for rate in known_rates if rate > 0]
+    return statistics.median(rates) if rates else default
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A rescale cost: the stall in seconds, and where it comes from."""
+
+    seconds: float
+    source: Source
+
+
+def rescale_cost(measured: float | None, declared: float | None, default: float) -> Cost:
+    """The stall of a rescale in seconds: measured, else declared, else the default prior."""
+    if measured is not None:
+        return Cost(measured, Source.MEASURED)
+    if declared is not None:
+        return Cost(declared, Source.DECLARED)
+    return Cost(default, Source.PRIOR)
+
+
+def _from_declared(grid: Sequence[int], drawn: Sequence[Knot], known: Sequence[Knot], prior: Prior) -> list[CurvePoint]:
+    shape = {nodes: _declared_rate(nodes, drawn, prior) for nodes in grid}
+    ratios = [(math.log(knot.nodes), math.log(knot.rate / shape[knot.nodes])) for knot in known if shape[knot.nodes]]
+    exact = {knot.nodes: knot.rate for knot in known}
+    points = []
+    for nodes in grid:
+        if nodes in exact:
+            points.append(CurvePoint(nodes, exact[nodes], Source.MEASURED))
+        elif known:
+            ratio = math.exp(_interpolated(math.log(nodes), ratios)) if ratios else 1.0
+            points.append(CurvePoint(nodes, shape[nodes] * ratio, Source.EXTRAPOLATED))
+        else:
+            source = Source.DECLARED if nodes <= drawn[-1].nodes else Source.EXTRAPOLATED
+            points.append(CurvePoint(nodes, shape[nodes], source))
+    return points
+
+
+def _declared_rate(nodes: int, drawn: Sequence[Knot], prior: Prior) -> float:
+    """Straight lines from 0 at 0 nodes through the declared points; beyond the last, a power law as for measured ones."""
+    last = drawn[-1]
+    if nodes > last.nodes:
+        rising = [knot for knot in drawn if knot.rate > 0]
+        return last.rate * (nodes / last.nodes) ** _exponent(rising, prior)
+    index = bisect_left(_nodes(drawn), nodes)
+    right = drawn[index]
+    left = drawn[index - 1] if index else Knot(0, 0.0)
+    return left.rate + (right.rate - left.rate) * (nodes - left.nodes) / (right.nodes - left.nodes)
+
+
+def _from_measured(grid: Sequence[int], known: Sequence[Knot], prior: Prior) -> list[CurvePoint]:
+    exponent = _exponent(known, prior)
+    exact = {knot.nodes: knot.rate for knot in known}
+    logs = [(math.log(knot.nodes), math.log(knot.rate)) for knot in known]
+    points = []
+    for nodes in grid:
+        if nodes in exact:
+            points.append(CurvePoint(nodes, exact[nodes], Source.MEASURED))
+            continue
+        nearest = known[0] if nodes < known[0].nodes else known[-1]
+        if known[0].nodes < nodes < known[-1].nodes:
+            rate = math.exp(_interpolated(math.log(nodes), logs))
+        else:
+            rate = nearest.rate * (nodes / nearest.nodes) ** exponent
+        points.append(CurvePoint(nodes, rate, Source.EXTRAPOLATED))
+    return points
+
+
+def _exponent(knots: Sequence[Knot], prior: Prior) -> float:
+    """Slope of the points in log-log space, drawn towards the prior's; within [0, 1]."""
+    xs = [math.log(knot.nodes) for knot in knots]
+    ys = [math.log(knot.rate) for knot in knots]
+    x_mean, y_mean = statistics.fmean(xs), statistics.fmean(ys)
+    covariance = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
+    variance = sum((x - x_mean) ** 2 for x in xs)
+    return min(1.0, max(0.0, (prior.weight * prior.exponent + covariance) / (prior.weight + variance)))
+
+
+def _interpolated(x: float, knots: Sequence[tuple[float, float]]) -> float:
+    index = bisect_left([knot[0] for knot in knots], x)
+    if index == 0:
+        return knots[0][1]
+    if index == len(knots):
+        return knots[-1][1]
+    (x0, y0), (x1, y1) = knots[index - 1], knots[index]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def _never_falling(points: Sequence[CurvePoint], steps: dict[int, int]) -> list[CurvePoint]:
+    weights = [float(max(1, steps.get(point.nodes, 1))) for point in points]
+    rates = non_decreasing([point.rate for point in points], weights)
+    return [CurvePoint(point.nodes, rate, point.source) for point, rate in zip(points, rates, strict=True)]
+
+
+def _checked(name: str, knots: Sequence[Knot]) -> list[Knot]:
+    kept = sorted((knot for knot in knots if knot.nodes > 0), key=lambda knot: knot.nodes)
+    for knot, following in zip(kept, kept[1:], strict=False):
+        if knot.nodes == following.nodes:
+            raise InvalidInputError(f"{name}.nodes", "each scale once", knot.nodes)
+    for knot in kept:
+        if not math.isfinite(knot.rate) or knot.rate < 0:
+            raise InvalidInputError(f"{name}.rate", "a finite figure of at least 0 samples/s", knot.rate)
+    return kept
+
+
+def _grid(max_nodes: int, scales: Iterable[int]) -> list[int]:
+    return sorted({nodes for nodes in scales if nodes < max_nodes} | {max_nodes})
+
+
+def _powers_of_two(max_nodes: int) -> list[int]:
+    return [2**power for power in range(max_nodes.bit_length())]
+
+
+def _nodes(knots: Sequence[Knot]) -> list[int]:
+    return [knot.nodes for knot in knots]

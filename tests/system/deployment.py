@@ -1,0 +1,110 @@
+"""A real `malletrain up` with its five processes, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from malletrain.cli.demo.stage import free_ports
+from malletrain.cli.peers import Peers
+from malletrain.cli.settings import load
+from malletrain.runtime.config import SERVICES
+from tests.support.waiting import wait_until
+
+
+@dataclass
+class Deployment:
+    """A running system.
+
+    Attributes:
+        folder: State folder.
+        config: TOML file.
+        process: The process of `malletrain up`.
+    """
+
+    folder: Path
+    config: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def peers(self) -> Peers:
+        """New channels to its services."""
+        return Peers(load(self.config).addresses)
+
+    def address(self, service: str) -> str:
+        """HOST:PORT of a service."""
+        return load(self.config).addresses.of(service)
+
+    def pids(self) -> dict[str, int]:
+        """Process id of each running service."""
+        return service_pids(self.process.pid)
+
+    def command(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+        """Run `malletrain` against this system."""
+        return run_command(*arguments, cwd=self.folder, timeout=timeout)
+
+    def json(self, *arguments: str) -> Any:
+        """The JSON that a verb prints."""
+        done = self.command(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def run_command(*arguments: str, cwd: Path, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    """Run `malletrain` in a folder, whose malletrain.toml it reads where there is one."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLETRAIN_")}
+    return subprocess.run(
+        [sys.executable, "-m", "malletrain.cli.main", *arguments],
+        cwd=cwd,
+        env=environment | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def service_pids(up_pid: int) -> dict[str, int]:
+    """Process id of each service that is a child of a `malletrain up`."""
+    found = {}
+    for child in psutil.Process(up_pid).children():
+        try:
+            words = child.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if "serve" in words:
+            found[words[words.index("serve") + 1]] = child.pid
+    return found
+
+
+@contextmanager
+def deployed(folder: Path, settings: str) -> Iterator[Deployment]:
+    """Start the five services with these TOML settings, on free ports; stop them at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    addresses = "\n".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
+    config = folder / "malletrain.toml"
+    config.write_text(f'state_dir = "{folder}"\n[addresses]\n{addresses}\n{settings}')
+    with (folder / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "malletrain.cli.main", "up"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_until(lambda: "stop with Ctrl-C" in (folder / "up.log").read_text(), 60, "all services serving")
+        yield Deployment(folder, config, process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
