@@ -62,9 +62,7 @@ def test_grpcurl_calls_without_proto_files(system: Deployment) -> None:
     problem = {
         "nodes": ["a", "b"],
         "forwardSeconds": 120,
-        "jobs": [
-            {"id": "x", "minNodes": 1, "maxNodes": 2, "curve": [{"nodes": 1, "rate": 5}, {"nodes": 2, "rate": 9}]}
-        ],
+        "jobs": [{"id": "x", "minNodes": 1, "maxNodes": 2, "curve": curve}],
     }
     solved = json.loads(
         grpcurl(

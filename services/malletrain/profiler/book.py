@@ -68,7 +68,7 @@ class ProfileBook:
         self._profiles: dict[str, JobProfile] = {}
         self._known_rates: dict[str, float] = {}
         self._dirty: set[str] = set()
-        self._prior_rate = 0.0
+        self._prior_rate = settings.prior_rate
 
     def put_job(self, facts: JobFacts) -> None:
         """Add a job or what was newly declared of it."""
@@ -129,14 +129,14 @@ class ProfileBook:
         if self._is_known(job_id):
             self._known_rates[job_id] = single_node_rate(profile.points)
         before = self._profiles.get(job_id)
-        if before is not None and not differs(before, profile, self._settings.least_change):
+        if before is not None and not differs(before, profile, self._settings):
             return False
         self._profiles[job_id] = profile
         return True
 
     def _compute(self, job_id: str) -> JobProfile:
         facts, measured, settings = self._facts[job_id], self._measured(job_id), self._settings
-        prior = Prior(self._prior_rate or settings.prior_rate, settings.prior_exponent, settings.prior_weight)
+        prior = Prior(self._prior_rate, settings.prior_exponent, settings.prior_weight)
         points = estimate(facts.max_nodes, facts.min_nodes, facts.curve, measured.points, prior)
         return JobProfile(
             job_id=job_id,
@@ -146,22 +146,24 @@ class ProfileBook:
         )
 
 
-def differs(before: JobProfile, after: JobProfile, least_change: float) -> bool:
+def differs(before: JobProfile, after: JobProfile, settings: ProfilerSettings) -> bool:
     """Whether a profile has changed by more than noise.
 
     Args:
         before: The profile that others know.
         after: The profile as it would be now.
-        least_change: Relative change of a figure that is not noise any more.
+        settings: From which change on a rate or a stall is no noise.
     """
-    figures = [
-        [(point.nodes, point.rate, point.source) for point in profile.points]
-        + [(0, cost.seconds, cost.source) for cost in (profile.scale_up, profile.scale_down)]
-        for profile in (before, after)
-    ]
-    if len(figures[0]) != len(figures[1]):
+    if [(point.nodes, point.source) for point in before.points] != [
+        (point.nodes, point.source) for point in after.points
+    ]:
         return True
-    for (scale, old, source), (new_scale, new, new_source) in zip(*figures, strict=True):
-        if scale != new_scale or source != new_source or abs(new - old) > least_change * max(abs(old), abs(new)):
-            return True
-    return False
+    rates = zip((point.rate for point in before.points), (point.rate for point in after.points), strict=True)
+    if any(abs(new - old) > settings.least_change * max(old, new) for old, new in rates):
+        return True
+    costs = ((before.scale_up, after.scale_up), (before.scale_down, after.scale_down))
+    return any(old.source != new.source or _moved(old.seconds, new.seconds, settings) for old, new in costs)
+
+
+def _moved(old: float, new: float, settings: ProfilerSettings) -> bool:
+    return abs(new - old) > max(settings.least_stall_change_seconds, settings.least_change * max(old, new))

@@ -25,6 +25,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from malletrain.profiler.isotonic import non_decreasing
 from malletrain.runtime.errors import InvalidInputError
@@ -104,7 +105,7 @@ def estimate(
         points = _from_measured(grid, known, prior)
     else:
         grid = _grid(max_nodes, [min_nodes, *_powers_of_two(max_nodes)])
-        points = [CurvePoint(nodes, prior.rate * nodes**prior.exponent, Source.PRIOR) for nodes in grid]
+        points = [CurvePoint(nodes, prior.rate * math.pow(nodes, prior.exponent), Source.PRIOR) for nodes in grid]
     return _never_falling(points, {knot.nodes: knot.steps for knot in known})
 
 
@@ -154,11 +155,11 @@ def _from_declared(grid: Sequence[int], drawn: Sequence[Knot], known: Sequence[K
 
 
 def _declared_rate(nodes: int, drawn: Sequence[Knot], prior: Prior) -> float:
-    """Straight lines from 0 at 0 nodes through the declared points; beyond the last, a power law as for measured ones."""
+    """Straight lines from 0 at 0 nodes through the declared points; beyond the last, a power law as if measured."""
     last = drawn[-1]
     if nodes > last.nodes:
         rising = [knot for knot in drawn if knot.rate > 0]
-        return last.rate * (nodes / last.nodes) ** _exponent(rising, prior)
+        return last.rate * math.pow(nodes / last.nodes, _exponent(rising, prior))
     index = bisect_left(_nodes(drawn), nodes)
     right = drawn[index]
     left = drawn[index - 1] if index else Knot(0, 0.0)
@@ -178,7 +179,7 @@ def _from_measured(grid: Sequence[int], known: Sequence[Knot], prior: Prior) -> 
         if known[0].nodes < nodes < known[-1].nodes:
             rate = math.exp(_interpolated(math.log(nodes), logs))
         else:
-            rate = nearest.rate * (nodes / nearest.nodes) ** exponent
+            rate = nearest.rate * math.pow(nodes / nearest.nodes, exponent)
         points.append(CurvePoint(nodes, rate, Source.EXTRAPOLATED))
     return points
 
@@ -211,7 +212,7 @@ def _never_falling(points: Sequence[CurvePoint], steps: dict[int, int]) -> list[
 
 def _checked(name: str, knots: Sequence[Knot]) -> list[Knot]:
     kept = sorted((knot for knot in knots if knot.nodes > 0), key=lambda knot: knot.nodes)
-    for knot, following in zip(kept, kept[1:], strict=False):
+    for knot, following in pairwise(kept):
         if knot.nodes == following.nodes:
             raise InvalidInputError(f"{name}.nodes", "each scale once", knot.nodes)
     for knot in kept:

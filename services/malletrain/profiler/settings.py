@@ -22,7 +22,13 @@ class ProfilerSettings(BaseModel):
     scale_up_seconds: float = Field(default=10.0, ge=0, description="Stall of a growth while nothing is known.")
     scale_down_seconds: float = Field(default=3.0, ge=0, description="Stall of a shrink while nothing is known.")
     least_change: float = Field(
-        default=0.02, ge=0, lt=1, description="Relative change of a figure from which on watchers are told."
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="Relative change of a figure that must be exceeded before watchers are told.",
+    )
+    least_stall_change_seconds: float = Field(
+        default=0.1, ge=0, description="Change of a stall that must be exceeded as well before watchers are told."
     )
     snapshot_seconds: float = Field(
         default=3.0, ge=0, description="After a start, wait so long for Monitor's records before jobs get priors."
