@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 
 import structlog
 
-from malletrain.job_manager.effects import (
-    Effect,
-    ReleaseHosts,
-    SetHosts,
-    StartSupervisor,
-    StopSupervisor,
-    required_effects,
-)
+from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
 from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.launchers.base import Launcher, LaunchError, LaunchOrder
+from malletrain.job_manager.launchers.base import Launcher, LaunchError, LaunchOrder, ProcessesLeftError
 from malletrain.job_manager.machine import Step, advance
 from malletrain.job_manager.stimuli import (
     NodesReleased,
@@ -31,9 +24,10 @@ from malletrain.job_manager.stimuli import (
 from malletrain.job_manager.store import Store, Submission
 from malletrain.job_manager.world import Notice, Policy, World
 from malletrain.runtime.clock import Clock
+from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 
-Notify = Callable[[str, Notice], Awaitable[None]]
+Notify = Callable[[str, Notice], Coroutine[None, None, None]]
 
 
 class Engine:
@@ -52,7 +46,7 @@ class Engine:
         self._clock = clock
         self._notify = notify
         self._world = store.load()
-        self._running: dict[Effect, asyncio.Task[None]] = {}
+        self._running: set[Effect] = set()
         self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -84,19 +78,19 @@ class Engine:
         if step.changed:
             self.jobs.publish(step.changed)
         self._see_to(step.effects)
-        for job_id, notice in step.notices:
-            self._spawn(self._notify(job_id, notice))
+        if self._group is not None:
+            for job_id, notice in step.notices:
+                self._group.create_task(self._notify(job_id, notice))
         return step
 
     async def run(self, reconcile_seconds: float) -> None:
         """Find running jobs again, then see to effects and time limits until cancelled."""
-        strays = await self._launcher.sweep_strays(self._supervised())
-        if strays:
-            self._log.warning("ended processes that belong to no running job", processes=strays)
+        await self._sweep_strays()
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
-                self._see_to(StartSupervisor(job.id, job.incarnation) for job in self._world.jobs.values() if job.supervised)
+                supervised = [job for job in self._world.jobs.values() if job.supervised]
+                self._see_to(StartSupervisor(job.id, job.incarnation) for job in supervised)
                 while True:
                     self._tick()
                     await asyncio.sleep(reconcile_seconds)
@@ -106,16 +100,27 @@ class Engine:
     async def shut_down(self) -> None:
         """Stop every job that runs, and record that it waits: to be called after `run` was cancelled."""
         self.apply(Shutdown())
-        supervised = [job for job in self._world.jobs.values() if job.supervised]
-        await asyncio.gather(*(self._end(job) for job in supervised))
+        grace = self._policy.stop_grace_seconds
+
+        async def end(job: Job) -> None:
+            await self._launcher.stop(job.id, job.incarnation, grace)
+            self.apply(await self._launcher.collect(job.id, job.incarnation))
+
+        await asyncio.gather(*(end(job) for job in self._world.jobs.values() if job.supervised))
 
     async def clear(self, nodes: frozenset[str]) -> None:
-        """Wait until no job holds any of the nodes and no process is left there."""
+        """Wait until no job holds any of the nodes and no process is left there.
+
+        Raises:
+            UnavailableError: JobManager ends before.
+        """
         with self.jobs.subscribe() as changes:
             if self._held(nodes):
                 async for _ in changes:
                     if not self._held(nodes):
                         break
+                else:
+                    raise UnavailableError("JobManager ends")
         await self._launcher.sweep_nodes(nodes, self._supervised())
 
     def _held(self, nodes: frozenset[str]) -> bool:
@@ -124,16 +129,75 @@ class Engine:
     def _supervised(self) -> list[str]:
         return [job.id for job in self._world.jobs.values() if job.supervised]
 
+    async def _sweep_strays(self) -> None:
+        while True:
+            try:
+                ended = await self._launcher.sweep_strays(self._supervised())
+            except ProcessesLeftError as error:
+                self._log.error("processes that belong to no running job do not end", error=str(error))
+                continue
+            if ended:
+                self._log.warning("ended processes that belong to no running job", processes=ended)
+            return
+
     def _tick(self) -> None:
         for job in tuple(self._world.jobs.values()):
             if job.supervised and job.done_since is None and self._launcher.is_done(job.id):
                 self.apply(TrainerDone(job.id))
         self.apply(Ticked())
 
-    def _see_to(self, effects: "Iterable[Effect]") -> None:
+    def _see_to(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if self._group is not None and effect not in self._running:
-                self._running[effect] = self._group.create_task(self._perform(effect), name=str(effect))
+                self._running.add(effect)
+                self._group.create_task(self._perform(effect), name=str(effect))
 
-    def _spawn(self, work: Coroutine[None, None, None] | Awaitable[None]) -> None:
-        ...
+    async def _perform(self, effect: Effect) -> None:
+        try:
+            match effect:
+                case StartSupervisor(job_id, incarnation):
+                    await self._mind(job_id, incarnation)
+                case SetHosts():
+                    await self._set_hosts(effect)
+                case ReleaseHosts(job_id, incarnation, nodes, grace):
+                    await self._launcher.release(job_id, incarnation, nodes, grace)
+                    self.apply(NodesReleased(job_id, incarnation, nodes))
+                case StopSupervisor(job_id, incarnation, grace):
+                    await self._launcher.stop(job_id, incarnation, grace)
+        except ProcessesLeftError as error:
+            self._log.error("processes do not end, tried again", effect=str(effect), error=str(error))
+        finally:
+            self._running.discard(effect)
+
+    async def _set_hosts(self, effect: SetHosts) -> None:
+        job = self._world.jobs.get(effect.job_id)
+        if job is None:
+            return
+        slots = job.spec.slots_per_node
+        seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes, slots)
+        if seen is not None:
+            self.apply(seen)
+
+    async def _mind(self, job_id: str, incarnation: int) -> None:
+        """See a supervisor through its life: start or adopt it, watch it, and take in how it ended."""
+        try:
+            await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
+        except LaunchError as error:
+            self.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, ()))
+            return
+        async for seen in self._launcher.watch(job_id, incarnation):
+            self.apply(seen)
+        while True:
+            try:
+                ended = await self._launcher.collect(job_id, incarnation)
+            except ProcessesLeftError as error:
+                self._log.error("processes of a job do not end", job=job_id, error=str(error))
+                continue
+            self.apply(ended)
+            return
+
+    def _order(self, job_id: str, incarnation: int) -> LaunchOrder | None:
+        job = self._world.jobs.get(job_id)
+        if job is None or job.incarnation != incarnation or job.stop is not None:
+            return None
+        return LaunchOrder(job_id, incarnation, job.spec, job.sequence, job.commanded)

@@ -32,7 +32,8 @@ def see_supervisor(turn: Turn, seen: SupervisorSeen) -> None:
     job = _job_of(turn, seen.job_id, seen.incarnation)
     if job is None:
         return
-    confirmed = tuple(node for node in job.commanded if node in seen.confirmed)
+    leaving = {release.node for release in job.releases}
+    confirmed = tuple(node for node in job.held if node in seen.confirmed - leaving)
     if job.stop is not None:
         confirmed = ()
     job = turn.put(job, serving=True, taken_sequence=seen.commanded_sequence, confirmed=confirmed)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from malletrain.profiler.curve import (
+    LEAST_RATE,
     Cost,
     CurvePoint,
     Knot,
@@ -119,7 +120,7 @@ class ProfileBook:
 
     def _is_known(self, job_id: str) -> bool:
         knots = (*self._facts[job_id].curve, *self._measured(job_id).points)
-        return any(knot.rate > 0 and knot.nodes > 0 for knot in knots)
+        return any(knot.rate >= LEAST_RATE and knot.nodes > 0 for knot in knots)
 
     def _measured(self, job_id: str) -> Measurements:
         return self._measurements.get(job_id, Measurements())

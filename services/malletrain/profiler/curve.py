@@ -30,6 +30,9 @@ from itertools import pairwise
 from malletrain.profiler.isotonic import non_decreasing
 from malletrain.runtime.errors import InvalidInputError
 
+LEAST_RATE = 1e-9
+"""Samples per second below which a job does not run at all; ratios of such rates mean nothing."""
+
 
 class Source(Enum):
     """Where a figure comes from."""
@@ -82,7 +85,7 @@ def estimate(
         max_nodes: Largest scale of the job, at least `min_nodes`; the last point is there.
         min_nodes: Smallest scale, at least 1.
         declared: The user's curve; may be empty. Points at 0 nodes are ignored.
-        measured: Monitor's points; may be empty. Rates of 0 are no measurements and are ignored.
+        measured: Monitor's points; may be empty. Rates below LEAST_RATE are no measurements and are ignored.
         prior: What holds where nothing is known.
 
     Returns:
@@ -97,8 +100,8 @@ def estimate(
     if max_nodes < min_nodes:
         raise InvalidInputError("max_nodes", f"at least min_nodes ({min_nodes})", max_nodes)
     drawn = _checked("declared", declared)
-    known = [knot for knot in _checked("measured", measured) if knot.rate > 0 and knot.nodes <= max_nodes]
-    if any(knot.rate > 0 for knot in drawn):
+    known = [knot for knot in _checked("measured", measured) if knot.rate >= LEAST_RATE and knot.nodes <= max_nodes]
+    if any(knot.rate >= LEAST_RATE for knot in drawn):
         points = _from_declared(_grid(max_nodes, [1, *_nodes(drawn), *_nodes(known)]), drawn, known, prior)
     elif known:
         grid = _grid(max_nodes, [min_nodes, *_powers_of_two(max_nodes), *_nodes(known)])
@@ -139,7 +142,11 @@ def rescale_cost(measured: float | None, declared: float | None, default: float)
 
 def _from_declared(grid: Sequence[int], drawn: Sequence[Knot], known: Sequence[Knot], prior: Prior) -> list[CurvePoint]:
     shape = {nodes: _declared_rate(nodes, drawn, prior) for nodes in grid}
-    ratios = [(math.log(knot.nodes), math.log(knot.rate / shape[knot.nodes])) for knot in known if shape[knot.nodes]]
+    ratios = [
+        (math.log(knot.nodes), math.log(knot.rate / shape[knot.nodes]))
+        for knot in known
+        if shape[knot.nodes] >= LEAST_RATE
+    ]
     exact = {knot.nodes: knot.rate for knot in known}
     points = []
     for nodes in grid:
@@ -158,7 +165,7 @@ def _declared_rate(nodes: int, drawn: Sequence[Knot], prior: Prior) -> float:
     """Straight lines from 0 at 0 nodes through the declared points; beyond the last, a power law as if measured."""
     last = drawn[-1]
     if nodes > last.nodes:
-        rising = [knot for knot in drawn if knot.rate > 0]
+        rising = [knot for knot in drawn if knot.rate >= LEAST_RATE]
         return last.rate * math.pow(nodes / last.nodes, _exponent(rising, prior))
     index = bisect_left(_nodes(drawn), nodes)
     right = drawn[index]

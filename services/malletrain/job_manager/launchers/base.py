@@ -14,6 +14,10 @@ class LaunchError(Exception):
     """A job's supervisor can't be started; the message is for people."""
 
 
+class ProcessesLeftError(Exception):
+    """Processes were killed and have not gone yet (they hang in the kernel, say)."""
+
+
 @dataclass(frozen=True)
 class LaunchOrder:
     """What a supervisor is started with.
@@ -34,7 +38,10 @@ class LaunchOrder:
 
 
 class Launcher(Protocol):
-    """Owns supervisors: one process per job that outlives JobManager. Every method may be called again."""
+    """Owns supervisors: one process per job that outlives JobManager.
+
+    Every method may be called again. Those that end processes raise ProcessesLeftError when some do not go.
+    """
 
     async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
         """Make sure that this incarnation runs: adopt it where it does, else start it, once.
@@ -59,8 +66,8 @@ class Launcher(Protocol):
     ) -> SupervisorSeen | None:
         """Command nodes; None when the supervisor can't be reached now."""
 
-    async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> bool:
-        """End the job's processes on nodes; True when none is left. Costs the whole job where it must."""
+    async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> None:
+        """End the job's processes on nodes; none is left when this returns. Costs the whole job where it must."""
 
     async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
         """End the job's processes and its supervisor: asked first, killed at the end of the grace."""

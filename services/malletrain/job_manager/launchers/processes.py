@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from malletrain.job_manager.launchers.base import ProcessesLeftError
+
 _PROC = Path("/proc")
 _SWEEP_PAUSE_SECONDS = 0.02
 
@@ -96,15 +98,18 @@ async def sweep(wanted: Callable[[Mapping[str, str]], bool], patience_seconds: f
     """Kill processes until none is left whose environment is wanted; how many there were.
 
     Raises:
-        TimeoutError: some do not go (they hang in the kernel, say).
+        ProcessesLeftError: some do not go.
     """
     killed: set[ProcessId] = set()
-    async with asyncio.timeout(patience_seconds):
-        while found := [entry.process for entry in find(wanted)]:
-            for process in found:
-                process.kill()
-            killed.update(found)
-            await asyncio.sleep(_SWEEP_PAUSE_SECONDS)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_seconds
+    while found := [entry.process for entry in find(wanted)]:
+        if loop.time() > deadline:
+            raise ProcessesLeftError(f"still there: {', '.join(str(process.pid) for process in found)}")
+        for process in found:
+            process.kill()
+        killed.update(found)
+        await asyncio.sleep(_SWEEP_PAUSE_SECONDS)
     return len(killed)
 
 

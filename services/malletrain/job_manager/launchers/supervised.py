@@ -76,7 +76,10 @@ class SupervisedLauncher:
         wanted = order()
         if wanted is None:
             return
-        started = self._launch(folder, wanted)
+        try:
+            started = self._launch(folder, wanted)
+        except OSError as error:
+            raise LaunchError(f"can't start {self._settings.trainer_python}: {error}") from error
         await self._until_serving(folder, started)
 
     def _launch(self, folder: JobFolder, order: LaunchOrder) -> ProcessId:
@@ -102,18 +105,15 @@ class SupervisedLauncher:
         )
         python = self._settings.trainer_python
         with folder.supervisor_log.open("ab") as log:
-            try:
-                child = subprocess.Popen(
-                    [python, "-m", "malletrain.supervisor", str(folder.path)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=folder.path,
-                    env=env.supervisor_environment(self._own, worker, order.incarnation, python),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise LaunchError(f"can't start {python}: {error}") from error
+            child = subprocess.Popen(
+                [python, "-m", "malletrain.supervisor", str(folder.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder.path,
+                env=env.supervisor_environment(self._own, worker, order.incarnation, python),
+                start_new_session=True,
+            )
         self._children[order.job_id, order.incarnation] = child
         started = processes.start_time_of(child.pid)
         self._log.info("supervisor started", job=order.job_id, incarnation=order.incarnation, pid=child.pid)
@@ -162,7 +162,7 @@ class SupervisedLauncher:
         remote = self._remote(job_id, incarnation)
         return None if remote is None else await remote.set_hosts(sequence, nodes, slots)
 
-    async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> bool:
+    async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> None:
         """End the job's processes on nodes; see `Launcher`.
 
         A supervisor that does not serve yet has no state to lose, and one that does not answer can't be waited for:
@@ -170,7 +170,7 @@ class SupervisedLauncher:
         """
         remote = self._remote(job_id, incarnation)
         if remote is not None and await remote.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS):
-            return True
+            return
         process = self._process(job_id, incarnation)
         if process is not None and process.alive:
             self._log.warning("supervisor can't release, killed", job=job_id, nodes=nodes, pid=process.pid)
@@ -179,7 +179,6 @@ class SupervisedLauncher:
         taken = frozenset(nodes)
         of_job = self._of_job(job_id)
         await processes.sweep(lambda found: of_job(found) and (env.NODE not in found or found[env.NODE] in taken))
-        return True
 
     async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
         """End the job's processes and its supervisor; see `Launcher`."""

@@ -1,0 +1,97 @@
+"""Idle fragments of some nodes over some time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from malletrain.runtime.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One idle period of one node.
+
+    Attributes:
+        node: Name of the node.
+        idle_from_s: First second in which the node is idle.
+        idle_until_s: First second in which it no longer is; above idle_from_s.
+    """
+
+    node: str
+    idle_from_s: float
+    idle_until_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Seconds from the first to the last."""
+        return self.idle_until_s - self.idle_from_s
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Idle fragments that never overlap nor touch on one node.
+
+    Attributes:
+        fragments: By idle_from_s, then by the order of the nodes.
+        nodes: All nodes that the trace knows, also those that are never idle; the order matters.
+        duration_s: The trace tells of the seconds from 0 to this one; fragments may go on beyond it.
+        earliest_s: No fragment begins before it; below 0 in an excerpt, whose first nodes were idle before.
+    """
+
+    fragments: tuple[Fragment, ...]
+    nodes: tuple[str, ...]
+    duration_s: float
+    earliest_s: float = 0.0
+
+
+def window(
+    trace: Trace,
+    start_s: float,
+    duration_s: float,
+    nodes: int | Sequence[str] | None = None,
+    *,
+    cut_end: bool = False,
+) -> Trace:
+    """An excerpt with its own second 0.
+
+    Args:
+        trace: What to cut from.
+        start_s: Second of the trace that becomes 0.
+        duration_s: Length of the excerpt in seconds.
+        nodes: Names of the nodes to keep, or how many of the first; None keeps all.
+        cut_end: End the fragments that go on beyond the excerpt at its end. Those that began before it always keep
+            their age, so that their idle_from_s is below 0.
+
+    Raises:
+        InvalidInputError: duration_s is not above 0, or a node is not in the trace.
+    """
+    if not duration_s > 0:
+        raise InvalidInputError("duration_s", "above 0", duration_s)
+    kept = _kept_nodes(trace, nodes)
+    names = frozenset(kept)
+    end_s = start_s + duration_s
+    found = tuple(
+        Fragment(
+            fragment.node,
+            fragment.idle_from_s - start_s,
+            (min(fragment.idle_until_s, end_s) if cut_end else fragment.idle_until_s) - start_s,
+        )
+        for fragment in trace.fragments
+        if fragment.idle_until_s > start_s and fragment.idle_from_s < end_s and fragment.node in names
+    )
+    return Trace(found, kept, duration_s, min(0.0, found[0].idle_from_s) if found else 0.0)
+
+
+def _kept_nodes(trace: Trace, nodes: int | Sequence[str] | None) -> tuple[str, ...]:
+    if nodes is None:
+        return trace.nodes
+    if isinstance(nodes, int):
+        if not 0 < nodes <= len(trace.nodes):
+            raise InvalidInputError("nodes", f"1 to {len(trace.nodes)}, as many as the trace knows", nodes)
+        return trace.nodes[:nodes]
+    unknown = sorted(set(nodes) - set(trace.nodes))
+    if unknown:
+        raise InvalidInputError("nodes", "names of nodes in the trace", unknown[0])
+    wanted = frozenset(nodes)
+    return tuple(name for name in trace.nodes if name in wanted)

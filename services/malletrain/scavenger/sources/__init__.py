@@ -1,0 +1,1 @@
+"""Where idle nodes come from."""
