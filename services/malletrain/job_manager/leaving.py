@@ -31,6 +31,8 @@ def _leave(turn: Turn, left: frozenset[str], since: float) -> None:
 
 def _take_from(turn: Turn, job: Job, lost: frozenset[str], since: float) -> None:
     wanted = _without(job.wanted, lost)
+    if not job.spec.permits(len(wanted)):
+        wanted = ()
     releases = _with_leaves(job, lost, since)
     if not lost.intersection(job.commanded):
         stays = job.commanded if job.supervised and job.stop is None and job.wanted else ()

@@ -61,9 +61,10 @@ class StayEstimator:
         enough = self._new > _REFIT_SHARE * len(self._lengths)
         if not enough and 0 <= now - self._fitted_at < _REFIT_SECONDS:
             return
-        ages = [now - since for since in self._idle.values() if since < now]
-        if not self._lengths and not ages:
+        if not self._lengths:
+            # Nothing has ever left: how long nodes stay is not known.
             return
+        ages = [now - since for since in self._idle.values() if since < now]
         self._curve = fit(tuple(self._lengths), ages)
         self._fitted_at = now
         self._new = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from bisect import bisect_right
 from itertools import groupby
 
 from malletrain.runtime.clock import Clock
@@ -46,6 +47,7 @@ class TraceSource:
         self._origin = origin
         self._speed = speed
         self._sleep = sleep
+        self._changes = _changes(trace)
 
     def order(self) -> Sequence[str]:
         """The nodes of the trace."""
@@ -71,7 +73,8 @@ class TraceSource:
         yield Observation(self._wall(first_s), dict(idle), ended=first_s >= duration_s)
         if first_s >= duration_s:
             return
-        for second, changes in groupby(self._changes(first_s), key=lambda change: change[0]):
+        coming = self._changes[bisect_right(self._changes, first_s, key=_second) :]
+        for second, changes in groupby(coming, key=_second):
             await self._sleep_until(self._wall(second))
             for _, joins, entry in changes:
                 if joins:
@@ -84,15 +87,6 @@ class TraceSource:
         await self._sleep_until(self._wall(duration_s))
         yield Observation(self._wall(duration_s), dict(idle), ended=True)
 
-    def _changes(self, after_s: float) -> Iterator[tuple[float, bool, Fragment]]:
-        """Leaves and joins after that second and within the trace's duration, in order; leaves come first."""
-        last_s = self._trace.duration_s
-        changes = [(entry.idle_from_s, True, entry) for entry in self._trace.fragments]
-        changes += [(entry.idle_until_s, False, entry) for entry in self._trace.fragments]
-        within = [change for change in changes if after_s < change[0] <= last_s]
-        within.sort(key=lambda change: change[:2])
-        return iter(within)
-
     def _trace_second(self, time: float) -> float:
         return (time - self._origin) * self._speed
 
@@ -102,3 +96,19 @@ class TraceSource:
     async def _sleep_until(self, time: float) -> None:
         while (left := time - self._clock.time()) > 0:
             await self._sleep(min(left, _LONGEST_SLEEP_SECONDS))
+
+
+_Change = tuple[float, bool, Fragment]
+
+
+def _changes(trace: Trace) -> list[_Change]:
+    """When which node joins (True) or leaves, up to the end of the trace; leaves come first."""
+    changes = [(entry.idle_from_s, True, entry) for entry in trace.fragments]
+    changes += [(entry.idle_until_s, False, entry) for entry in trace.fragments]
+    changes = [change for change in changes if change[0] <= trace.duration_s]
+    changes.sort(key=lambda change: change[:2])
+    return changes
+
+
+def _second(change: _Change) -> float:
+    return change[0]

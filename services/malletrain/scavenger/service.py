@@ -1,0 +1,284 @@
+"""The Scavenger over gRPC: who is idle, who joins, who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.config import Settings
+from malletrain.runtime.errors import InvalidInputError, UnavailableError
+from malletrain.runtime.hub import Hub
+from malletrain.runtime.server import ServiceHost
+from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
+from malletrain.scavenger.messages import node_message, timestamp
+from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.sources.base import Observation, Source, SourceError
+from malletrain.scavenger.sources.build import build_source, past_lengths
+from malletrain.scavenger.state_file import read_state, write_state
+from malletrain.scavenger.stays import StayEstimator
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, scavenger_pb2, scavenger_pb2_grpc
+
+SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name
+HOLDS_FILE = "scavenger-holds.json"
+
+# The debounce timer looks at the wall clock at least so often: that clock may be set.
+_LONGEST_SLEEP_SECONDS = 1.0
+_FIRST_RETRY_SECONDS = 1.0
+_LONGEST_RETRY_SECONDS = 30.0
+# What is left of a caller's deadline for our own answer.
+_ANSWER_SECONDS = 0.1
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> ScavengerService:
+    """The service, to be made while an event loop runs.
+
+    Raises:
+        InvalidInputError: a setting or a trace can't be used; names the setting, or the file and line.
+    """
+    source = build_source(section, settings.state_dir, clock)
+    stays = StayEstimator(
+        [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
+    )
+    holds_path = settings.state_dir / HOLDS_FILE
+    # A static node is not idle between two jobs; and after a restart it must count at once.
+    debounce = section.debounce_seconds if section.source != "static" else 0.0
+    idle_set = IdleSet(debounce, source.order(), read_holds(holds_path))
+    channel = open_channel(settings.addresses.job_manager)
+    return ScavengerService(source, idle_set, stays, channel, section, clock, holds_path)
+
+
+def read_holds(path: Path) -> dict[str, float]:
+    """Reclaims that an earlier life has kept: until when each node stays out, in seconds since the epoch."""
+    found = read_state(path)
+    return {name: float(until) for name, until in found.items() if isinstance(until, int | float)}
+
+
+class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
+    """Follows a source; tells watchers of every event of the idle set."""
+
+    def __init__(
+        self,
+        source: Source,
+        idle_set: IdleSet,
+        stays: StayEstimator,
+        job_manager: grpc.aio.Channel,
+        section: ScavengerSettings,
+        clock: Clock,
+        holds_path: Path,
+    ) -> None:
+        """Take over the parts; `run` sets them going.
+
+        Args:
+            source: Tells which nodes are idle.
+            idle_set: Decides which of them count.
+            stays: Learns how long they stay.
+            job_manager: Channel to JobManager, which frees reclaimed nodes; closed by `close`.
+            section: Settings.
+            clock: Wall clock.
+            holds_path: File that keeps reclaims for the next life.
+        """
+        self._source = source
+        self._idle_set = idle_set
+        self._stays = stays
+        self._channel = job_manager
+        self._job_manager: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(
+            job_manager
+        )
+        self._section = section
+        self._clock = clock
+        self._holds_path = holds_path
+        self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
+        self._revision = 0
+        self._event_time = clock.time()
+        self._source_ended = False
+        self._seen = False
+        self._closing = False
+        # Set once there is a picture, or none will come.
+        self._ready = asyncio.Event()
+        self._reschedule = asyncio.Event()
+        self._log = structlog.get_logger(__name__)
+
+    def register(self, host: ServiceHost) -> None:
+        """Add the servicer to a server that has not started."""
+        host.add(SERVICE_NAME, scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, self)
+
+    async def run(self) -> None:
+        """Follow the source and the debounce deadlines, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_source(), name="source")
+            group.create_task(self._follow_deadlines(), name="deadlines")
+
+    async def close(self) -> None:
+        """End the streams."""
+        self._closing = True
+        self._ready.set()
+        self._events.close()
+        await self._channel.close()
+
+    async def ListNodes(
+        self, request: scavenger_pb2.ListNodesRequest, context: _Context
+    ) -> scavenger_pb2.ListNodesResponse:
+        """The nodes that count as idle; a page token is the name of the last node of the page before."""
+        del context
+        if request.page_size < 0:
+            raise InvalidInputError("page_size", "at least 0", request.page_size)
+        if not self._seen:
+            raise UnavailableError("the source has not yet told which nodes are idle")
+        nodes = self._idle_set.members()
+        if request.page_token:
+            last = self._idle_set.rank(request.page_token)
+            if last is None:
+                raise InvalidInputError("page_token", "a token of an earlier page", request.page_token)
+            nodes = tuple(node for node in nodes if (self._idle_set.rank(node.name) or 0) > last)
+        page = nodes[: request.page_size or None]
+        return scavenger_pb2.ListNodesResponse(
+            nodes=self._messages(page),
+            next_page_token=page[-1].name if len(page) < len(nodes) else "",
+            revision=self._revision,
+        )
+
+    async def WatchNodes(
+        self, request: scavenger_pb2.WatchNodesRequest, context: _Context
+    ) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
+        """The present nodes, then every event. Waits until the source has told of nodes: unknown is not none."""
+        del request, context
+        await self._ready.wait()
+        if self._closing:
+            raise UnavailableError("the Scavenger is ending")
+        with self._events.subscribe() as events:
+            yield scavenger_pb2.WatchNodesResponse(
+                snapshot=True,
+                joined=self._messages(self._idle_set.members()),
+                event_time=timestamp(self._event_time),
+                revision=self._revision,
+                source_ended=self._source_ended,
+            )
+            async for event in events:
+                yield event
+
+    async def ReclaimNodes(
+        self, request: scavenger_pb2.ReclaimNodesRequest, context: _Context
+    ) -> scavenger_pb2.ReclaimNodesResponse:
+        """Takes nodes out at once, tells everybody, then has JobManager confirm that they are free.
+
+        A node that has counted as idle at any time is asked for again: a repeated call gets its confirmation, too.
+        """
+        names = _names(request.nodes)
+        hold = request.hold_seconds or self._section.reclaim_hold_seconds
+        if not 0 < hold < math.inf:
+            raise InvalidInputError("hold_seconds", "a finite number, at least 0", request.hold_seconds)
+        known = [name for name in names if self._idle_set.was_announced(name)]
+        now = self._clock.time()
+        self._announce(self._idle_set.reclaim(now, names, hold), now)
+        self._keep_holds()
+        released = await self._release(known, context.time_remaining()) if known else []
+        unknown = [name for name in names if name not in known]
+        self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, hold_seconds=hold)
+        return scavenger_pb2.ReclaimNodesResponse(released=released, unknown=unknown)
+
+    async def _follow_source(self) -> None:
+        pause = _FIRST_RETRY_SECONDS
+        while True:
+            try:
+                async for observation in self._source.observations():
+                    pause = _FIRST_RETRY_SECONDS
+                    self._observe(observation)
+                return
+            except (SourceError, OSError) as error:
+                # The last picture stays: a source that fails does not mean that nodes have left.
+                self._log.error("source failed, trying again", error=str(error), pause_seconds=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
+
+    async def _follow_deadlines(self) -> None:
+        while True:
+            self._reschedule.clear()
+            deadline = self._idle_set.next_deadline()
+            wait = None if deadline is None else min(max(0.0, deadline - self._clock.time()), _LONGEST_SLEEP_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._reschedule.wait(), wait)
+            now = self._clock.time()
+            self._announce(self._idle_set.tick(now), now)
+
+    def _observe(self, observation: Observation) -> None:
+        self._stays.observe(observation.time, observation.idle)
+        event = self._idle_set.observe(observation.time, observation.idle)
+        just_ended = observation.ended and not self._source_ended
+        self._source_ended = observation.ended
+        self._announce(event, observation.time, even_if_empty=just_ended)
+        self._seen = True
+        self._ready.set()
+        self._reschedule.set()
+
+    def _announce(self, event: IdleEvent, time: float, *, even_if_empty: bool = False) -> None:
+        if not event and not even_if_empty:
+            return
+        self._revision += 1
+        self._event_time = time
+        self._events.publish(
+            scavenger_pb2.WatchNodesResponse(
+                joined=self._messages(event.joined),
+                left=event.left,
+                event_time=timestamp(time),
+                revision=self._revision,
+                source_ended=self._source_ended,
+            )
+        )
+        self._log.info(
+            "event",
+            revision=self._revision,
+            joined=[node.name for node in event.joined],
+            left=list(event.left),
+            source_ended=self._source_ended,
+        )
+
+    def _messages(self, nodes: Sequence[IdleNode]) -> list[resources_pb2.Node]:
+        now = self._clock.time()
+        return [node_message(node, self._stays.expected_stay(now, node.idle_since)) for node in nodes]
+
+    def _keep_holds(self) -> None:
+        try:
+            write_state(self._holds_path, self._idle_set.holds())
+        except OSError as error:
+            # The nodes are out all the same; only a restart would forget it.
+            self._log.error("reclaims could not be stored", error=str(error))
+
+    async def _release(self, names: Sequence[str], remaining: float | None) -> list[str]:
+        """Those of the nodes that JobManager has confirmed to be free by the deadline."""
+        deadline = self._section.release_deadline_seconds
+        if remaining is not None:
+            deadline = max(_ANSWER_SECONDS, min(deadline, remaining - _ANSWER_SECONDS))
+        try:
+            response = await self._job_manager.ReleaseNodes(
+                job_manager_pb2.ReleaseNodesRequest(nodes=names), timeout=deadline
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                return []
+            raise UnavailableError(
+                f"the nodes have left, but JobManager can't confirm that they are free: {error.code().name} "
+                f"({error.details()})"
+            ) from error
+        confirmed = frozenset(response.released)
+        return [name for name in names if name in confirmed]
+
+
+def _names(nodes: Sequence[str]) -> list[str]:
+    if not nodes:
+        raise InvalidInputError("nodes", "at least one node", [])
+    for index, name in enumerate(nodes):
+        if not name or name != name.strip():
+            raise InvalidInputError(f"nodes[{index}]", "the name of a node", name)
+    return list(dict.fromkeys(nodes))

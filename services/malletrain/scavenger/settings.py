@@ -1,0 +1,66 @@
+"""Settings of the Scavenger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class ScavengerSettings(BaseModel):
+    """Where idle nodes come from, and when they count.
+
+    Fields that end in `_seconds` are wall-clock seconds, those that end in `_s` are seconds of the trace.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    source: Literal["static", "trace"] = Field(
+        default="static", description="static: the listed nodes, always idle. trace: a replay of idle fragments."
+    )
+    nodes: tuple[str, ...] = Field(default=("n01",), description="Names of the nodes of the static source.")
+    trace: Path | None = Field(default=None, description="CSV or CSV.gz file of the trace source.")
+    trace_nodes: int = Field(default=0, ge=0, description="Only the first nodes of the trace, this many; 0: all.")
+    start_s: float = Field(default=0.0, ge=0, description="Second of the trace at which the replay begins.")
+    duration_s: float = Field(
+        default=0.0, ge=0, description="Seconds of the trace that are replayed; 0: to its end. Then the picture stays."
+    )
+    speed: float = Field(default=1.0, gt=0, le=1e6, description="Seconds of the trace per wall-clock second.")
+    resume: bool = Field(
+        default=True,
+        description="After a restart with the same trace, speed and start, go on where the trace is by now. "
+        "False begins anew; so does the removal of scavenger-origin.json from the state folder.",
+    )
+    debounce_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="How long a node must be idle before it counts. Wall-clock seconds also for a trace: at speed 60, "
+        "10 s are 600 s of the trace. The static source has no need of it and goes without.",
+    )
+    history_path: Path | None = Field(
+        default=None,
+        description="A trace of earlier idle fragments, from which expected stays are known at the start. For a trace "
+        "source it is sped up like the trace.",
+    )
+    stay_horizon_seconds: float = Field(
+        default=3600.0, gt=0, description="How far expected stays look ahead; also the largest."
+    )
+    reclaim_hold_seconds: float = Field(
+        default=60.0, gt=0, description="How long a reclaimed node stays out where the caller does not say."
+    )
+    release_deadline_seconds: float = Field(
+        default=30.0, gt=0, description="What JobManager gets to free reclaimed nodes where the caller has no deadline."
+    )
+
+    @field_validator("nodes")
+    @classmethod
+    def _names(cls, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        for name in nodes:
+            if not name or name != name.strip():
+                raise ValueError(f"expected names without blanks around them, got {name!r}")
+        twice = sorted({name for name in nodes if nodes.count(name) > 1})
+        if twice:
+            raise ValueError(f"expected each node once, got {twice[0]} twice")
+        return nodes

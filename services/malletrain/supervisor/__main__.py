@@ -1,0 +1,72 @@
+"""`python -m malletrain.supervisor JOB_DIR`: supervise one job until its workers have ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+
+from malletrain.supervisor.actor import Actor
+from malletrain.supervisor.files import start_time, write_atomically
+from malletrain.supervisor.launch import LaunchError, read_launch
+from malletrain.supervisor.service import StateBoard, SupervisorService
+from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
+
+_BACKENDS = ("horovod",)
+_THREADS = 16
+_GRACE_SECONDS = 2.0
+_TERMINATED_GRACE_SECONDS = 3.0
+
+
+def main() -> int:
+    """Run; 0 unless the launch file can't be used."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
+    folder = Path(sys.argv[1]).resolve()
+    try:
+        launch = read_launch(folder)
+    except LaunchError as error:
+        logging.error("%s", error)
+        return 2
+    if launch.backend not in _BACKENDS:
+        logging.error("backend: expected one of %s, got %r", ", ".join(_BACKENDS), launch.backend)
+        return 2
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    board = StateBoard()
+    actor = Actor(launch, folder, board.publish)
+    signal.signal(
+        signal.SIGTERM,
+        lambda *_: threading.Thread(target=actor.stop, args=(_TERMINATED_GRACE_SECONDS,), daemon=True).start(),
+    )
+    server = _serve(SupervisorService(actor, board), launch.socket)
+    write_atomically(
+        folder / "supervisor.json",
+        json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid()), "socket": launch.socket}),
+    )
+    state = actor.run()
+    outcome = supervisor_pb2.SupervisorOutcome.Name(state.outcome).removeprefix("SUPERVISOR_OUTCOME_")
+    write_atomically(folder / "outcome.json", json.dumps({"outcome": outcome, "message": state.message}))
+    server.stop(_GRACE_SECONDS).wait()
+    Path(launch.socket).unlink(missing_ok=True)
+    return 0
+
+
+def _serve(service: SupervisorService, socket: str) -> grpc.Server:
+    path = Path(socket)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    server = grpc.server(futures.ThreadPoolExecutor(_THREADS))
+    supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(service, server)
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    return server
+
+
+if __name__ == "__main__":
+    sys.exit(main())

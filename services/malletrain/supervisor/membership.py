@@ -1,0 +1,180 @@
+"""Who belongs to a job's world, who is to join, who is to leave. Pure.
+
+An elastic world changes in one step: every member that lives comes back to the rendezvous, and then a new world is
+formed of those that stay and those that are warm. What this module decides is when a change is due and what the next
+world is; it knows nothing of processes, sockets or Horovod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+
+class Slot(NamedTuple):
+    """One worker process's place: a host and the index on it."""
+
+    host: str
+    local_rank: int
+
+
+@dataclass(frozen=True)
+class Formation:
+    """A new world.
+
+    Attributes:
+        epoch: Grows with every formation.
+        hosts: Hosts and their slots in rank order: those that stay first, so that rank 0 has the state.
+        newcomers: Slots to be started.
+        removed: Slots of the old world that are not in the new one.
+    """
+
+    epoch: int
+    hosts: tuple[tuple[str, int], ...]
+    newcomers: tuple[Slot, ...]
+    removed: tuple[Slot, ...]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The state.
+
+    Attributes:
+        sequence: Sequence of the newest command.
+        commanded: Hosts and slots that the job shall use.
+        world: Hosts and slots of the present world, in rank order.
+        epoch: Number of the present world; 0 before the first.
+        warm: Slots outside the world whose process waits for its start.
+        ready: Members that have come back to the rendezvous.
+        dead: Members whose process has ended.
+        joining: Members that were started with the present world and have not yet registered.
+        warm_by: Until when a growth waits for all its newcomers, in seconds; then those that are warm go alone.
+        confirmed_sequence: Newest command whose hosts are exactly those of a complete world.
+    """
+
+    sequence: int = 0
+    commanded: Mapping[str, int] = field(default_factory=dict)
+    world: tuple[tuple[str, int], ...] = ()
+    epoch: int = 0
+    warm: frozenset[Slot] = frozenset()
+    ready: frozenset[Slot] = frozenset()
+    dead: frozenset[Slot] = frozenset()
+    joining: frozenset[Slot] = frozenset()
+    warm_by: float = 0.0
+    confirmed_sequence: int = 0
+
+    @property
+    def members(self) -> tuple[Slot, ...]:
+        """Slots of the present world, in rank order."""
+        return tuple(slot for host, slots in self.world for slot in slots_of(host, slots))
+
+    @property
+    def living(self) -> frozenset[Slot]:
+        """Members whose process runs."""
+        return frozenset(self.members) - self.dead
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member of the present world takes part in it."""
+        return bool(self.world) and not (self.joining or self.dead or self.ready)
+
+    @property
+    def confirmed_hosts(self) -> tuple[str, ...]:
+        """Hosts that are commanded and whose members all take part in the present world."""
+        if self.ready:
+            return ()
+        out = {slot.host for slot in self.joining | self.dead}
+        return tuple(host for host, _ in self.world if host in self.commanded and host not in out)
+
+    def target(self, now: float) -> tuple[tuple[str, int], ...]:
+        """The world that should be: those that may stay, then newcomers once all are warm or time is up.
+
+        Where nobody may stay, the first living host stays as a bridge: state is handed on by a survivor only.
+        """
+        dead = {slot.host for slot in self.dead}
+        staying = tuple(entry for entry in self.world if entry[0] in self.commanded and entry[0] not in dead)
+        newcomers = tuple(
+            (host, slots)
+            for host, slots in self.commanded.items()
+            if (host, slots) not in staying and self._is_warm(host, slots)
+        )
+        if len(staying) + len(newcomers) < len(self.commanded) and now < self.warm_by:
+            newcomers = ()
+        if self.world and not staying:
+            bridge = next((entry for entry in self.world if entry[0] not in dead), None)
+            staying = (bridge,) if bridge and newcomers else ()
+        return staying + newcomers
+
+    def _is_warm(self, host: str, slots: int) -> bool:
+        return self.warm >= frozenset(slots_of(host, slots))
+
+    def change_due(self, now: float) -> bool:
+        """Whether the present world differs from the one that should be."""
+        target = self.target(now)
+        return bool(target) and set(target) != set(self.world)
+
+    def can_form(self, now: float) -> bool:
+        """Whether a new world can be formed: all who live have come back, or there is no world yet."""
+        if not self.target(now):
+            return False
+        if not self.world:
+            return True
+        return bool(self.ready) and self.ready >= self.living
+
+    def form(self, now: float) -> tuple[Membership, Formation]:
+        """Form the new world. Call only when `can_form`."""
+        target = self.target(now)
+        survivors = self.ready - self.dead
+        slots = tuple(slot for host, count in target for slot in slots_of(host, count))
+        newcomers = tuple(slot for slot in slots if slot not in survivors)
+        removed = tuple(slot for slot in self.members if slot not in slots)
+        formation = Formation(self.epoch + 1, target, newcomers, removed)
+        state = replace(
+            self,
+            world=target,
+            epoch=self.epoch + 1,
+            warm=self.warm - set(newcomers),
+            ready=frozenset(),
+            dead=frozenset(),
+            joining=frozenset(newcomers),
+        )
+        return state.settled(), formation
+
+    def settled(self) -> Membership:
+        """The state with its confirmation brought up to date."""
+        if self.complete and dict(self.world) == dict(self.commanded):
+            return replace(self, confirmed_sequence=max(self.sequence, self.confirmed_sequence))
+        return self
+
+    def command(self, sequence: int, hosts: Mapping[str, int], warm_by: float) -> Membership:
+        """Take over a command; one that is not newer than the last is ignored."""
+        if sequence <= self.sequence:
+            return self
+        return replace(self, sequence=sequence, commanded=dict(hosts), warm_by=warm_by).settled()
+
+    def release(self, hosts: frozenset[str]) -> Membership:
+        """Take hosts out of what is commanded."""
+        return replace(self, commanded={host: n for host, n in self.commanded.items() if host not in hosts})
+
+    def became_warm(self, slot: Slot) -> Membership:
+        """A slot's process waits for its start."""
+        return replace(self, warm=self.warm | {slot})
+
+    def came_back(self, slot: Slot) -> Membership:
+        """A member has come back to the rendezvous."""
+        return replace(self, ready=self.ready | {slot}) if slot in self.living else self
+
+    def registered(self, slot: Slot) -> Membership:
+        """A member that was started with the present world takes part in it."""
+        return replace(self, joining=self.joining - {slot}).settled()
+
+    def ended(self, slot: Slot) -> Membership:
+        """A slot's process has ended."""
+        state = replace(self, warm=self.warm - {slot}, ready=self.ready - {slot}, joining=self.joining - {slot})
+        return replace(state, dead=state.dead | {slot}) if slot in self.members else state
+
+
+def slots_of(host: str, count: int) -> tuple[Slot, ...]:
+    """The slots of a host."""
+    return tuple(Slot(host, local_rank) for local_rank in range(count))

@@ -1,0 +1,86 @@
+"""The supervisor's gRPC service: JobManager's commands in, states out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from malletrain.supervisor.actor import Actor
+from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
+
+
+class StateBoard:
+    """The newest state, and waiting for the next."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._state = supervisor_pb2.SupervisorState()
+        self._version = 0
+
+    def publish(self, state: supervisor_pb2.SupervisorState) -> None:
+        """Show a new state."""
+        with self._changed:
+            self._state, self._version = state, self._version + 1
+            self._changed.notify_all()
+
+    def newest(self) -> supervisor_pb2.SupervisorState:
+        """The state last shown."""
+        with self._changed:
+            return self._state
+
+    def changes(self, alive: Any) -> Iterator[supervisor_pb2.SupervisorState]:
+        """The newest state, then every one that follows, until it is ENDED or `alive()` is false."""
+        seen = -1
+        while alive():
+            with self._changed:
+                self._changed.wait_for(lambda: self._version != seen, timeout=1.0)  # noqa: B023  # called at once
+                if self._version == seen:
+                    continue
+                seen, state = self._version, self._state
+            yield state
+            if state.phase == supervisor_pb2.SUPERVISOR_PHASE_ENDED:
+                return
+
+
+class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
+    """Passes commands to the actor."""
+
+    def __init__(self, actor: Actor, board: StateBoard) -> None:
+        self._actor = actor
+        self._board = board
+
+    def GetState(self, request: Any, context: Any) -> supervisor_pb2.GetStateResponse:
+        """What is, now."""
+        del request, context
+        return supervisor_pb2.GetStateResponse(state=self._board.newest())
+
+    def WatchState(self, request: Any, context: Any) -> Iterator[supervisor_pb2.WatchStateResponse]:
+        """The present state, then every change."""
+        del request
+        for state in self._board.changes(context.is_active):
+            yield supervisor_pb2.WatchStateResponse(state=state)
+
+    def SetHosts(
+        self, request: supervisor_pb2.SetHostsRequest, context: grpc.ServicerContext
+    ) -> supervisor_pb2.SetHostsResponse:
+        """Use these hosts from now on."""
+        hosts = {host.name: max(1, host.slots) for host in request.hosts}
+        if not hosts:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hosts: expected at least one (use Stop for none)")
+        return supervisor_pb2.SetHostsResponse(state=self._actor.set_hosts(request.sequence, hosts))
+
+    def ReleaseHosts(
+        self, request: supervisor_pb2.ReleaseHostsRequest, context: grpc.ServicerContext
+    ) -> supervisor_pb2.ReleaseHostsResponse:
+        """Take hosts out of the job now."""
+        del context
+        state = self._actor.release_hosts(frozenset(request.hosts), max(0.0, request.grace_seconds))
+        return supervisor_pb2.ReleaseHostsResponse(state=state)
+
+    def Stop(self, request: supervisor_pb2.StopRequest, context: grpc.ServicerContext) -> supervisor_pb2.StopResponse:
+        """End the job's workers, then the supervisor."""
+        del context
+        return supervisor_pb2.StopResponse(state=self._actor.stop(max(0.0, request.grace_seconds)))
