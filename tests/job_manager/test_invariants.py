@@ -40,8 +40,11 @@ class JobManagerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.play = Play(Policy(max_parallel=3))
-        self.play.submit(spec(), spec(1, 6))
         self.play.idle(*NODES)
+        self.play.submit(spec(), spec(2, 4, permitted_nodes=(2, 4)), spec(1, 6))
+        self.play.plan(j1="n0 n1", j2="n2 n3", j3="n4 n5 n6")
+        for job_id in tuple(self.play.world.jobs):
+            self.play.confirm(job_id)
 
     # What users, Scavenger, Allocator and Monitor do.
 
@@ -54,9 +57,13 @@ class JobManagerMachine(RuleBasedStateMachine):
                 new = spec(low, low + more, target_samples=samples)
             self.play.submit(new)
 
-    @rule(nodes=NODE_SETS)
-    def snapshot(self, nodes: frozenset[str]) -> None:
-        self.play(IdleSetSeen(nodes))
+    @rule(missing=SOME_NODES)
+    def snapshot(self, missing: frozenset[str]) -> None:
+        self.play(IdleSetSeen(frozenset(NODES) - missing))
+
+    @rule()
+    def all_join(self) -> None:
+        self.play.join(*NODES)
 
     @rule(joined=SOME_NODES, left=SOME_NODES)
     def idle_event(self, joined: frozenset[str], left: frozenset[str]) -> None:
@@ -73,7 +80,11 @@ class JobManagerMachine(RuleBasedStateMachine):
         plan = tuple((job_id, tuple(sorted(data.draw(NODE_SETS)))) for job_id in chosen)
         self.apply_plan(PlanReceived(self.play.world.generation + step, plan))
 
-    @rule(data=st.data())
+    @rule(data=st.data(), times=st.integers(1, 2))
+    def sensible_plans(self, data: st.DataObject, times: int) -> None:
+        for _ in range(times):
+            self.sensible_plan(data)
+
     def sensible_plan(self, data: st.DataObject) -> None:
         """As an allocator makes it: a job only gains or only loses."""
         pool = set(self.play.world.idle or ())
@@ -83,7 +94,7 @@ class JobManagerMachine(RuleBasedStateMachine):
         plan = []
         for job in jobs:
             sizes = [0, *(size for size in range(1, len(keep[job.id]) + len(pool) + 1) if job.spec.permits(size))]
-            size = data.draw(st.sampled_from(sizes))
+            size = data.draw(st.sampled_from(sizes[-4:]))
             mine = keep[job.id][:size]
             mine += sorted(pool)[: size - len(mine)]
             pool -= set(mine)
@@ -105,16 +116,21 @@ class JobManagerMachine(RuleBasedStateMachine):
             if done and job.id in self.play.world.jobs:
                 self.play(TrainerDone(job.id))
 
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if job := self.draw(data, supervised=False):
+    @rule(data=st.data(), patience=st.integers(0, 4))
+    def cancel(self, data: st.DataObject, patience: int) -> None:
+        if not patience and (job := self.draw(data, supervised=False)):
             self.play(Cancelled(job.id))
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 31.0, 61.0]))
+    @rule(seconds=st.sampled_from([0.5, 2.0, 2.0, 31.0, 61.0]))
     def wait(self, seconds: float) -> None:
         self.play.wait(seconds)
 
     # What supervisors do.
+
+    @rule(times=st.integers(1, 3))
+    def supervisors_obey(self, times: int) -> None:
+        for _ in range(times):
+            self.answer()
 
     @rule(data=st.data(), lag=st.integers(0, 1), lingering=st.booleans())
     def supervisor_tells(self, data: st.DataObject, lag: int, lingering: bool) -> None:
@@ -130,10 +146,10 @@ class JobManagerMachine(RuleBasedStateMachine):
             nodes = tuple(release.node for release in job.releases)
             self.play(NodesReleased(job.id, job.incarnation, nodes))
 
-    @rule(data=st.data(), outcome=st.sampled_from(Outcome), completed=st.booleans())
-    def supervisor_ends(self, data: st.DataObject, outcome: Outcome, completed: bool) -> None:
+    @rule(data=st.data(), outcome=st.sampled_from(Outcome), luck=st.integers(0, 5))
+    def supervisor_ends(self, data: st.DataObject, outcome: Outcome, luck: int) -> None:
         if job := self.draw(data):
-            completion = Completion() if completed else None
+            completion = None if luck else Completion()
             self.play(SupervisorEnded(job.id, job.incarnation, outcome, "", completion, ("line",)))
 
     @precondition(lambda self: self.play.world.jobs)

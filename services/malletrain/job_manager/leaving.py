@@ -33,29 +33,28 @@ def _take_from(turn: Turn, job: Job, lost: frozenset[str], since: float) -> None
     wanted = _without(job.wanted, lost)
     if not job.spec.permits(len(wanted)):
         wanted = ()
-    releases = _with_leaves(job, lost, since)
-    if not lost.intersection(job.commanded):
-        stays = job.commanded if job.supervised and job.stop is None and job.wanted else ()
-        turn.put(job, wanted=wanted or stays, releases=releases)
+    job = turn.put(job, releases=_with_leaves(job, lost, since), confirmed=_without(job.confirmed, lost))
+    taken = sorted(lost.intersection(job.commanded))
+    if not taken:
+        keeps = job.supervised and job.stop is None and job.wanted and not wanted
+        turn.put(job, wanted=_part_of(turn, job, job.commanded) if keeps else wanted)
         return
-    job = turn.put(job, releases=releases, confirmed=_without(job.confirmed, lost), preemptions=job.preemptions + 1)
-    names = ", ".join(sorted(lost.intersection(job.commanded)))
+    job = turn.put(job, preemptions=job.preemptions + 1)
+    reason = f"preempted: {', '.join(taken)} left"
     left_over = _without(job.commanded, lost)
     if job.stop is not None:
-        turn.move(job, JobState.STOPPING, f"preempted: {names} left; {job.reason}", commanded=left_over, wanted=wanted)
+        turn.move(job, JobState.STOPPING, f"{reason}; {job.reason}", commanded=left_over, wanted=wanted)
         return
-    _shrink_or_stop(turn, job, f"preempted: {names} left", left_over, wanted)
+    _shrink_or_stop(turn, turn.put(job, preempted=True), reason, left_over, wanted)
 
 
 def _shrink_or_stop(turn: Turn, job: Job, reason: str, left_over: tuple[str, ...], wanted: tuple[str, ...]) -> None:
-    spec = job.spec
-    scale = spec.largest_within(len(left_over))
-    job = turn.put(job, preempted=True)
-    if scale == 0:
-        why = f"{reason}; {len(left_over)} left, below the smallest scale of {spec.smallest}"
-        turn.put(stop(turn, job, StopIntent.WAIT, why), commanded=left_over)
+    still_wanted = tuple(node for node in left_over if node in wanted)
+    kept = _part_of(turn, job, still_wanted) or _part_of(turn, job, left_over)
+    if not kept:
+        why = f"{reason}; {len(left_over)} remain, its smallest scale is {job.spec.smallest}"
+        turn.put(stop(turn, job, StopIntent.WAIT, why, wanted), commanded=left_over)
         return
-    kept = _first_choice(job, left_over, wanted)[:scale]
     if job.state is not JobState.STARTING and not set(kept).intersection(job.confirmed):
         # Only newcomers remain, and they have no state yet: elastic training can't go on from them.
         why = f"{reason}; no node that has trained remains, starts again from the last checkpoint"
@@ -75,9 +74,11 @@ def _shrink_or_stop(turn: Turn, job: Job, reason: str, left_over: tuple[str, ...
     turn.notices.append((job.id, Notice.RELEASE_REQUESTED))
 
 
-def _first_choice(job: Job, nodes: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Nodes in order of preference where not all can be kept: those that train, then those wanted."""
-    return tuple(sorted(nodes, key=lambda node: (node not in job.confirmed, node not in wanted)))
+def _part_of(turn: Turn, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The largest permitted part of nodes that no other job is meant to get; those that have trained come first."""
+    others = {node for other in turn.active() if other.id != job.id for node in other.wanted}
+    free = sorted((node for node in nodes if node not in others), key=lambda node: node not in job.confirmed)
+    return tuple(free[: job.spec.largest_within(len(free))])
 
 
 def _with_leaves(job: Job, lost: frozenset[str], since: float) -> tuple[Release, ...]:

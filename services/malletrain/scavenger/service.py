@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import grpc
 import grpc.aio
 import structlog
 
@@ -19,24 +17,25 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.server import ServiceHost
+from malletrain.scavenger.holds import HoldsFile
 from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
 from malletrain.scavenger.messages import node_message, timestamp
+from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import Observation, Source, SourceError
 from malletrain.scavenger.sources.build import build_source, past_lengths
-from malletrain.scavenger.state_file import read_state, write_state
 from malletrain.scavenger.stays import StayEstimator
-from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, scavenger_pb2, scavenger_pb2_grpc
+from malletrain.v1 import resources_pb2, scavenger_pb2, scavenger_pb2_grpc
 
 SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name
 HOLDS_FILE = "scavenger-holds.json"
 
 # The debounce timer looks at the wall clock at least so often: that clock may be set.
 _LONGEST_SLEEP_SECONDS = 1.0
+# What ListNodes waits for the source at the very start.
+_FIRST_PICTURE_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
-# What is left of a caller's deadline for our own answer.
-_ANSWER_SECONDS = 0.1
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,18 +50,12 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> Scav
     stays = StayEstimator(
         [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
     )
-    holds_path = settings.state_dir / HOLDS_FILE
+    holds = HoldsFile(settings.state_dir / HOLDS_FILE)
     # A static node is not idle between two jobs; and after a restart it must count at once.
     debounce = section.debounce_seconds if section.source != "static" else 0.0
-    idle_set = IdleSet(debounce, source.order(), read_holds(holds_path))
-    channel = open_channel(settings.addresses.job_manager)
-    return ScavengerService(source, idle_set, stays, channel, section, clock, holds_path)
-
-
-def read_holds(path: Path) -> dict[str, float]:
-    """Reclaims that an earlier life has kept: until when each node stays out, in seconds since the epoch."""
-    found = read_state(path)
-    return {name: float(until) for name, until in found.items() if isinstance(until, int | float)}
+    idle_set = IdleSet(debounce, source.order(), holds.read())
+    releaser = Releaser(open_channel(settings.addresses.job_manager), section.release_deadline_seconds)
+    return ScavengerService(source, idle_set, stays, releaser, holds, section, clock)
 
 
 class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
@@ -73,10 +66,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         source: Source,
         idle_set: IdleSet,
         stays: StayEstimator,
-        job_manager: grpc.aio.Channel,
+        releaser: Releaser,
+        holds: HoldsFile,
         section: ScavengerSettings,
         clock: Clock,
-        holds_path: Path,
     ) -> None:
         """Take over the parts; `run` sets them going.
 
@@ -84,21 +77,18 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             source: Tells which nodes are idle.
             idle_set: Decides which of them count.
             stays: Learns how long they stay.
-            job_manager: Channel to JobManager, which frees reclaimed nodes; closed by `close`.
+            releaser: Has reclaimed nodes freed; closed by `close`.
+            holds: Keeps reclaims for the next life.
             section: Settings.
             clock: Wall clock.
-            holds_path: File that keeps reclaims for the next life.
         """
         self._source = source
         self._idle_set = idle_set
         self._stays = stays
-        self._channel = job_manager
-        self._job_manager: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(
-            job_manager
-        )
+        self._releaser = releaser
+        self._holds = holds
         self._section = section
         self._clock = clock
-        self._holds_path = holds_path
         self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
         self._revision = 0
         self._event_time = clock.time()
@@ -121,11 +111,12 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             group.create_task(self._follow_deadlines(), name="deadlines")
 
     async def close(self) -> None:
-        """End the streams."""
+        """End the streams, and the replay of a trace: the next start begins it anew."""
         self._closing = True
         self._ready.set()
         self._events.close()
-        await self._channel.close()
+        self._source.close()
+        await self._releaser.close()
 
     async def ListNodes(
         self, request: scavenger_pb2.ListNodesRequest, context: _Context
@@ -134,8 +125,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         del context
         if request.page_size < 0:
             raise InvalidInputError("page_size", "at least 0", request.page_size)
-        if not self._seen:
-            raise UnavailableError("the source has not yet told which nodes are idle")
+        await self._first_picture()
         nodes = self._idle_set.members()
         if request.page_token:
             last = self._idle_set.rank(request.page_token)
@@ -179,14 +169,21 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         hold = request.hold_seconds or self._section.reclaim_hold_seconds
         if not 0 < hold < math.inf:
             raise InvalidInputError("hold_seconds", "a finite number, at least 0", request.hold_seconds)
-        known = [name for name in names if self._idle_set.was_announced(name)]
+        known = [name for name in names if self._idle_set.was_announced(name) or not self._seen]
         now = self._clock.time()
         self._announce(self._idle_set.reclaim(now, names, hold), now)
-        self._keep_holds()
-        released = await self._release(known, context.time_remaining()) if known else []
+        self._reschedule.set()
+        self._holds.write(self._idle_set.holds())
+        released = await self._releaser.release(known, context.time_remaining()) if known else []
         unknown = [name for name in names if name not in known]
         self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, hold_seconds=hold)
         return scavenger_pb2.ReclaimNodesResponse(released=released, unknown=unknown)
+
+    async def _first_picture(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), _FIRST_PICTURE_SECONDS)
+        if not self._seen:
+            raise UnavailableError("the source has not yet told which nodes are idle")
 
     async def _follow_source(self) -> None:
         pause = _FIRST_RETRY_SECONDS
@@ -247,32 +244,6 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     def _messages(self, nodes: Sequence[IdleNode]) -> list[resources_pb2.Node]:
         now = self._clock.time()
         return [node_message(node, self._stays.expected_stay(now, node.idle_since)) for node in nodes]
-
-    def _keep_holds(self) -> None:
-        try:
-            write_state(self._holds_path, self._idle_set.holds())
-        except OSError as error:
-            # The nodes are out all the same; only a restart would forget it.
-            self._log.error("reclaims could not be stored", error=str(error))
-
-    async def _release(self, names: Sequence[str], remaining: float | None) -> list[str]:
-        """Those of the nodes that JobManager has confirmed to be free by the deadline."""
-        deadline = self._section.release_deadline_seconds
-        if remaining is not None:
-            deadline = max(_ANSWER_SECONDS, min(deadline, remaining - _ANSWER_SECONDS))
-        try:
-            response = await self._job_manager.ReleaseNodes(
-                job_manager_pb2.ReleaseNodesRequest(nodes=names), timeout=deadline
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-                return []
-            raise UnavailableError(
-                f"the nodes have left, but JobManager can't confirm that they are free: {error.code().name} "
-                f"({error.details()})"
-            ) from error
-        confirmed = frozenset(response.released)
-        return [name for name in names if name in confirmed]
 
 
 def _names(nodes: Sequence[str]) -> list[str]:

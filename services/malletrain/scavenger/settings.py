@@ -29,8 +29,8 @@ class ScavengerSettings(BaseModel):
     speed: float = Field(default=1.0, gt=0, le=1e6, description="Seconds of the trace per wall-clock second.")
     resume: bool = Field(
         default=True,
-        description="After a restart with the same trace, speed and start, go on where the trace is by now. "
-        "False begins anew; so does the removal of scavenger-origin.json from the state folder.",
+        description="After a kill, go on where the trace is by now if trace, speed and start are the same. False, or "
+        "a graceful end before, begins anew.",
     )
     debounce_seconds: float = Field(
         default=10.0,

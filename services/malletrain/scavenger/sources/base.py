@@ -45,3 +45,6 @@ class Source(Protocol):
             SourceError: the source can't be read now.
             OSError: a file or program of the source fails.
         """
+
+    def close(self) -> None:
+        """Let go of what the source keeps, at a graceful end."""

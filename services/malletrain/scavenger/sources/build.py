@@ -31,7 +31,9 @@ def build_source(section: ScavengerSettings, state_dir: Path, clock: Clock) -> S
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(read_trace(section.trace), section)
-    return TraceSource(trace, clock, _origin(section, section.trace, state_dir, clock), section.speed)
+    file = state_dir / ORIGIN_FILE
+    origin = _origin(section, section.trace, file, clock)
+    return TraceSource(trace, clock, origin, section.speed, on_close=lambda: file.unlink(missing_ok=True))
 
 
 def past_lengths(section: ScavengerSettings) -> list[float]:
@@ -59,13 +61,12 @@ def _section_of(trace: Trace, section: ScavengerSettings) -> Trace:
     return window(trace, section.start_s, duration_s, section.trace_nodes or None)
 
 
-def _origin(section: ScavengerSettings, path: Path, state_dir: Path, clock: Clock) -> float:
+def _origin(section: ScavengerSettings, path: Path, file: Path, clock: Clock) -> float:
     """When second 0 of the replay is: that of the life before where it replayed the same, else now.
 
     Raises:
         InvalidInputError: the state folder can't be written to.
     """
-    file = state_dir / ORIGIN_FILE
     key = _key(section, path)
     known = read_state(file)
     origin = known.get("origin_unix_seconds")
@@ -75,7 +76,7 @@ def _origin(section: ScavengerSettings, path: Path, state_dir: Path, clock: Cloc
     try:
         write_state(file, {"key": key, "origin_unix_seconds": now})
     except OSError as error:
-        raise InvalidInputError("state_dir", f"a folder that can be written to ({error})", str(state_dir)) from error
+        raise InvalidInputError("state_dir", f"a folder that can be written to ({error})", str(file.parent)) from error
     return now
 
 

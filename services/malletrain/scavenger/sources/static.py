@@ -27,3 +27,6 @@ class StaticSource:
         """One picture that stays; the source has not ended, there is just nothing that changes."""
         now = self._clock.time()
         yield Observation(now, dict.fromkeys(self._nodes, now))
+
+    def close(self) -> None:
+        """Nothing is kept."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import groupby
 
 from malletrain.runtime.clock import Clock
@@ -32,6 +32,7 @@ class TraceSource:
         origin: float,
         speed: float = 1.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare a replay.
 
@@ -41,12 +42,14 @@ class TraceSource:
             origin: When second 0 of the trace is or was, in seconds since the epoch.
             speed: Trace seconds per second, above 0.
             sleep: Waits for so many seconds.
+            on_close: Called at a graceful end.
         """
         self._trace = trace
         self._clock = clock
         self._origin = origin
         self._speed = speed
         self._sleep = sleep
+        self._on_close = on_close
         self._changes = _changes(trace)
 
     def order(self) -> Sequence[str]:
@@ -86,6 +89,10 @@ class TraceSource:
                 return
         await self._sleep_until(self._wall(duration_s))
         yield Observation(self._wall(duration_s), dict(idle), ended=True)
+
+    def close(self) -> None:
+        """The replay is over."""
+        self._on_close()
 
     def _trace_second(self, time: float) -> float:
         return (time - self._origin) * self._speed

@@ -1,0 +1,68 @@
+"""Commands from the head node to the trainer, and the area of the ring that brings them."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+from malletrain.client.ring import COMMAND_OFFSET, COMMAND_SIZE, COMMAND_SLOTS, COMMANDS, STOPS, Ring
+
+_HEADER = struct.Struct("qqq")
+_MOST_ID_BYTES = COMMAND_SIZE - _HEADER.size
+
+
+class CommandType(enum.IntEnum):
+    """What is asked of the trainer; the numbers are those of `malletrain.v1.CommandType`."""
+
+    COMMIT = 1
+    """Commit the state now."""
+    RESCALE_COMING = 2
+    """The scale is about to change."""
+    RELEASE_REQUESTED = 3
+    """Nodes of the job are wanted back."""
+    STOP = 4
+    """Commit, save a checkpoint, and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A message to the trainer.
+
+    Attributes:
+        id: Unique identifier (its first 104 bytes).
+        type: What is asked.
+    """
+
+    id: str
+    type: CommandType
+
+
+def put_command(ring: Ring, command: Command) -> None:
+    """Add a command (the sidecar's side). The newest 64 are kept."""
+    number = ring.words[COMMANDS] + 1
+    text = command.id.encode()[:_MOST_ID_BYTES]
+    offset = _offset(number)
+    _HEADER.pack_into(ring.buffer, offset, number, command.type, len(text))
+    ring.buffer[offset + _HEADER.size : offset + _HEADER.size + len(text)] = text
+    if command.type is CommandType.STOP:
+        ring.words[STOPS] += 1
+    ring.words[COMMANDS] = number
+
+
+def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
+    """The commands after number `seen` that are still there, and the number of the newest (the trainer's side)."""
+    newest = ring.words[COMMANDS]
+    found = []
+    for wanted in range(max(seen, newest - COMMAND_SLOTS) + 1, newest + 1):
+        offset = _offset(wanted)
+        number, kind, length = _HEADER.unpack_from(ring.buffer, offset)
+        start = offset + _HEADER.size
+        if number == wanted:
+            text = ring.buffer[start : start + length].decode(errors="replace")
+            found.append(Command(text, CommandType(kind)))
+    return found, newest
+
+
+def _offset(number: int) -> int:
+    return COMMAND_OFFSET + (number % COMMAND_SLOTS) * COMMAND_SIZE

@@ -1,0 +1,126 @@
+"""`report`: one record per global batch, without a system call in the training loop."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from malletrain.client.ring import HEAD, RECORD, RECORD_OFFSET, RECORD_SHIFT, SLOTS, Ring
+
+CHECK_NS = 50_000_000
+"""How long a found rank, world size and sidecar are taken for granted, in nanoseconds."""
+
+MOST_SAMPLES = 2**40
+"""Largest global batch that Monitor believes."""
+
+MOST_POSITION = 2**60
+"""Largest sample position that Monitor believes."""
+
+MOST_WORKERS = 2**24
+"""Largest number of worker processes that Monitor believes."""
+
+
+class Report(Protocol):
+    """The type of `report`."""
+
+    def __call__(self, samples: int, position: int | None = None, workers: int | None = None) -> None:
+        """Report one global batch."""
+
+
+class Station(Protocol):
+    """What `report` asks now and then: where to write, and for how many workers."""
+
+    def check(self, now_ns: int) -> tuple[Ring | None, int]:
+        """The ring to write to (None: this process does not report) and the number of worker processes."""
+
+    def reject(self, error: Exception) -> None:
+        """Count and say that a call of `report` could not be used."""
+
+
+def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Callable[[], None]]:
+    """Make `report`, and a function that has it look anew at its next call.
+
+    Everything that a call needs is a variable of the closure: a look-up in an object costs as much as the record.
+
+    Args:
+        station: Asked every 50 ms at most.
+        clock: Nanoseconds since the epoch.
+    """
+    pack_into = RECORD.pack_into
+    index = operator.index
+    shift, base, head, most_samples = RECORD_SHIFT, RECORD_OFFSET, HEAD, MOST_SAMPLES
+    ring: Ring | None = None
+    buffer = memoryview(bytearray())
+    words = buffer.cast("B").cast("q")
+    mask = sequence = 0
+    world = 1
+    checked = due = 0
+
+    def look(now: int) -> None:
+        nonlocal ring, buffer, words, mask, sequence, world, checked, due
+        # First, so that a check that fails is not repeated at every batch.
+        checked, due = now, now + CHECK_NS
+        found, world = station.check(now)
+        if found is not ring:
+            ring = found
+            if found is not None:
+                buffer, words = memoryview(found.buffer), found.words
+                mask, sequence = words[SLOTS] - 1, words[HEAD]
+
+    def report(samples: int, position: int | None = None, workers: int | None = None) -> None:
+        """Report that one global batch has been trained: the one line in the training loop.
+
+        Call it after the optimizer step, from one thread. Only rank 0's calls count, so every worker may call it.
+        Outside MalleTrain it does nothing. It never raises, waits or makes a system call; arguments that are of no use
+        are said once on stderr and left out.
+
+        Args:
+            samples: Samples in this step over all workers (the global batch), 0 to 2**40.
+            position: The job's own sample counter after this step. With it MalleTrain tells a rollback from progress.
+            workers: Number of worker processes; found by itself if left out.
+        """
+        nonlocal sequence
+        try:
+            now = clock()
+            if not checked <= now < due:
+                look(now)
+            if ring is None:
+                return
+            if type(samples) is not int:
+                samples = index(samples)
+            if not 0 <= samples <= most_samples:
+                raise ValueError(f"samples: expected 0 to {most_samples}, got {samples}")
+            if position is None:
+                position = -1
+            else:
+                position = _within("position", position, 0, MOST_POSITION)
+            workers = world if workers is None else _within("workers", workers, 1, MOST_WORKERS)
+            number = sequence + 1
+            pack_into(
+                *(buffer, base + ((number & mask) << shift)),
+                *(number, now, samples, position, workers, number + now + samples + position + workers),
+            )
+            words[head] = number
+            sequence = number
+        except Exception as error:  # noqa: BLE001 - the promise to the training loop: whatever happens here, it goes on
+            station.reject(error)
+
+    def expire() -> None:
+        nonlocal checked, due
+        checked = due = 0
+
+    return report, expire
+
+
+def new_reporter_id(node: str) -> str:
+    """A name for this process as a reporter, never used before."""
+    return f"{node or os.uname().nodename}.{os.getpid()}.{os.urandom(4).hex()}"[-256:]
+
+
+def _within(name: str, value: int, least: int, most: int) -> int:
+    number = operator.index(value)
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, got {number}")
+    return number

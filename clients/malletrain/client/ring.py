@@ -1,0 +1,191 @@
+"""The ring of records in shared memory between a trainer (the only writer) and its sidecar (the only reader).
+
+Everything is 64-bit words in the machine's own order. The trainer writes a record and then advances HEAD; it never
+looks at the reader, so the oldest records are overwritten when the reader falls behind.
+
+A torn record is never delivered, for two reasons:
+
+- The record after HEAD may be in the making, so the reader leaves alone the slot that it goes to, and after copying a
+  record it reads HEAD again and throws the copy away if the writer may have come that far. Where stores become visible
+  in program order (x86) this is enough.
+- Where they need not (ARM), every record carries its sequence number and the sum of its fields. A copy that does not
+  add up, or is not the record looked for, is not visible yet: it is read again at the next turn.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from typing import NamedTuple, Protocol
+
+CAPACITY = 8192
+"""Records in a ring (a power of two): 8 s of batches of 1 ms."""
+
+RECORD = struct.Struct("qqqqqq")
+"""Sequence, nanoseconds since the epoch, samples, position, workers, sum of those. Native mode: whole-word stores."""
+
+RECORD_SHIFT = 6
+"""Records lie 64 bytes apart, one cache line each."""
+
+# Words. The trainer's and the sidecar's are on cache lines of their own.
+MAGIC, SLOTS = 0, 1
+HEAD, CLOSED = 8, 9
+FLOOR, DROPPED, COMMANDS, STOPS = 16, 17, 18, 19
+
+COMMAND_OFFSET = 256
+COMMAND_SLOTS = 64
+COMMAND_SIZE = 128
+RECORD_OFFSET = COMMAND_OFFSET + COMMAND_SLOTS * COMMAND_SIZE
+
+_MAGIC_WORD = 0x4D616C6C65743031
+
+
+class Record(NamedTuple):
+    """One global batch.
+
+    Attributes:
+        sequence: Its number, from 1.
+        unix_ns: When it ended, in nanoseconds since the epoch.
+        samples: Global batch.
+        position: The job's sample counter after it; -1: not said.
+        workers: Worker processes.
+    """
+
+    sequence: int
+    unix_ns: int
+    samples: int
+    position: int
+    workers: int
+
+
+class Words(Protocol):
+    """The ring as 64-bit words, for reading."""
+
+    def __getitem__(self, index: int, /) -> int:
+        """The word at an index."""
+
+
+class Ring:
+    """A mapped ring.
+
+    Attributes:
+        fd: Its file.
+        buffer: Its bytes.
+        words: The same as 64-bit words.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map a ring file and take over its descriptor.
+
+        Raises:
+            OSError: it can't be mapped.
+            ValueError: it is empty.
+        """
+        self.fd = fd
+        # Populated, so that no record waits for a page fault.
+        self.buffer = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        self.words = memoryview(self.buffer).cast("q")
+
+    def close(self) -> None:
+        """Unmap it and close its file."""
+        self.words.release()
+        self.buffer.close()
+        os.close(self.fd)
+
+
+def create_ring(capacity: int = CAPACITY) -> Ring:
+    """A new ring in memory, without a name: it goes with the last process that has it, however that one ends.
+
+    Args:
+        capacity: Records, a power of two.
+
+    Raises:
+        OSError: there is no room for it.
+        ValueError: the capacity is not a power of two of at least 4.
+    """
+    if capacity < 4 or capacity & (capacity - 1):
+        raise ValueError(f"capacity: expected a power of two of at least 4, got {capacity}")
+    fd = _anonymous_file()
+    try:
+        os.ftruncate(fd, RECORD_OFFSET + (capacity << RECORD_SHIFT))
+        ring = Ring(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    ring.words[SLOTS] = capacity
+    ring.words[MAGIC] = _MAGIC_WORD
+    return ring
+
+
+def open_ring(path: str) -> Ring:
+    """An existing ring, e.g. `/dev/fd/7`, or `/proc/PID/fd/7` of a trainer.
+
+    Raises:
+        OSError: it can't be opened or mapped.
+        ValueError: the file is not a ring.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    if os.fstat(fd).st_size < RECORD_OFFSET:
+        os.close(fd)
+        raise ValueError(f"{path}: expected a ring, got a file that is too short")
+    ring = Ring(fd)
+    if ring.words[MAGIC] != _MAGIC_WORD:
+        ring.close()
+        raise ValueError(f"{path}: expected a ring, got another file")
+    return ring
+
+
+class RingReader:
+    """Takes records out of a ring, in order, each at most once."""
+
+    def __init__(self, words: Words, after: int = 0) -> None:
+        """Start behind the record `after`."""
+        self._words = words
+        self._mask = words[SLOTS] - 1
+        self._next = after + 1
+
+    def read(self, limit: int = CAPACITY, final: bool = False) -> tuple[list[Record], int]:
+        """The next records, and how many before or between them are lost because they were overwritten.
+
+        Args:
+            limit: Most records to return.
+            final: The writer is gone: what is not valid now never will be, and counts as lost.
+        """
+        records: list[Record] = []
+        lost = 0
+        head = self._words[HEAD]
+        while self._next <= head and len(records) < limit:
+            record = self._copy(self._next)
+            head = self._words[HEAD]
+            # The slot of record `head + 1` may be written to at this moment.
+            oldest = head + 1 - self._mask
+            if self._next < oldest:
+                lost += oldest - self._next
+                self._next = oldest
+            elif record is not None:
+                records.append(record)
+                self._next += 1
+            elif final:
+                lost += 1
+                self._next += 1
+            else:
+                break
+        return records, lost
+
+    def _copy(self, sequence: int) -> Record | None:
+        at = (RECORD_OFFSET + ((sequence & self._mask) << RECORD_SHIFT)) >> 3
+        words = self._words
+        fields = [words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4]]
+        if fields[0] != sequence or sum(fields) != words[at + 5]:
+            return None
+        return Record(*fields)
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("malletrain-ring")
+    fd, path = tempfile.mkstemp(prefix="malletrain-ring-")
+    os.unlink(path)
+    return fd

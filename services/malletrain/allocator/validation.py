@@ -1,0 +1,106 @@
+"""Is a problem one that can be solved? Errors name the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from malletrain.allocator.problem import AllocationProblem, JobDemand, ObjectiveMetric, ScalingPoint
+from malletrain.runtime.errors import InvalidInputError
+
+
+def validate(problem: AllocationProblem) -> None:
+    """Check a problem.
+
+    Raises:
+        InvalidInputError: naming the field, e.g. `jobs[1].curve[2].nodes`.
+    """
+    _unique("nodes", problem.nodes)
+    if not (math.isfinite(problem.forward_seconds) and problem.forward_seconds > 0):
+        raise InvalidInputError("forward_seconds", "a number above 0", problem.forward_seconds)
+    for name, stay in problem.expected_stay_seconds.items():
+        _not_negative(f"expected_stay_seconds[{name!r}]", stay)
+    _unique_ids(problem.jobs)
+    for index, job in enumerate(problem.jobs):
+        _check_job(f"jobs[{index}]", job, problem.objective_metric)
+    _check_holders(problem)
+
+
+def _unique(field: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if not name:
+            raise InvalidInputError(f"{field}[{index}]", "a name", name)
+        if name in seen:
+            raise InvalidInputError(f"{field}[{index}]", "each node once", name)
+        seen.add(name)
+
+
+def _unique_ids(jobs: Sequence[JobDemand]) -> None:
+    seen: set[str] = set()
+    for index, job in enumerate(jobs):
+        if not job.id:
+            raise InvalidInputError(f"jobs[{index}].id", "an identifier", job.id)
+        if job.id in seen:
+            raise InvalidInputError(f"jobs[{index}].id", "each job once", job.id)
+        seen.add(job.id)
+
+
+def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
+    if job.min_nodes < 1:
+        raise InvalidInputError(f"{field}.min_nodes", "at least 1", job.min_nodes)
+    if job.max_nodes < job.min_nodes:
+        raise InvalidInputError(f"{field}.max_nodes", f"at least min_nodes ({job.min_nodes})", job.max_nodes)
+    _not_negative(f"{field}.scale_up_seconds", job.scale_up_seconds)
+    _not_negative(f"{field}.scale_down_seconds", job.scale_down_seconds)
+    if not (math.isfinite(job.weight) and job.weight > 0):
+        raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
+    _check_curve(f"{field}.curve", job.curve, metric)
+    _check_permitted(f"{field}.permitted_nodes", job)
+
+
+def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMetric) -> None:
+    if not curve:
+        raise InvalidInputError(field, "at least one point", "none")
+    before = -1
+    for index, point in enumerate(curve):
+        _not_negative(f"{field}[{index}].rate", point.rate)
+        if point.nodes < 0 or point.nodes <= before:
+            wanted = "at least 0" if index == 0 else f"more than in the point before ({before})"
+            raise InvalidInputError(f"{field}[{index}].nodes", wanted, point.nodes)
+        if point.nodes == 0 and point.rate != 0:
+            raise InvalidInputError(f"{field}[{index}].rate", "0 at 0 nodes", point.rate)
+        before = point.nodes
+    if before == 0:
+        raise InvalidInputError(field, "a point above 0 nodes", "none")
+    first = next(point for point in curve if point.nodes > 0)
+    if metric is ObjectiveMetric.SCALING_EFFICIENCY and first.rate == 0:
+        raise InvalidInputError(f"{field}[{curve.index(first)}].rate", "above 0 for scaling efficiency", first.rate)
+
+
+def _check_permitted(field: str, job: JobDemand) -> None:
+    before = 0
+    for index, size in enumerate(job.permitted_nodes):
+        if not job.min_nodes <= size <= job.max_nodes:
+            raise InvalidInputError(f"{field}[{index}]", f"within {job.min_nodes} to {job.max_nodes}", size)
+        if size <= before:
+            raise InvalidInputError(f"{field}[{index}]", f"more than the one before ({before})", size)
+        before = size
+
+
+def _check_holders(problem: AllocationProblem) -> None:
+    known = set(problem.nodes)
+    holders: dict[str, str] = {}
+    for index, job in enumerate(problem.jobs):
+        for position, node in enumerate(job.current_nodes):
+            field = f"jobs[{index}].current_nodes[{position}]"
+            if node not in known:
+                raise InvalidInputError(field, "one of nodes", node)
+            if node in holders:
+                raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
+            holders[node] = job.id
+
+
+def _not_negative(field: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidInputError(field, "a finite number of at least 0", value)

@@ -1,0 +1,75 @@
+"""`malletrain solve FILE`: solve an allocation problem, here, without any service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.protobuf import json_format
+
+from malletrain.allocator import messages
+from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
+from malletrain.allocator.solving import DEFAULT_SECONDS
+from malletrain.allocator.solving import solve as solve_problem
+from malletrain.allocator.worth import job_worth, rates
+from malletrain.cli.output import JsonOption, print_json, print_table, to_dict
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import allocator_pb2
+
+
+def solve(
+    file: Annotated[Path, typer.Argument(help="AllocationProblem in protobuf-JSON form.")],
+    formulation: Annotated[Formulation, typer.Option(help="Which model solves it.")] = Formulation.AUTO,
+    time_limit: Annotated[
+        float, typer.Option(min=0.001, max=3600, help="Wall-clock limit in seconds.")
+    ] = DEFAULT_SECONDS,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Solve an allocation problem: which nodes should each job get?"""
+    problem = messages.problem_from_proto(read_problem(file))
+    allocation = solve_problem(problem, formulation, time_limit)
+    if as_json:
+        print_json(to_dict(messages.allocation_to_proto(allocation)))
+    else:
+        _print(problem, allocation)
+
+
+def read_problem(path: Path) -> allocator_pb2.AllocationProblem:
+    """Read a problem from a file.
+
+    Raises:
+        InvalidInputError: the file can't be read, is no JSON, or has an unknown or ill-typed field.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(str(path), f"a readable file ({error})") from None
+    try:
+        return json_format.Parse(text, allocator_pb2.AllocationProblem())
+    except json_format.ParseError as error:
+        raise InvalidInputError(str(path), f"an AllocationProblem ({error})") from None
+
+
+def _print(problem: AllocationProblem, allocation: Allocation) -> None:
+    rows = []
+    for job, entry in zip(problem.jobs, allocation.assignments, strict=True):
+        worth = job_worth(job, problem)
+        value = worth.values[list(worth.sizes).index(len(entry.nodes))]
+        rows.append(
+            (
+                job.id,
+                f"{len(job.current_nodes)} → {len(entry.nodes)}",
+                f"{rates(job, [len(entry.nodes)])[0]:,.1f}",
+                f"{value:,.1f}",
+                " ".join(entry.nodes) or "-",
+            )
+        )
+    print_table(("job", "nodes", "samples/s", "value", "which"), rows)
+    used = sum(len(entry.nodes) for entry in allocation.assignments)
+    typer.echo(
+        f"{allocation.status} by {allocation.solver} in {1000 * allocation.solve_seconds:.2f} ms: "
+        f"objective {allocation.objective:,.1f}, {used} of {len(problem.nodes)} nodes used"
+    )
+    if allocation.fallback_reason:
+        typer.echo(f"fell back: {allocation.fallback_reason}")

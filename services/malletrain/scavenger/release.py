@@ -1,0 +1,60 @@
+"""Having JobManager free the nodes that are wanted back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+
+from malletrain.runtime.errors import UnavailableError
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
+
+# What is left of a caller's deadline for our own answer.
+_ANSWER_SECONDS = 0.1
+
+
+class Releaser:
+    """Asks JobManager to free nodes and to confirm it."""
+
+    def __init__(self, channel: grpc.aio.Channel, deadline_seconds: float) -> None:
+        """Use a channel to JobManager, which `close` closes.
+
+        Args:
+            channel: To JobManager.
+            deadline_seconds: What JobManager gets where the caller has no deadline of its own.
+        """
+        self._channel = channel
+        self._stub: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(
+            channel
+        )
+        self._deadline = deadline_seconds
+
+    async def release(self, names: Sequence[str], remaining: float | None) -> list[str]:
+        """Those of the nodes that are confirmed to be free by the deadline.
+
+        Args:
+            names: Names of the nodes.
+            remaining: Seconds until the caller's deadline; None where it has none.
+
+        Raises:
+            UnavailableError: JobManager can't be reached, or fails.
+        """
+        deadline = self._deadline
+        if remaining is not None:
+            deadline = max(_ANSWER_SECONDS, min(deadline, remaining - _ANSWER_SECONDS))
+        try:
+            response = await self._stub.ReleaseNodes(job_manager_pb2.ReleaseNodesRequest(nodes=names), timeout=deadline)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                return []
+            raise UnavailableError(
+                f"the nodes have left, but JobManager can't confirm that they are free: {error.code().name} "
+                f"({error.details()})"
+            ) from error
+        confirmed = frozenset(response.released)
+        return [name for name in names if name in confirmed]
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
+
+NAMES = ("a", "b", "c")
+
+# One step: seconds that pass, and what happens then.
+_pictures = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 12))
+_observe = st.tuples(st.just("observe"), _pictures)
+_reclaim = st.tuples(st.just("reclaim"), st.tuples(st.sets(st.sampled_from(NAMES), min_size=1), st.integers(1, 8)))
+_tick = st.tuples(st.just("tick"), st.none())
+steps = st.lists(st.tuples(st.integers(0, 6), st.one_of(_observe, _reclaim, _tick)), max_size=25)
+
+
+@given(debounce=st.integers(0, 6), steps=steps)
+def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, tuple[str, object]]]) -> None:
+    idle_set = IdleSet(debounce)
+    now = 100.0
+    source: dict[str, float] = {}
+    held: dict[str, float] = {}
+    announced: dict[str, float] = {}
+    for passed, (kind, what) in steps:
+        now += passed
+        if kind == "observe":
+            assert isinstance(what, dict)
+            source = {name: now - age for name, age in what.items()}
+            event = idle_set.observe(now, source)
+        elif kind == "reclaim":
+            assert isinstance(what, tuple)
+            names, hold = what
+            held |= {name: max(held.get(name, now), now + hold) for name in names}
+            event = idle_set.reclaim(now, names, hold)
+        else:
+            event = idle_set.tick(now)
+        held = {name: until for name, until in held.items() if until > now}
+
+        must_leave = {
+            name for name, since in announced.items() if name not in source or name in held or source[name] > since
+        }
+        assert set(event.left) == must_leave
+        assert len(event.left) == len(must_leave)
+        for name in event.left:
+            del announced[name]
+        for node in event.joined:
+            assert node.name not in announced
+            assert node.idle_since == source[node.name] <= now - debounce
+            announced[node.name] = node.idle_since
+        # All that may count does, and nothing else.
+        may_count = {name for name, since in source.items() if name not in held and since + debounce <= now}
+        assert set(announced) == may_count
+        assert {node.name for node in idle_set.members()} == may_count
+        deadline = idle_set.next_deadline()
+        assert deadline is None or deadline > now
+        assert (deadline is None) == (set(source) == may_count)
+        announced = {name: source[name] for name in announced}
+
+
+def test_a_node_counts_at_the_end_of_its_debounce_and_not_before() -> None:
+    idle_set = IdleSet(10)
+    assert not idle_set.observe(105, {"a": 100, "b": 103})
+    assert idle_set.next_deadline() == 110
+    assert not idle_set.tick(109.9)
+    assert idle_set.tick(110) == IdleEvent(joined=(IdleNode("a", 100),))
+    assert idle_set.next_deadline() == 113
+
+
+def test_a_node_that_leaves_in_its_debounce_is_never_announced() -> None:
+    idle_set = IdleSet(10)
+    assert not idle_set.observe(100, {"a": 100})
+    assert not idle_set.observe(109, {})
+    assert not idle_set.tick(120)
+    assert not idle_set.was_announced("a")
+
+
+def test_what_happens_at_one_instant_is_one_event() -> None:
+    idle_set = IdleSet(10, order=("c", "b", "a"))
+    idle_set.observe(100, {"a": 50, "b": 90})
+    event = idle_set.observe(110, {"b": 90, "c": 100, "d": 60})
+    assert event == IdleEvent(joined=(IdleNode("c", 100), IdleNode("d", 60)), left=("a",))
+    assert [node.name for node in idle_set.members()] == ["c", "b", "d"]
+
+
+def test_a_node_that_was_used_between_two_pictures_leaves_and_comes_back() -> None:
+    idle_set = IdleSet(10)
+    idle_set.observe(100, {"a": 50})
+    assert idle_set.observe(200, {"a": 195}) == IdleEvent(left=("a",))
+    assert idle_set.tick(205) == IdleEvent(joined=(IdleNode("a", 195),))
+    assert idle_set.observe(300, {"a": 250}) == IdleEvent(joined=(IdleNode("a", 250),), left=("a",))
+
+
+def test_a_reclaimed_node_stays_out_until_the_hold_is_over() -> None:
+    idle_set = IdleSet(10)
+    idle_set.observe(100, {"a": 50, "b": 95})
+    assert idle_set.reclaim(101, ["a", "b", "x"], 30) == IdleEvent(left=("a",))
+    assert idle_set.holds() == {"a": 131, "b": 131, "x": 131}
+    assert not idle_set.reclaim(102, ["a"], 5), "a shorter hold does not shorten it"
+    assert not idle_set.tick(130)
+    assert idle_set.next_deadline() == 131
+    assert idle_set.tick(131) == IdleEvent(joined=(IdleNode("a", 50), IdleNode("b", 95)))
+    assert not idle_set.tick(130.9), "a clock that goes back a little brings no hold back"
+
+
+def test_holds_of_an_earlier_life_count() -> None:
+    idle_set = IdleSet(0, holds={"a": 120.0})
+    assert not idle_set.observe(100, {"a": 50})
+    assert idle_set.tick(120) == IdleEvent(joined=(IdleNode("a", 50),))
