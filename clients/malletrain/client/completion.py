@@ -53,7 +53,9 @@ def _count(samples: SupportsIndex | None, complaints: Complaints) -> int | None:
     try:
         count = operator.index(samples)
     except Exception as error:  # noqa: BLE001 - a user's object may raise anything, and the completion must be written
-        complaints.say("done samples", f"done(): samples: expected a whole number, got {type(samples).__name__} ({error})")
+        complaints.say(
+            "done samples", f"done(): samples: expected a whole number, got {type(samples).__name__} ({error})"
+        )
         return None
     if count < 0:
         complaints.say("done samples", f"done(): samples: expected at least 0, got {count}")
@@ -73,7 +75,9 @@ def _finite(metrics: Mapping[str, SupportsFloat] | None, complaints: Complaints)
             number = float(value)
             key = str(name)
         except Exception as error:  # noqa: BLE001 - as above
-            complaints.say("done metric", f"done(): metrics: expected names and numbers ({type(error).__name__}: {error})")
+            complaints.say(
+                "done metric", f"done(): metrics: expected names and numbers ({type(error).__name__}: {error})"
+            )
             continue
         if math.isfinite(number):
             finite[key] = number

@@ -142,9 +142,7 @@ class Client:
         """
         return read_job(self._environ)
 
-    def done(
-        self, metrics: Mapping[str, SupportsFloat] | None = None, samples: SupportsIndex | None = None
-    ) -> None:
+    def done(self, metrics: Mapping[str, SupportsFloat] | None = None, samples: SupportsIndex | None = None) -> None:
         """Write `completed.json`, once, at rank 0."""
         try:
             job = read_job(self._environ)
