@@ -346,3 +346,25 @@ def test_shutdown_stops_everything_and_starts_nothing() -> None:
     play(Shutdown())
     play.end(ONE, outcome=Outcome.STOPPED)
     assert [job.state for job in play.world.jobs.values()] == [JobState.WAITING] * 2
+
+
+def test_a_move_over_a_scale_that_is_not_permitted_goes_over_a_restart() -> None:
+    play = running("a b", spec(2, 4, permitted_nodes=(2, 4)), spec(), spare="c d")
+    play.plan(j2="c d")
+    play.confirm(TWO)
+    play.plan(j1="a b c d", j2="")
+    play.plan(j1="a c")
+    assert play.job(ONE).stop is StopIntent.WAIT
+    assert play.job(ONE).wanted == ("a", "c")
+    play.end(ONE, outcome=Outcome.STOPPED)
+    play.end(TWO, outcome=Outcome.STOPPED)
+    assert play.job(ONE).commanded == ("a", "c")
+
+
+def test_a_leave_while_the_world_re_forms_does_not_count_as_a_loss_of_state() -> None:
+    play = running("a b c")
+    play.plan(j1="a b")
+    play(SupervisorSeen(ONE, 1, 2, 1, frozenset(), frozenset("abc")))
+    assert play.job().confirmed == ()
+    play.leave("b")
+    assert (play.job().state, play.job().commanded) == (JobState.RESCALING, ("a",))

@@ -1,1 +1,40 @@
-"""The client in the training loop: one line, standard library only."""
+"""The client in the training loop: one line, standard library only.
+
+    from malletrain.client import report
+    ...
+    report(batch_size)
+
+Outside MalleTrain every function does nothing.
+"""
+
+from __future__ import annotations
+
+from malletrain.client.commands import Command, CommandType
+from malletrain.client.environment import JobContext
+from malletrain.client.session import Client
+
+# The one piece of state of this package: a process has one place among the workers of its job, as it has one pid.
+_client = Client()
+
+report = _client.report
+commands = _client.commands
+should_commit = _client.should_commit
+should_stop = _client.should_stop
+done = _client.done
+current_job = _client.current_job
+refresh = _client.refresh
+install_signal_handler = _client.install_signal_handler
+
+__all__ = [
+    "Command",
+    "CommandType",
+    "JobContext",
+    "commands",
+    "current_job",
+    "done",
+    "install_signal_handler",
+    "refresh",
+    "report",
+    "should_commit",
+    "should_stop",
+]

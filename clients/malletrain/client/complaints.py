@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 
 class Complaints:
@@ -22,6 +23,7 @@ class Complaints:
             # stderr is closed or None: there is nobody left to tell.
             return
 
-    def rearm(self, kind: str) -> None:
-        """Let the next trouble of this kind be said again."""
-        self._said.discard(kind)
+
+def describe(error: Exception) -> str:
+    """Type and message of an error, even of one that can't be turned into text."""
+    return traceback.format_exception_only(error)[-1].strip()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import SupportsFloat, SupportsIndex
 
-from malletrain.client.complaints import Complaints
+from malletrain.client.complaints import Complaints, describe
 
 FILE_NAME = "completed.json"
 
@@ -54,7 +54,8 @@ def _count(samples: SupportsIndex | None, complaints: Complaints) -> int | None:
         count = operator.index(samples)
     except Exception as error:  # noqa: BLE001 - a user's object may raise anything, and the completion must be written
         complaints.say(
-            "done samples", f"done(): samples: expected a whole number, got {type(samples).__name__} ({error})"
+            "done samples",
+            f"done(): samples: expected a whole number, got {type(samples).__name__} ({describe(error)})",
         )
         return None
     if count < 0:
@@ -67,7 +68,9 @@ def _finite(metrics: Mapping[str, SupportsFloat] | None, complaints: Complaints)
     try:
         entries = list((metrics or {}).items())
     except Exception as error:  # noqa: BLE001 - as above
-        complaints.say("done metrics", f"done(): metrics: expected a mapping, got {type(metrics).__name__} ({error})")
+        complaints.say(
+            "done metrics", f"done(): metrics: expected a mapping, got {type(metrics).__name__} ({describe(error)})"
+        )
         return {}
     finite: dict[str, float] = {}
     for name, value in entries:
@@ -75,9 +78,7 @@ def _finite(metrics: Mapping[str, SupportsFloat] | None, complaints: Complaints)
             number = float(value)
             key = str(name)
         except Exception as error:  # noqa: BLE001 - as above
-            complaints.say(
-                "done metric", f"done(): metrics: expected names and numbers ({type(error).__name__}: {error})"
-            )
+            complaints.say("done metric", f"done(): metrics: expected names and numbers ({describe(error)})")
             continue
         if math.isfinite(number):
             finite[key] = number

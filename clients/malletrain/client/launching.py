@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
     command = [
         *(sys.executable, "-P", "-m", "malletrain.client.sidecar", f"/dev/fd/{ring.fd}"),
         *("--monitor", job.monitor, "--job", job.id, "--reporter", reporter_id),
-        *("--slots-per-node", str(job.slots_per_node)),
+        *("--slots-per-node", str(job.slots_per_node), "--trainer", str(os.getpid())),
     ]
     log = job.directory / "logs" / "sidecar.log"
     try:

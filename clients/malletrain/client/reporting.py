@@ -49,11 +49,10 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
         clock: Nanoseconds since the epoch.
     """
     pack_into = RECORD.pack_into
-    index = operator.index
-    shift, base, head, most_samples = RECORD_SHIFT, RECORD_OFFSET, HEAD, MOST_SAMPLES
+    shift, base, head, most_samples, most_position = RECORD_SHIFT, RECORD_OFFSET, HEAD, MOST_SAMPLES, MOST_POSITION
+    nothing = memoryview(b"")
     ring: Ring | None = None
-    buffer = memoryview(bytearray())
-    words = buffer.cast("B").cast("q")
+    buffer, words = nothing, nothing.cast("q")
     mask = sequence = 0
     world = 1
     checked = due = 0
@@ -65,7 +64,9 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
         found, world = station.check(now)
         if found is not ring:
             ring = found
-            if found is not None:
+            if found is None:
+                buffer, words = nothing, nothing.cast("q")
+            else:
                 buffer, words = memoryview(found.buffer), found.words
                 mask, sequence = words[SLOTS] - 1, words[HEAD]
 
@@ -88,22 +89,19 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
                 look(now)
             if ring is None:
                 return
-            if type(samples) is not int:
-                samples = index(samples)
-            if not 0 <= samples <= most_samples:
-                raise ValueError(f"samples: expected 0 to {most_samples}, got {samples}")
+            if type(samples) is not int or not 0 <= samples <= most_samples:
+                samples = _within("samples", samples, 0, MOST_SAMPLES)
             if position is None:
                 position = -1
-            else:
+            elif type(position) is not int or not 0 <= position <= most_position:
                 position = _within("position", position, 0, MOST_POSITION)
             workers = world if workers is None else _within("workers", workers, 1, MOST_WORKERS)
             number = sequence + 1
-            pack_into(
-                *(buffer, base + ((number & mask) << shift)),
-                *(number, now, samples, position, workers, number + now + samples + position + workers),
-            )
-            words[head] = number
+            check = number + now + samples + position + workers
+            pack_into(buffer, base + ((number & mask) << shift), number, now, samples, position, workers, check)
+            # Before it is published, so that an interrupt in between can't give a number away twice.
             sequence = number
+            words[head] = number
         except Exception as error:  # noqa: BLE001 - the promise to the training loop: whatever happens here, it goes on
             station.reject(error)
 

@@ -18,6 +18,7 @@ import mmap
 import os
 import struct
 import tempfile
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 CAPACITY = 8192
@@ -187,5 +188,5 @@ def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("malletrain-ring")
     fd, path = tempfile.mkstemp(prefix="malletrain-ring-")
-    os.unlink(path)
+    Path(path).unlink()
     return fd

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import SupportsFloat, SupportsIndex
 
 from malletrain.client.commands import Command, commands_after
-from malletrain.client.complaints import Complaints
+from malletrain.client.complaints import Complaints, describe
 from malletrain.client.completion import write_completion
 from malletrain.client.environment import JOB_ID, JobContext, read_job, read_membership
 from malletrain.client.launching import SidecarKeeper, StartSidecar, start_sidecar
@@ -19,7 +19,7 @@ from malletrain.client.ring import CLOSED, COMMANDS, STOPS, Ring, create_ring
 from malletrain.client.termination import Termination
 
 _THOROUGH_NS = 1_000_000_000
-_HORIZON = "horovod.torch"
+_HOROVOD = "horovod.torch"
 
 
 class Client:
@@ -59,6 +59,7 @@ class Client:
         self._taken = self._committed = 0
         self._termination_committed = False
         self.report, self._expire = make_report(self, clock)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     @property
     def rejected(self) -> int:
@@ -76,16 +77,12 @@ class Client:
         self._expire()
 
     def check(self, now_ns: int) -> tuple[Ring | None, int]:
-        """Where `report` writes to and for how many workers; starts the ring and its sidecar when they are needed.
-
-        Raises:
-            OSError: there is no room for a ring.
-            ValueError: a variable of the job's environment is not what it should be.
-        """
+        """Where `report` writes to and for how many workers; starts the ring and its sidecar when they are needed."""
         thorough = not 0 <= now_ns - self._checked_ns < _THOROUGH_NS
-        # Horovod's ranks change at a reset; variables do not change under a running worker.
-        if not thorough and self._ring is not None and _HORIZON not in self._modules:
+        # Horovod's ranks change at a reset; the launcher's variables do not change under a running worker.
+        if not thorough and _HOROVOD not in self._modules:
             return self._ring, self._workers
+        self._checked_ns = now_ns
         if self._forked or JOB_ID not in self._environ:
             return None, 1
         membership = read_membership(self._environ, self._modules)
@@ -97,14 +94,13 @@ class Client:
             self._begin()
             thorough = True
         if thorough and self._keeper is not None:
-            self._checked_ns = now_ns
             self._keeper.keep(now_ns)
         return self._ring, self._workers
 
     def reject(self, error: Exception) -> None:
         """Count a report that could not be used, and say so once."""
         self._rejected += 1
-        self._complaints.say("report", f"report(): {type(error).__name__}: {error}")
+        self._complaints.say("report", f"report(): {describe(error)}")
 
     def commands(self) -> list[Command]:
         """Commands that have come since the last call."""
@@ -158,24 +154,34 @@ class Client:
             # A data loader's worker, started before the first report: the trainer is its parent.
             self._forked = True
             return
-        job = read_job(self._environ)
-        if job is None:
+        try:
+            job = read_job(self._environ)
+            if job is None:
+                return
+            ring = create_ring()
+        except (OSError, ValueError) as error:
+            self._complaints.say("begin", f"batches can't be reported: {error}")
             return
-        ring = create_ring()
         reporter_id = new_reporter_id(job.node)
         self._keeper = SidecarKeeper(lambda: self._start(job, ring, reporter_id), self._complaints)
         self._ring = ring
         self._taken = self._committed = 0
-        os.register_at_fork(after_in_child=self._after_fork)
 
     def _hand_over(self) -> None:
         """Another process is rank 0 now: let the sidecar deliver what is left and end."""
         if self._ring is not None:
             self._ring.words[CLOSED] = 1
-        self._ring = self._keeper = None
+            self._drop_ring()
 
     def _after_fork(self) -> None:
-        """In a forked child: the records and the sidecar are its parent's."""
-        self._forked = True
+        """In a forked child of a process that reports: the records and the sidecar are its parent's."""
+        if self._ring is not None:
+            self._forked = True
+            self._drop_ring()
+            self.refresh()
+
+    def _drop_ring(self) -> None:
+        # The mapping goes when the last reference to it goes, which `report` may hold.
+        if self._ring is not None:
+            os.close(self._ring.fd)
         self._ring = self._keeper = None
-        self._expire()

@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 from malletrain.allocator.worth import Worth
 
 _TIE = 1e-12
+_BLOCK = 1024
+"""Columns per step: what is added and compared stays in the processor's cache."""
+_DENSE = 4
+"""With fewer than one in so many sizes permitted, size by size is faster."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,29 +40,67 @@ def best_counts(worths: Sequence[Worth], pool: int) -> list[int]:
     """
     tables = _value_tables(worths, pool)
     stake = float(sum(np.abs(worth.values).max() for worth in worths)) if worths else 0.0
-    return _break_ties(worths, tables, pool, _TIE * stake)
+    unique = _unique_path(worths, tables, pool, _TIE * stake)
+    return unique if unique is not None else _break_ties(worths, tables, pool, _TIE * stake)
 
 
 def _value_tables(worths: Sequence[Worth], pool: int) -> list[Floats]:
     """g_k for every k, each only as long as its jobs can use nodes."""
     tables: list[Floats] = [np.zeros(1)]
-    scratch = np.empty(pool + 1)
+    tallest = max((int(worth.sizes[-1]) for worth in worths), default=0) + 1
+    scratch = np.empty(tallest * min(_BLOCK, pool + 1))
     for worth in reversed(worths):
         after = tables[-1]
         useful = worth.useful()
-        length = min(pool, len(after) - 1 + int(worth.sizes[useful[-1]])) + 1
-        padded = np.concatenate((after, np.full(length - len(after), after[-1])))
-        best = np.full(length, -np.inf)
-        for index in useful:
-            size = int(worth.sizes[index])
-            if size >= length:
-                break
-            part = scratch[: length - size]
-            np.add(padded[: length - size], worth.values[index], out=part)
-            np.maximum(best[size:], part, out=best[size:])
-        tables.append(best)
+        largest = int(worth.sizes[useful[-1]])
+        length = min(pool, len(after) - 1 + largest) + 1
+        # Entry i of the padded table is g_{k+1}(i - largest): no nodes fewer than 0, nothing gained beyond the end.
+        padded = np.full(largest + length, after[-1])
+        padded[:largest] = -np.inf
+        padded[largest : largest + len(after)] = after[:length]
+        tables.append(_best_of_sizes(padded, length, worth.sizes[useful], worth.values[useful], scratch))
     tables.reverse()
     return tables
+
+
+def _best_of_sizes(padded: Floats, length: int, sizes: Ints, values: Floats, scratch: Floats) -> Floats:
+    """max over sizes s of v(s) + g(c - s), for c from 0 to length - 1."""
+    largest = int(sizes[-1])
+    best: Floats
+    if len(sizes) * _DENSE < largest:
+        best = padded[largest - sizes[0] : largest - sizes[0] + length] + values[0]
+        for size, value in zip(sizes[1:].tolist(), values[1:].tolist(), strict=True):
+            np.maximum(best, padded[largest - size : largest - size + length] + value, out=best)
+        return best
+    dense = np.full((largest + 1, 1), -np.inf)
+    dense[largest - sizes, 0] = values
+    # Row i is the padded table from entry i on: a view, so that all sizes are added and compared at once.
+    step = padded.itemsize
+    shifted: Floats = np.ndarray((largest + 1, length), np.float64, padded, strides=(step, step))
+    best = np.empty(length)
+    for start in range(0, length, _BLOCK):
+        stop = min(start + _BLOCK, length)
+        part = scratch[: (largest + 1) * (stop - start)].reshape(largest + 1, stop - start)
+        np.add(shifted[:, start:stop], dense, out=part)
+        np.maximum.reduce(part, axis=0, out=best[start:stop])
+    return best
+
+
+def _unique_path(worths: Sequence[Worth], tables: Sequence[Floats], pool: int, tie: float) -> list[int] | None:
+    """The optimal counts where no level has a tie; None at the first that has."""
+    counts = []
+    capacity = pool
+    for level, worth in enumerate(worths):
+        table, after = tables[level], tables[level + 1]
+        reachable = int(np.searchsorted(worth.sizes, capacity, side="right"))
+        rest = np.minimum(capacity - worth.sizes[:reachable], len(after) - 1)
+        values = worth.values[:reachable] + after[rest]
+        optimal = np.flatnonzero(values >= table[min(capacity, len(table) - 1)] - tie)
+        if len(optimal) != 1:
+            return None
+        counts.append(int(worth.sizes[optimal[0]]))
+        capacity -= counts[-1]
+    return counts
 
 
 def _break_ties(worths: Sequence[Worth], tables: Sequence[Floats], pool: int, tie: float) -> list[int]:

@@ -89,7 +89,7 @@ class _JobRows:
     def _size_bounds(self) -> None:
         """Eq. 4; a list of permitted sizes takes one binary per size."""
         if self.job.permitted_nodes:
-            sizes = permitted_sizes(self.job, self.pool)
+            sizes = permitted_sizes(self.job, self.pool).tolist()
             picks = self.builder.variables(len(sizes))
             self.builder.row([(pick, 1.0) for pick in picks], 1.0, 1.0)
             self.builder.row(

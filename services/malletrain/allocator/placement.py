@@ -18,16 +18,20 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
         counts: Nodes per job; their sum is at most the number of nodes.
     """
     order = {node: index for index, node in enumerate(problem.nodes)}
-
-    def by_stay(node: str) -> tuple[float, int]:
-        return (-problem.expected_stay_seconds.get(node, 0.0), order[node])
-
-    kept = [sorted(job.current_nodes, key=by_stay)[:count] for job, count in zip(problem.jobs, counts, strict=True)]
+    stays = problem.expected_stay_seconds
+    # sorted() keeps the problem's order among equal stays.
+    longest_first = sorted(problem.nodes, key=lambda node: -stays.get(node, 0.0)) if stays else problem.nodes
+    rank = {node: index for index, node in enumerate(longest_first)}
+    kept = [
+        sorted(job.current_nodes, key=rank.__getitem__)[:count] for job, count in zip(problem.jobs, counts, strict=True)
+    ]
     held = {node for nodes in kept for node in nodes}
-    free = sorted((node for node in problem.nodes if node not in held), key=by_stay)
+    free = [node for node in longest_first if node not in held]
+    first = 0
     assignments = []
     for job, count, nodes in zip(problem.jobs, counts, kept, strict=True):
         missing = count - len(nodes)
-        taken, free = free[:missing], free[missing:]
+        taken = free[first : first + missing]
+        first += missing
         assignments.append(Assignment(job.id, tuple(sorted((*nodes, *taken), key=order.__getitem__))))
     return tuple(assignments)

@@ -26,7 +26,7 @@ class Worth:
     current: int
 
     def useful(self) -> NDArray[np.int64]:
-        """Indices of sizes worth more than every smaller one; the best total needs no other, since nodes may be left."""
+        """Indices of sizes worth more than every smaller one: the best total needs no other."""
         best = np.maximum.accumulate(self.values)
         return np.concatenate(([0], 1 + np.flatnonzero(self.values[1:] > best[:-1]))).astype(np.int64)
 
@@ -42,11 +42,14 @@ def rates(job: JobDemand, sizes: Sequence[int] | NDArray[np.int64]) -> NDArray[n
     return np.asarray(np.interp(sizes, nodes, [0.0, *(point.rate for point in points)]), dtype=np.float64)
 
 
-def permitted_sizes(job: JobDemand, pool: int) -> list[int]:
+def permitted_sizes(job: JobDemand, pool: int) -> NDArray[np.int64]:
     """0 and every permitted size that the pool can hold, ascending (Eq. 3)."""
     largest = min(job.max_nodes, job.curve[-1].nodes, pool)
-    wanted: Sequence[int] = job.permitted_nodes or range(job.min_nodes, job.max_nodes + 1)
-    return [0, *(size for size in wanted if size <= largest)]
+    if job.permitted_nodes:
+        return np.asarray([0, *(size for size in job.permitted_nodes if size <= largest)], dtype=np.int64)
+    sizes = np.arange(job.min_nodes - 1, max(largest, job.min_nodes - 1) + 1, dtype=np.int64)
+    sizes[0] = 0
+    return sizes
 
 
 def metric_scale(job: JobDemand, metric: ObjectiveMetric) -> float:
@@ -62,7 +65,7 @@ def job_worth(job: JobDemand, problem: AllocationProblem) -> Worth:
     `paper`: going from C to n costs R x O(C), with R_up for a growth and R_down for a shrink (Eq. 13-16).
     `stall`: it costs R x O(n): for R seconds of T_fwd, all n nodes stand still.
     """
-    sizes = np.asarray(permitted_sizes(job, len(problem.nodes)), dtype=np.int64)
+    sizes = permitted_sizes(job, len(problem.nodes))
     current = len(job.current_nodes)
     stalls = np.where(sizes > current, job.scale_up_seconds, np.where(sizes < current, job.scale_down_seconds, 0.0))
     speed = rates(job, sizes)

@@ -9,7 +9,7 @@ from typing import Any
 from malletrain.job_manager.jobs import CurvePoint, Job, Release, Spec, StopIntent
 from malletrain.job_manager.states import JobState
 
-_NODE_SETS = ("wanted", "commanded", "confirmed", "held")
+_NODE_SETS = ("wanted", "commanded", "confirmed", "held", "trained")
 
 
 def encode(job: Job) -> str:

@@ -90,6 +90,7 @@ class Job:
     confirmed to be free of the job's processes.
 
     Attributes:
+        trained: Nodes of the newest scale that was confirmed, less those that left: their workers have the state.
         incarnation: Counts the supervisors started for the job.
         supervised: A supervisor is recorded as started, and its end is not recorded.
         serving: That supervisor has answered.
@@ -114,6 +115,7 @@ class Job:
     commanded: tuple[str, ...] = ()
     confirmed: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
     releases: tuple[Release, ...] = ()
     plan_generation: int = 0
     incarnation: int = 0

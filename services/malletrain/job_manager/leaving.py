@@ -33,7 +33,12 @@ def _take_from(turn: Turn, job: Job, lost: frozenset[str], since: float) -> None
     wanted = _without(job.wanted, lost)
     if not job.spec.permits(len(wanted)):
         wanted = ()
-    job = turn.put(job, releases=_with_leaves(job, lost, since), confirmed=_without(job.confirmed, lost))
+    job = turn.put(
+        job,
+        releases=_with_leaves(job, lost, since),
+        confirmed=_without(job.confirmed, lost),
+        trained=_without(job.trained, lost),
+    )
     taken = sorted(lost.intersection(job.commanded))
     if not taken:
         keeps = job.supervised and job.stop is None and job.wanted and not wanted
@@ -55,7 +60,7 @@ def _shrink_or_stop(turn: Turn, job: Job, reason: str, left_over: tuple[str, ...
         why = f"{reason}; {len(left_over)} remain, its smallest scale is {job.spec.smallest}"
         turn.put(stop(turn, job, StopIntent.WAIT, why, wanted), commanded=left_over)
         return
-    if job.state is not JobState.STARTING and not set(kept).intersection(job.confirmed):
+    if job.state is not JobState.STARTING and not set(kept).intersection(job.trained):
         # Only newcomers remain, and they have no state yet: elastic training can't go on from them.
         why = f"{reason}; no node that has trained remains, starts again from the last checkpoint"
         turn.put(stop(turn, job, StopIntent.WAIT, why, wanted or kept), commanded=left_over)
@@ -77,7 +82,7 @@ def _shrink_or_stop(turn: Turn, job: Job, reason: str, left_over: tuple[str, ...
 def _part_of(turn: Turn, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The largest permitted part of nodes that no other job is meant to get; those that have trained come first."""
     others = {node for other in turn.active() if other.id != job.id for node in other.wanted}
-    free = sorted((node for node in nodes if node not in others), key=lambda node: node not in job.confirmed)
+    free = sorted((node for node in nodes if node not in others), key=lambda node: node not in job.trained)
     return tuple(free[: job.spec.largest_within(len(free))])
 
 

@@ -47,7 +47,7 @@ def _give_up_nodes(turn: Turn, job: Job) -> None:
         # The new scale needs nodes that are not free yet, and the scale between is not permitted.
         stop(turn, job, StopIntent.WAIT, f"plan {job.plan_generation}: moves over a restart", job.wanted)
         return
-    if not set(kept).intersection(job.confirmed):
+    if not set(kept).intersection(job.trained):
         stop(turn, job, StopIntent.WAIT, f"plan {job.plan_generation}: moves over a restart", job.wanted)
         return
     _command(turn, job, kept)

@@ -18,6 +18,7 @@ _NO_PROCESSES: dict[str, Any] = {
     "commanded": (),
     "confirmed": (),
     "held": (),
+    "trained": (),
     "releases": (),
     "stop": None,
     "preempted": False,
@@ -55,6 +56,7 @@ def _settle(turn: Turn, job: Job) -> Job:
         JobState.RUNNING,
         f"trains on {len(job.commanded)} nodes",
         preempted=False,
+        trained=job.commanded,
         start_time=turn.now if job.start_time is None else job.start_time,
         good_since=turn.now if first or job.good_since is None else job.good_since,
         # Monitor may have called it stalled during the change; the time that counts begins now.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,10 +168,12 @@ class SupervisedLauncher:
         A supervisor that does not serve yet has no state to lose, and one that does not answer can't be waited for:
         both are killed with all that is theirs.
         """
-        remote = self._remote(job_id, incarnation)
-        if remote is not None and await remote.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS):
-            return
         process = self._process(job_id, incarnation)
+        remote = self._remote(job_id, incarnation)
+        if process is not None and remote is not None:
+            call = remote.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS)
+            if await _unless_gone(process, call):
+                return
         if process is not None and process.alive:
             self._log.warning("supervisor can't release, killed", job=job_id, nodes=nodes, pid=process.pid)
             process.kill()
@@ -187,7 +189,7 @@ class SupervisedLauncher:
             return
         remote = self._remote(job_id, incarnation)
         if remote is not None:
-            await remote.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS)
+            await _unless_gone(process, remote.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS))
             try:
                 await asyncio.wait_for(process.wait(), _LINGER_SECONDS)
             except TimeoutError:
@@ -261,6 +263,18 @@ class SupervisedLauncher:
         while (status := child.poll()) is None:
             await asyncio.sleep(_POLL_SECONDS)
         return status
+
+
+async def _unless_gone(process: ProcessId, call: Coroutine[None, None, bool]) -> bool:
+    """Result of a call, or False as soon as the process that should answer has ended."""
+    calling, ending = asyncio.ensure_future(call), asyncio.ensure_future(process.wait())
+    try:
+        await asyncio.wait({calling, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return calling.done() and calling.result()
+    finally:
+        calling.cancel()
+        ending.cancel()
+        await asyncio.gather(calling, ending, return_exceptions=True)
 
 
 def _without_word(status: int | None) -> str:

@@ -1,0 +1,158 @@
+"""The two processes around a sidecar: a trainer that does what a test says, and a Monitor that remembers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+from typing_extensions import override
+
+from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
+
+_TRAINER = """
+import json, sys
+from malletrain.client import *
+from malletrain.client import _client
+scope = dict(globals())
+for line in sys.stdin:
+    kind, code = json.loads(line)
+    if kind == "do":
+        exec(code, scope)
+        answer = None
+    else:
+        answer = eval(code, scope)
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class RecordingMonitor(monitor_pb2_grpc.MonitorServiceServicer):
+    """Keeps every record it gets, acknowledges, and hands out commands; can be stopped and started on its port."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[int, tuple[float, int, int, int]]] = {}
+        self.requests: list[monitor_pb2.ReportRequest] = []
+        self.repeats = 0
+        self.pending: list[monitor_pb2.Command] = []
+        self.acknowledges = True
+        self.refuses = False
+        self.port = 0
+        self._lock = threading.Lock()
+        self._server: grpc.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def delivered(self) -> int:
+        with self._lock:
+            return sum(len(records) for records in self.records.values())
+
+    @property
+    def dropped(self) -> int:
+        """As the newest message of each reporter says."""
+        with self._lock:
+            return sum({request.reporter_id: request.dropped_records for request in self.requests}.values())
+
+    def start(self) -> None:
+        server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+        monitor_pb2_grpc.add_MonitorServiceServicer_to_server(self, server)
+        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        server.start()
+        self._server = server
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(None).wait()
+        self._server = None
+
+    @override
+    def Report(
+        self, request_iterator: Iterator[monitor_pb2.ReportRequest], context: Any
+    ) -> Iterator[monitor_pb2.ReportResponse]:
+        for request in request_iterator:
+            if self.refuses and request.batch.samples:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "batch.samples: expected something else")
+            newest = self._keep(request)
+            commands, self.pending = self.pending, []
+            if self.acknowledges:
+                yield monitor_pb2.ReportResponse(acknowledged_sequence=newest, commands=commands)
+
+    def _keep(self, request: monitor_pb2.ReportRequest) -> int:
+        batch = request.batch
+        with self._lock:
+            self.requests.append(request)
+            known = self.records.setdefault(request.reporter_id, {})
+            rows = zip(batch.unix_seconds, batch.samples, batch.positions, batch.workers, strict=True)
+            for sequence, row in enumerate(rows, batch.first_sequence):
+                self.repeats += sequence in known
+                known[sequence] = row
+            return max(known, default=0)
+
+
+class Trainer:
+    """A training process that runs what it is told, line by line."""
+
+    def __init__(self, environ: Mapping[str, str], cwd: Path) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MALLETRAIN", "HOROVOD"))}
+        self.log = cwd / "trainer.stderr"
+        with self.log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _TRAINER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**inherited, **environ},
+                cwd=cwd,
+                text=True,
+                start_new_session=True,
+            )
+
+    def do(self, code: str) -> None:
+        """Run statements."""
+        self._say("do", code)
+        self._hear()
+
+    def ask(self, code: str) -> Any:
+        """The value of an expression, by way of JSON."""
+        self._say("ask", code)
+        return self._hear()
+
+    def do_last(self, code: str) -> None:
+        """Run statements that end the process."""
+        self._say("do", code)
+        self.process.wait(10)
+
+    def end(self) -> None:
+        """Let it end as a script does."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process.wait(10)
+
+    def _say(self, kind: str, code: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([kind, code]) + "\n")
+        self.process.stdin.flush()
+
+    def _hear(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the trainer has ended: {self.log.read_text()}"
+        return json.loads(line)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

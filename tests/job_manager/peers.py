@@ -1,0 +1,177 @@
+"""A JobManager that serves, with a Scavenger and a Monitor whose tales the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from malletrain.job_manager.service import JobManager
+from malletrain.job_manager.settings import JobManagerSettings
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.hub import Hub
+from malletrain.runtime.server import ServiceHost
+from malletrain.v1 import (
+    job_manager_pb2,
+    job_manager_pb2_grpc,
+    monitor_pb2,
+    monitor_pb2_grpc,
+    resources_pb2,
+    scavenger_pb2,
+    scavenger_pb2_grpc,
+)
+from tests.support.waiting import wait_until_async
+
+
+class Scavenger(scavenger_pb2_grpc.ScavengerServiceServicer):
+    def __init__(self, nodes: set[str]) -> None:
+        self.nodes = set(nodes)
+        self.events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
+
+    async def WatchNodes(self, request: Any, context: Any) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
+        with self.events.subscribe() as events:
+            joined = [resources_pb2.Node(name=name) for name in sorted(self.nodes)]
+            yield scavenger_pb2.WatchNodesResponse(snapshot=True, joined=joined)
+            async for event in events:
+                yield event
+
+    def tell(self, joined: str = "", left: str = "") -> None:
+        self.nodes = (self.nodes - set(left.split())) | set(joined.split())
+        event = scavenger_pb2.WatchNodesResponse(
+            joined=[resources_pb2.Node(name=name) for name in joined.split()], left=left.split()
+        )
+        event.event_time.GetCurrentTime()
+        self.events.publish(event)
+
+
+class Monitor(monitor_pb2_grpc.MonitorServiceServicer):
+    def __init__(self) -> None:
+        self.news: Hub[monitor_pb2.WatchProgressResponse] = Hub()
+        self.commands: list[tuple[str, int]] = []
+
+    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[monitor_pb2.WatchProgressResponse]:
+        with self.news.subscribe() as news:
+            yield monitor_pb2.WatchProgressResponse()
+            async for item in news:
+                yield item
+
+    async def SendCommand(self, request: Any, context: Any) -> monitor_pb2.SendCommandResponse:
+        self.commands.append((request.job_id, request.type))
+        return monitor_pb2.SendCommandResponse(reporters=1)
+
+    def tell(self, job_id: str, samples: int, stalled: bool = False) -> None:
+        progress = monitor_pb2.Progress(job_id=job_id, samples=samples, stalled=stalled)
+        self.news.publish(monitor_pb2.WatchProgressResponse(progress=[progress]))
+
+
+@dataclass
+class House:
+    """All that a test talks to."""
+
+    stub: Any
+    scavenger: Scavenger
+    monitor: Monitor
+    state_dir: Path
+    manager: JobManager
+    jobs: dict[str, Any] = field(default_factory=dict)
+
+    async def submit(self, *command: str, **changes: Any) -> str:
+        request = job_manager_pb2.SubmitJobsRequest(specs=[make_spec(*command, **changes)])
+        return str((await self.stub.SubmitJobs(request)).jobs[0].id)
+
+    async def plan(self, generation: int, **assignments: str) -> Any:
+        pairs = [{"job_id": f"j{int(name[1:]):06d}", "nodes": nodes.split()} for name, nodes in assignments.items()]
+        request = job_manager_pb2.ApplyPlanRequest(generation=generation)
+        for pair in pairs:
+            request.assignments.add(**pair)
+        return await self.stub.ApplyPlan(request)
+
+    async def job(self, job_id: str) -> Any:
+        return (await self.stub.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id))).job
+
+    async def events(self, job_id: str) -> list[Any]:
+        return list((await self.stub.ListJobEvents(job_manager_pb2.ListJobEventsRequest(job_id=job_id))).events)
+
+    async def until(self, job_id: str, state: str, timeout: float = 20.0) -> Any:
+        wanted = resources_pb2.JobState.Value(f"JOB_STATE_{state}")
+        found: list[Any] = []
+
+        async def look() -> None:
+            while not found or found[-1].state != wanted:
+                found.append(await self.job(job_id))
+                await asyncio.sleep(0.02)
+
+        try:
+            await asyncio.wait_for(look(), timeout)
+        except TimeoutError:
+            reasons = [event.reason for event in await self.events(job_id)]
+            raise AssertionError(f"{job_id} is not {state} after {timeout} s: {reasons}") from None
+        return found[-1]
+
+    async def knows_nodes(self) -> None:
+        engine = self.manager._engine
+        await wait_until_async(lambda: engine.world.idle is not None, what="the first idle set")
+
+
+def make_spec(*command: str, **changes: Any) -> resources_pb2.JobSpec:
+    values: dict[str, Any] = {
+        "name": "job",
+        "command": command or ("sleep", "60"),
+        "working_directory": "/",
+        "min_nodes": 1,
+        "max_nodes": 4,
+    }
+    return resources_pb2.JobSpec(**{**values, **changes})
+
+
+@contextlib.asynccontextmanager
+async def house(state_dir: Path, python: Path, nodes: str = "n1 n2 n3 n4", **section: Any) -> AsyncIterator[House]:
+    """Serve until the block is left; then end in good order, which stops the jobs."""
+    scavenger, monitor = Scavenger(set(nodes.split())), Monitor()
+    peers = ServiceHost("127.0.0.1:0")
+    name = "malletrain.v1.ScavengerService"
+    peers.add(name, scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, scavenger)
+    peers.add("malletrain.v1.MonitorService", monitor_pb2_grpc.add_MonitorServiceServicer_to_server, monitor)
+    port = await peers.start()
+    addresses = Addresses(scavenger=f"127.0.0.1:{port}", monitor=f"127.0.0.1:{port}")
+    settings = Settings(state_dir=state_dir, addresses=addresses)
+    manager = JobManager(settings, JobManagerSettings(trainer_python=str(python), **section), SystemClock())
+    host = ServiceHost("127.0.0.1:0")
+    manager.register(host)
+    own_port = await host.start()
+    background = asyncio.create_task(manager.run())
+    channel = open_channel(f"127.0.0.1:{own_port}")
+    try:
+        place = House(job_manager_pb2_grpc.JobManagerServiceStub(channel), scavenger, monitor, state_dir, manager)
+        await place.knows_nodes()
+        yield place
+    finally:
+        await channel.close()
+        background.cancel()
+        await asyncio.gather(background, return_exceptions=True)
+        await manager.close()
+        await host.stop(0.2)
+        scavenger.events.close()
+        monitor.news.close()
+        await peers.stop(0.2)
+
+
+def processes_of(state_dir: Path) -> dict[int, dict[str, str]]:
+    """Live processes of the jobs below a folder: environment by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                pairs = (
+                    word.split("=", 1) for word in (entry / "environ").read_bytes().decode().split("\0") if "=" in word
+                )
+                environment = dict(pairs)
+                if environment.get("MALLETRAIN_JOB_DIR", "").startswith(str(state_dir)):
+                    found[int(entry.name)] = environment
+    return found

@@ -1,0 +1,215 @@
+"""JobManager over gRPC, with real processes under a supervisor that confirms at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from malletrain.v1 import job_manager_pb2 as pb
+from malletrain.v1 import monitor_pb2, resources_pb2
+from tests.job_manager.peers import House, house, make_spec, processes_of
+from tests.job_manager.stand_in import make_python
+from tests.support.waiting import wait_until_async
+
+DONE = 'echo \'{"samples": 7, "metrics": {"accuracy": 0.5}}\' > $MALLETRAIN_JOB_DIR/completed.json'
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[House]:
+    python = make_python(tmp_path)
+    section: dict[str, Any] = {"restart_backoff_seconds": 0.05, "reconcile_seconds": 0.05, "max_parallel": 3}
+    async with house(tmp_path / "state", python, **section) as found:
+        yield found
+    assert not processes_of(tmp_path)
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def test_a_job_from_submission_to_completion(place: House) -> None:
+    job_id = await place.submit("sh", "-c", f"echo hello; {DONE}")
+    assert (await place.job(job_id)).state == resources_pb2.JOB_STATE_WAITING
+    response = await place.plan(1, j1="n1 n2")
+    assert list(response.rescaled_job_ids) == [job_id]
+    job = await place.until(job_id, "COMPLETED")
+    assert job.samples == 7
+    assert dict(job.metrics) == {"accuracy": 0.5}
+    assert job.HasField("end_time")
+    events = await place.events(job_id)
+    assert [event.sequence for event in events] == sorted(event.sequence for event in events)
+    assert all(event.reason for event in events)
+
+
+async def test_leave_while_running(place: House) -> None:
+    job_id = await place.submit()
+    await place.plan(1, j1="n1 n2 n3")
+    await place.until(job_id, "RUNNING")
+    place.scavenger.tell(left="n2")
+    await wait_until_async(lambda: "n2" not in place.manager._engine.world.jobs[job_id].held)
+    job = await place.until(job_id, "RUNNING")
+    assert list(job.confirmed_nodes) == ["n1", "n3"]
+    assert job.preemptions == 1
+    released = [event for event in await place.events(job_id) if event.reason.startswith("released")]
+    assert len(released) == 1
+    assert released[0].release_seconds > 0
+    nodes = {found.get("MALLETRAIN_NODE") for found in processes_of(place.state_dir).values()}
+    assert nodes == {None, "n1", "n3"}
+    assert (job_id, monitor_pb2.COMMAND_TYPE_RELEASE_REQUESTED) in place.monitor.commands
+
+
+async def test_release_nodes_answers_when_they_are_free(place: House) -> None:
+    job_id = await place.submit(min_nodes=2)
+    await place.plan(1, j1="n1 n2")
+    await place.until(job_id, "RUNNING")
+    for _ in range(2):
+        response = await place.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1", "n9"]), timeout=20)
+        assert list(response.released) == ["n1", "n9"]
+        assert "n1" not in {found.get("MALLETRAIN_NODE") for found in processes_of(place.state_dir).values()}
+    await place.until(job_id, "WAITING")
+    code, message = await refused(place.plan(2, j1="n1 n2"))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "n1" in message
+    code, message = await refused(place.stub.ReleaseNodes(pb.ReleaseNodesRequest()))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_growth_takes_nodes_from_a_job_that_shrinks(place: House) -> None:
+    one, two = await place.submit(), await place.submit()
+    await place.plan(1, j1="n1 n2", j2="n3")
+    await place.until(one, "RUNNING")
+    await place.until(two, "RUNNING")
+    await place.plan(2, j1="n1", j2="n2 n3 n4")
+    await wait_until_async(lambda: len(place.manager._engine.world.jobs[two].confirmed) == 3)
+    assert list((await place.job(one)).confirmed_nodes) == ["n1"]
+
+
+async def test_failures_end_with_the_log(place: House) -> None:
+    job_id = await place.submit("sh", "-c", "echo learning rate is NaN; exit 3", max_restarts=1)
+    await place.plan(1, j1="n1")
+
+    async def plan_again() -> None:
+        await wait_until_async(lambda: place.manager._engine.world.jobs[job_id].restarts == 1)
+        await wait_until_async(lambda: place.manager._engine.world.jobs[job_id].not_before is None)
+        await place.plan(2, j1="n1")
+
+    await plan_again()
+    job = await place.until(job_id, "FAILED")
+    assert job.restarts == 1
+    assert "n1 | learning rate is NaN" in job.reason
+
+
+async def test_an_interpreter_that_does_not_exist(tmp_path: Path) -> None:
+    async with house(tmp_path, tmp_path / "none" / "python") as place:
+        job_id = await place.submit(max_restarts=0)
+        await place.plan(1, j1="n1")
+        assert "can't start" in (await place.until(job_id, "FAILED")).reason
+
+
+async def test_target_is_reached_by_monitors_count(place: House) -> None:
+    job_id = await place.submit(target_samples=100)
+    await place.plan(1, j1="n1")
+    await place.until(job_id, "RUNNING")
+    place.monitor.tell(job_id, 100)
+    assert (await place.until(job_id, "COMPLETED")).samples == 100
+
+
+async def test_cancel(place: House) -> None:
+    running, waiting = await place.submit(), await place.submit()
+    await place.plan(1, j1="n1")
+    await place.until(running, "RUNNING")
+    for job_id in (running, waiting):
+        await place.stub.CancelJob(pb.CancelJobRequest(job_id=job_id))
+        await place.until(job_id, "CANCELLED")
+    again = await place.stub.CancelJob(pb.CancelJobRequest(job_id=running))
+    assert again.job.state == resources_pb2.JOB_STATE_CANCELLED
+    code, _ = await refused(place.stub.CancelJob(pb.CancelJobRequest(job_id="j000099")))
+    assert code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_request_id_makes_submission_idempotent(place: House) -> None:
+    request = pb.SubmitJobsRequest(request_id="sweep-1", specs=[make_spec(), make_spec(name="two")])
+    first = await place.stub.SubmitJobs(request)
+    second = await place.stub.SubmitJobs(request)
+    assert [job.id for job in first.jobs] == [job.id for job in second.jobs] == ["j000001", "j000002"]
+    other = pb.SubmitJobsRequest(request_id="sweep-1", specs=[make_spec()])
+    code, message = await refused(place.stub.SubmitJobs(other))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert message.startswith("request_id")
+    assert len((await place.stub.ListJobs(pb.ListJobsRequest())).jobs) == 2
+
+
+async def test_one_bad_job_and_none_is_stored(place: House) -> None:
+    request = pb.SubmitJobsRequest(specs=[make_spec(), make_spec(min_nodes=9)])
+    code, message = await refused(place.stub.SubmitJobs(request))
+    assert (code, message) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "specs[1].min_nodes: expected at most max_nodes (4), got 9",
+    )
+    assert not (await place.stub.ListJobs(pb.ListJobsRequest())).jobs
+
+
+async def test_listing_in_pages(place: House) -> None:
+    for _ in range(5):
+        await place.submit()
+    found, token = [], ""
+    for size in (2, 2, 1):
+        page = await place.stub.ListJobs(pb.ListJobsRequest(page_size=2, page_token=token))
+        assert len(page.jobs) == size
+        found += [job.id for job in page.jobs]
+        token = page.next_page_token
+    assert found == [f"j00000{number}" for number in range(1, 6)]
+    assert token == ""
+    queued = pb.ListJobsRequest(states=[resources_pb2.JOB_STATE_QUEUED])
+    assert [job.id for job in (await place.stub.ListJobs(queued)).jobs] == ["j000004", "j000005"]
+    events = await place.stub.ListJobEvents(pb.ListJobEventsRequest(page_size=3))
+    assert len(events.events) == 3
+    assert events.next_page_token
+    for request in (pb.ListJobsRequest(page_size=-1), pb.ListJobsRequest(page_token="x")):
+        code, _ = await refused(place.stub.ListJobs(request))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_watching(place: House) -> None:
+    first = await place.submit()
+    call = place.stub.WatchJobs(pb.WatchJobsRequest())
+    snapshot = await call.read()
+    assert snapshot.snapshot
+    assert [job.id for job in snapshot.jobs] == [first]
+    second = await place.submit()
+    change = await call.read()
+    assert not change.snapshot
+    assert [job.id for job in change.jobs] == [second]
+    call.cancel()
+
+
+async def test_logs_are_followed_to_the_end(place: House) -> None:
+    job_id = await place.submit("sh", "-c", f"echo one; sleep 0.3; echo two; printf three; {DONE}")
+    await place.plan(1, j1="n3")
+    request = pb.StreamLogsRequest(job_id=job_id, follow=True)
+    lines = [line async for message in place.stub.StreamLogs(request) for line in message.lines]
+    assert lines == ["n3 | one", "n3 | two", "n3 | three"]
+    request = pb.StreamLogsRequest(job_id=job_id, tail_lines=2)
+    lines = [line async for message in place.stub.StreamLogs(request) for line in message.lines]
+    assert lines == ["n3 | two", "n3 | three"]
+    missing = place.stub.StreamLogs(pb.StreamLogsRequest(job_id="j000099"))
+    code, _ = await refused(missing.read())
+    assert code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_supervisor_that_is_killed(place: House) -> None:
+    job_id = await place.submit()
+    await place.plan(1, j1="n1 n2")
+    await place.until(job_id, "RUNNING")
+    supervisor = next(pid for pid, found in processes_of(place.state_dir).items() if "MALLETRAIN_NODE" not in found)
+    (await asyncio.create_subprocess_exec("kill", "-9", str(supervisor))).pid
+    job = await place.until(job_id, "WAITING")
+    assert job.restarts == 1
+    assert not processes_of(place.state_dir), "its workers are swept before the job may start again"
