@@ -19,7 +19,7 @@ Register = Callable[[Any, grpc.aio.Server], None]
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 

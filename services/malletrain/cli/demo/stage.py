@@ -13,8 +13,10 @@ from pathlib import Path
 
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.scavenger.fragments import Trace, read_trace
-from malletrain.scavenger.generate import busy_excerpt, generate, write_trace
+from malletrain.scavenger.excerpt import busy_excerpt
+from malletrain.scavenger.fragments import read_trace, write_trace
+from malletrain.scavenger.generate import generate
+from malletrain.scavenger.idle_trace import Trace
 from malletrain.v1 import resources_pb2
 
 NODES = 8
@@ -87,6 +89,7 @@ state_dir = {json.dumps(str(folder))}
 source = "trace"
 trace = {json.dumps(str(trace))}
 speed = {speed}
+duration_s = {TRACE_SECONDS}
 debounce_seconds = {10 / speed}
 
 [allocator]
