@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,8 +42,4 @@ def start_trainer(tmp_path: Path, job_environment: dict[str, str]) -> Iterator[S
 
     yield start
     for trainer in trainers:
-        try:
-            os.killpg(trainer.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        trainer.process.communicate()
+        trainer.kill()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from typing_extensions import override
 
-from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
+from malletrain.v1 import monitor_pb2
 
 _TRAINER = """
 import json, sys
@@ -33,7 +34,7 @@ for line in sys.stdin:
 """
 
 
-class RecordingMonitor(monitor_pb2_grpc.MonitorServiceServicer):
+class RecordingMonitor:
     """Keeps every record it gets, acknowledges, and hands out commands; can be stopped and started on its port."""
 
     def __init__(self) -> None:
@@ -64,7 +65,13 @@ class RecordingMonitor(monitor_pb2_grpc.MonitorServiceServicer):
 
     def start(self) -> None:
         server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        monitor_pb2_grpc.add_MonitorServiceServicer_to_server(self, server)
+        report = grpc.stream_stream_rpc_method_handler(
+            self._report,
+            request_deserializer=monitor_pb2.ReportRequest.FromString,
+            response_serializer=monitor_pb2.ReportResponse.SerializeToString,
+        )
+        handlers = grpc.method_handlers_generic_handler("malletrain.v1.MonitorService", {"Report": report})
+        server.add_generic_rpc_handlers((handlers,))
         self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
         server.start()
         self._server = server
@@ -74,9 +81,8 @@ class RecordingMonitor(monitor_pb2_grpc.MonitorServiceServicer):
             self._server.stop(None).wait()
         self._server = None
 
-    @override
-    def Report(
-        self, request_iterator: Iterator[monitor_pb2.ReportRequest], context: Any
+    def _report(
+        self, request_iterator: Iterator[monitor_pb2.ReportRequest], context: grpc.ServicerContext
     ) -> Iterator[monitor_pb2.ReportResponse]:
         for request in request_iterator:
             if self.refuses and request.batch.samples:
@@ -102,7 +108,9 @@ class Trainer:
     """A training process that runs what it is told, line by line."""
 
     def __init__(self, environ: Mapping[str, str], cwd: Path) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MALLETRAIN", "HOROVOD"))}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("MALLETRAIN", "HOROVOD"))
+        }
         self.log = cwd / "trainer.stderr"
         with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -137,6 +145,15 @@ class Trainer:
             self.process.stdin.close()
         self.process.wait(10)
 
+    def kill(self) -> None:
+        """End it and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
     def _say(self, kind: str, code: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([kind, code]) + "\n")
@@ -150,9 +167,10 @@ class Trainer:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Whether a process, or a thread of it, is still there; a zombie is not."""
+    process = Path(f"/proc/{pid}")
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" or len(list((process / "task").iterdir())) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -221,7 +221,9 @@ def test_commands_come_once_each(monitor: RecordingMonitor, start_trainer: Start
     assert trainer.ask(listing) == [["c1", "COMMIT"], ["c2", "RESCALE_COMING"]]
     assert trainer.ask(listing) == []
     # The same command again is not a new one; a type from the future is none for this client.
-    monitor.pending = [commit, monitor_pb2.Command(id="c3", type=99), monitor_pb2.Command(id="c4", type=4)]
+    unknown = monitor_pb2.Command.FromString(b"\x0a\x02c3\x10\x63")
+    stop = monitor_pb2.Command(id="c4", type=monitor_pb2.COMMAND_TYPE_STOP)
+    monitor.pending = [commit, unknown, stop]
     wait_until(lambda: trainer.ask("should_stop()"))
     assert trainer.ask(listing) == [["c4", "STOP"]]
     assert trainer.ask("[should_commit(), should_commit(), should_stop()]") == [True, False, True]

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import grpc
+import grpc.aio
 
 from malletrain.job_manager.service import JobManager
 from malletrain.job_manager.settings import JobManagerSettings
@@ -21,20 +24,33 @@ from malletrain.v1 import (
     job_manager_pb2,
     job_manager_pb2_grpc,
     monitor_pb2,
-    monitor_pb2_grpc,
     resources_pb2,
     scavenger_pb2,
-    scavenger_pb2_grpc,
 )
 from tests.support.waiting import wait_until_async
 
+SCAVENGER = "malletrain.v1.ScavengerService"
+MONITOR = "malletrain.v1.MonitorService"
 
-class Scavenger(scavenger_pb2_grpc.ScavengerServiceServicer):
+
+def _serve(server: grpc.aio.Server, service: str, **handlers: grpc.RpcMethodHandler[Any, Any]) -> None:
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+class Scavenger:
     def __init__(self, nodes: set[str]) -> None:
         self.nodes = set(nodes)
         self.events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
 
-    async def WatchNodes(self, request: Any, context: Any) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
+    def register(self, _: object, server: grpc.aio.Server) -> None:
+        handler = grpc.unary_stream_rpc_method_handler(
+            self.watch_nodes,
+            request_deserializer=scavenger_pb2.WatchNodesRequest.FromString,
+            response_serializer=scavenger_pb2.WatchNodesResponse.SerializeToString,
+        )
+        _serve(server, SCAVENGER, WatchNodes=handler)
+
+    async def watch_nodes(self, _request: object, _context: object) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
         with self.events.subscribe() as events:
             joined = [resources_pb2.Node(name=name) for name in sorted(self.nodes)]
             yield scavenger_pb2.WatchNodesResponse(snapshot=True, joined=joined)
@@ -50,18 +66,35 @@ class Scavenger(scavenger_pb2_grpc.ScavengerServiceServicer):
         self.events.publish(event)
 
 
-class Monitor(monitor_pb2_grpc.MonitorServiceServicer):
+class Monitor:
     def __init__(self) -> None:
         self.news: Hub[monitor_pb2.WatchProgressResponse] = Hub()
         self.commands: list[tuple[str, int]] = []
 
-    async def WatchProgress(self, request: Any, context: Any) -> AsyncIterator[monitor_pb2.WatchProgressResponse]:
+    def register(self, _: object, server: grpc.aio.Server) -> None:
+        watching = grpc.unary_stream_rpc_method_handler(
+            self.watch_progress,
+            request_deserializer=monitor_pb2.WatchProgressRequest.FromString,
+            response_serializer=monitor_pb2.WatchProgressResponse.SerializeToString,
+        )
+        sending = grpc.unary_unary_rpc_method_handler(
+            self.send_command,
+            request_deserializer=monitor_pb2.SendCommandRequest.FromString,
+            response_serializer=monitor_pb2.SendCommandResponse.SerializeToString,
+        )
+        _serve(server, MONITOR, WatchProgress=watching, SendCommand=sending)
+
+    async def watch_progress(
+        self, _request: object, _context: object
+    ) -> AsyncIterator[monitor_pb2.WatchProgressResponse]:
         with self.news.subscribe() as news:
             yield monitor_pb2.WatchProgressResponse()
             async for item in news:
                 yield item
 
-    async def SendCommand(self, request: Any, context: Any) -> monitor_pb2.SendCommandResponse:
+    async def send_command(
+        self, request: monitor_pb2.SendCommandRequest, _context: object
+    ) -> monitor_pb2.SendCommandResponse:
         self.commands.append((request.job_id, request.type))
         return monitor_pb2.SendCommandResponse(reporters=1)
 
@@ -71,15 +104,10 @@ class Monitor(monitor_pb2_grpc.MonitorServiceServicer):
 
 
 @dataclass
-class House:
-    """All that a test talks to."""
+class Caller:
+    """Calls of a JobManager, in few words."""
 
     stub: Any
-    scavenger: Scavenger
-    monitor: Monitor
-    state_dir: Path
-    manager: JobManager
-    jobs: dict[str, Any] = field(default_factory=dict)
 
     async def submit(self, *command: str, **changes: Any) -> str:
         request = job_manager_pb2.SubmitJobsRequest(specs=[make_spec(*command, **changes)])
@@ -114,6 +142,16 @@ class House:
             raise AssertionError(f"{job_id} is not {state} after {timeout} s: {reasons}") from None
         return found[-1]
 
+
+@dataclass
+class House(Caller):
+    """All that a test talks to."""
+
+    scavenger: Scavenger
+    monitor: Monitor
+    state_dir: Path
+    manager: JobManager
+
     async def knows_nodes(self) -> None:
         engine = self.manager._engine
         await wait_until_async(lambda: engine.world.idle is not None, what="the first idle set")
@@ -131,35 +169,42 @@ def make_spec(*command: str, **changes: Any) -> resources_pb2.JobSpec:
 
 
 @contextlib.asynccontextmanager
-async def house(state_dir: Path, python: Path, nodes: str = "n1 n2 n3 n4", **section: Any) -> AsyncIterator[House]:
-    """Serve until the block is left; then end in good order, which stops the jobs."""
+async def neighbours(nodes: str) -> AsyncIterator[tuple[Scavenger, Monitor, Addresses]]:
+    """A Scavenger and a Monitor that serve."""
     scavenger, monitor = Scavenger(set(nodes.split())), Monitor()
-    peers = ServiceHost("127.0.0.1:0")
-    name = "malletrain.v1.ScavengerService"
-    peers.add(name, scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, scavenger)
-    peers.add("malletrain.v1.MonitorService", monitor_pb2_grpc.add_MonitorServiceServicer_to_server, monitor)
-    port = await peers.start()
-    addresses = Addresses(scavenger=f"127.0.0.1:{port}", monitor=f"127.0.0.1:{port}")
-    settings = Settings(state_dir=state_dir, addresses=addresses)
-    manager = JobManager(settings, JobManagerSettings(trainer_python=str(python), **section), SystemClock())
     host = ServiceHost("127.0.0.1:0")
-    manager.register(host)
-    own_port = await host.start()
-    background = asyncio.create_task(manager.run())
-    channel = open_channel(f"127.0.0.1:{own_port}")
+    host.add(SCAVENGER, scavenger.register, scavenger)
+    host.add(MONITOR, monitor.register, monitor)
+    port = await host.start()
     try:
-        place = House(job_manager_pb2_grpc.JobManagerServiceStub(channel), scavenger, monitor, state_dir, manager)
-        await place.knows_nodes()
-        yield place
+        yield scavenger, monitor, Addresses(scavenger=f"127.0.0.1:{port}", monitor=f"127.0.0.1:{port}")
     finally:
-        await channel.close()
-        background.cancel()
-        await asyncio.gather(background, return_exceptions=True)
-        await manager.close()
-        await host.stop(0.2)
         scavenger.events.close()
         monitor.news.close()
-        await peers.stop(0.2)
+        await host.stop(0.2)
+
+
+@contextlib.asynccontextmanager
+async def house(state_dir: Path, python: Path, nodes: str = "n1 n2 n3 n4", **section: Any) -> AsyncIterator[House]:
+    """Serve until the block is left; then end in good order, which stops the jobs."""
+    async with neighbours(nodes) as (scavenger, monitor, addresses):
+        settings = Settings(state_dir=state_dir, addresses=addresses)
+        manager = JobManager(settings, JobManagerSettings(trainer_python=str(python), **section), SystemClock())
+        host = ServiceHost("127.0.0.1:0")
+        manager.register(host)
+        port = await host.start()
+        background = asyncio.create_task(manager.run())
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
+            place = House(stub, scavenger, monitor, state_dir, manager)
+            await place.knows_nodes()
+            try:
+                yield place
+            finally:
+                background.cancel()
+                await asyncio.gather(background, return_exceptions=True)
+                await manager.close()
+                await host.stop(0.2)
 
 
 def processes_of(state_dir: Path) -> dict[int, dict[str, str]]:
@@ -168,10 +213,8 @@ def processes_of(state_dir: Path) -> dict[int, dict[str, str]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                pairs = (
-                    word.split("=", 1) for word in (entry / "environ").read_bytes().decode().split("\0") if "=" in word
-                )
-                environment = dict(pairs)
+                words = (entry / "environ").read_bytes().decode().split("\0")
+                environment = dict(word.split("=", 1) for word in words if "=" in word)
                 if environment.get("MALLETRAIN_JOB_DIR", "").startswith(str(state_dir)):
                     found[int(entry.name)] = environment
     return found

@@ -45,7 +45,8 @@ class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
         self.changed = threading.Condition()
         self.stopping = False
         self.version = 0
-        self._follow()
+        with self.changed:
+            self._follow()
 
     def _follow(self) -> None:
         for name in set(self.workers) - set(self.hosts):
@@ -62,7 +63,7 @@ class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
                 start_new_session=True,
             )
         self.version += 1
-        self.changed.notify_all() if self.version > 1 else None
+        self.changed.notify_all()
 
     def _kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         worker = self.workers.pop(name)
@@ -80,6 +81,7 @@ class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
         )
 
     def WatchState(self, request: Any, context: Any) -> Any:
+        del request
         seen = 0
         while context.is_active():
             with self.changed:
@@ -91,6 +93,7 @@ class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
             yield pb.WatchStateResponse(state=state)
 
     def SetHosts(self, request: Any, context: Any) -> pb.SetHostsResponse:
+        del context
         with self.changed:
             if request.sequence > self.sequence:
                 self.sequence, self.hosts = request.sequence, {host.name: host.slots for host in request.hosts}
@@ -98,12 +101,19 @@ class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
             return pb.SetHostsResponse(state=self.state())
 
     def ReleaseHosts(self, request: Any, context: Any) -> pb.ReleaseHostsResponse:
+        del context
         with self.changed:
             self.hosts = {name: slots for name, slots in self.hosts.items() if name not in request.hosts}
             self._follow()
             return pb.ReleaseHostsResponse(state=self.state())
 
+    def GetState(self, request: Any, context: Any) -> pb.GetStateResponse:
+        del request, context
+        with self.changed:
+            return pb.GetStateResponse(state=self.state())
+
     def Stop(self, request: Any, context: Any) -> pb.StopResponse:
+        del request, context
         with self.changed:
             self.stopping = True
             for name in list(self.workers):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,31 @@ async def test_a_supervisor_that_is_killed(place: House) -> None:
     await place.plan(1, j1="n1 n2")
     await place.until(job_id, "RUNNING")
     supervisor = next(pid for pid, found in processes_of(place.state_dir).items() if "MALLETRAIN_NODE" not in found)
-    (await asyncio.create_subprocess_exec("kill", "-9", str(supervisor))).pid
+    os.kill(supervisor, signal.SIGKILL)
     job = await place.until(job_id, "WAITING")
     assert job.restarts == 1
     assert not processes_of(place.state_dir), "its workers are swept before the job may start again"
+
+
+async def test_a_supervisor_that_hangs_costs_its_job_but_not_the_node(tmp_path: Path) -> None:
+    section: dict[str, Any] = {"drain_grace_seconds": 0.0, "reconcile_seconds": 0.05}
+    async with house(tmp_path / "state", make_python(tmp_path), **section) as place:
+        job_id = await place.submit()
+        await place.plan(1, j1="n1 n2")
+        await place.until(job_id, "RUNNING")
+        found = processes_of(place.state_dir).items()
+        os.kill(next(pid for pid, environment in found if "MALLETRAIN_NODE" not in environment), signal.SIGSTOP)
+        response = await place.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1"]), timeout=20)
+        assert list(response.released) == ["n1"]
+        assert "n1" not in {found.get("MALLETRAIN_NODE") for found in processes_of(place.state_dir).values()}
+        job = await place.until(job_id, "RUNNING")
+        assert (list(job.confirmed_nodes), job.restarts) == (["n2"], 0)
+
+
+async def test_a_node_that_leaves_while_the_supervisor_boots(place: House) -> None:
+    job_id = await place.submit()
+    await place.plan(1, j1="n1 n2")
+    response = await place.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1"]), timeout=20)
+    assert list(response.released) == ["n1"]
+    job = await place.until(job_id, "RUNNING")
+    assert (list(job.confirmed_nodes), job.restarts) == (["n2"], 0)

@@ -24,7 +24,7 @@ def test_an_unknown_job_starts_as_an_ordinary_one() -> None:
     assert profile is not None
     assert profile.points[0].rate == pytest.approx(1000)
     assert {point.source for point in profile.points} == {Source.PRIOR}
-    assert (profile.scale_up.seconds, profile.scale_down.seconds) == (10.0, 3.0)
+    assert (profile.scale_up.seconds, profile.scale_down.seconds) == (2.0, 1.0)
 
 
 def test_unknown_jobs_follow_when_the_known_ones_change() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.fragments import Fragment, Trace, read_trace, window, write_trace
 from tests.scavenger.traces import traces
-from tests.support.shared import shared_path
 
 HEADER = "node,idle_from_s,idle_until_s\n"
 GOOD = HEADER + "b,10,20.5\na,0,15\nb,30,40\n"
@@ -170,10 +169,9 @@ def test_a_window_may_keep_some_nodes_only(tmp_path: Path) -> None:
         window(trace, 5, 0)
 
 
-def test_the_week_of_summit_is_read() -> None:
-    trace = read_trace(shared_path("traces/summit-2021-02-week1.csv.gz"))
-    assert len(trace.fragments) == 223_363
-    assert len(trace.nodes) == 4734
-    assert (trace.duration_s, trace.earliest_s) == (604_800, 0)
-    idle_s = sum(fragment.length_s for fragment in trace.fragments)
-    assert idle_s / (len(trace.nodes) * trace.duration_s) == pytest.approx(0.0835, abs=0.0001)
+def test_the_week_of_summit_is_read(summit: Trace) -> None:
+    assert len(summit.fragments) == 223_363
+    assert len(summit.nodes) == 4734
+    assert (summit.duration_s, summit.earliest_s) == (604_800, 0)
+    idle_s = sum(fragment.length_s for fragment in summit.fragments)
+    assert idle_s / (len(summit.nodes) * summit.duration_s) == pytest.approx(0.0835, abs=0.0001)

@@ -59,7 +59,7 @@ def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
         number, kind, length = _HEADER.unpack_from(ring.buffer, offset)
         start = offset + _HEADER.size
         if number == wanted:
-            text = ring.buffer[start : start + length].decode(errors="replace")
+            text = ring.buffer[start : start + length].decode(errors="ignore")
             found.append(Command(text, CommandType(kind)))
     return found, newest
 

@@ -35,6 +35,8 @@ from malletrain.client.sampling import EpochOrder
 _COMMIT, _SAVE, _STOP = 1, 2, 4
 _CHECK_SECONDS = 0.1
 _MOST_BATCHES_PER_CHECK = 1000
+_MOST_SAVING = 0.05
+"""Share of the time that may go into checkpoints beyond those of `checkpoint_seconds`."""
 _BROKEN = (OSError, EOFError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError)
 
 
@@ -72,7 +74,8 @@ class ElasticTraining:
             reference_batch: Global batch in samples that the learning rates fit; None leaves them alone.
             seed: Seed of the order of samples.
             commit_seconds: Longest time between two commits in memory: what a kill without notice can lose.
-            checkpoint_seconds: Longest time between two checkpoints on disk.
+            checkpoint_seconds: Longest time between two checkpoints on disk. Commits are saved, too, as long as that
+                takes less than a twentieth of the time: with a small model, next to nothing can be lost.
             checkpoint_folder: Where to; by default the job's folder, and nowhere outside MalleTrain.
         """
         self._model = model
@@ -90,6 +93,7 @@ class ElasticTraining:
         self._state.register_reset_callbacks([self._after_reset])
         if hvd.rank() == 0:
             self._load()
+        self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._after_reset()
         install_signal_handler()
 
@@ -171,22 +175,22 @@ class ElasticTraining:
         hosts_changed = not self._state._host_messages.empty()
         if should_commit() or hosts_changed or now - self._committed_at >= self._commit_seconds:
             flags |= _COMMIT
-        if now - self._saved_at >= self._checkpoint_seconds:
+        since = now - self._saved_at
+        if since >= self._checkpoint_seconds or (flags & _COMMIT and self._save_seconds <= _MOST_SAVING * since):
             flags |= _SAVE
         return [flags, batches]
 
     def _after_reset(self) -> None:
         refresh()
-        self._saved_at = time.monotonic()
         if self._reference is None:
             return
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self.global_batch / self._reference
 
     def _save(self) -> None:
-        self._saved_at = time.monotonic()
         if self._checkpoints is None:
             return
+        started = time.monotonic()
         content = {
             "model": self._model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -198,6 +202,8 @@ class ElasticTraining:
             torch.save(content, stream)
 
         self._checkpoints.save(self.samples, write)
+        self._saved_at = time.monotonic()
+        self._save_seconds = self._saved_at - started
 
     def _load(self) -> None:
         content = self._checkpoints.load(_read, _BROKEN) if self._checkpoints else None

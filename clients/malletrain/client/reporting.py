@@ -9,7 +9,7 @@ from typing import Protocol
 
 from malletrain.client.ring import HEAD, RECORD, RECORD_OFFSET, RECORD_SHIFT, SLOTS, Ring
 
-CHECK_NS = 50_000_000
+CHECK_NS = 100_000_000
 """How long a found rank, world size and sidecar are taken for granted, in nanoseconds."""
 
 MOST_SAMPLES = 2**40
@@ -45,7 +45,7 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
     Everything that a call needs is a variable of the closure: a look-up in an object costs as much as the record.
 
     Args:
-        station: Asked every 50 ms at most.
+        station: Asked every 100 ms at most.
         clock: Nanoseconds since the epoch.
     """
     pack_into = RECORD.pack_into

@@ -23,7 +23,9 @@ from malletrain.client.outbox import Outbox
 from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Record, Ring, RingReader, open_ring
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
-_POLL_SECONDS = 0.025
+_POLL_SECONDS = 0.05
+# A message costs more than the records in it.
+_SEND_SECONDS = 0.1
 _SIGN_OF_LIFE_SECONDS = 1.0
 _ACKNOWLEDGEMENT_SECONDS = 10.0
 _ENDING_SECONDS = 3.0
@@ -74,7 +76,7 @@ class Sidecar:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._link: Link | None = None
         self._pause = _FIRST_PAUSE_SECONDS
-        self._connect_at = self._sent_at = self._progress_at = monotonic()
+        self._connect_at = self._sent_at = self._batch_at = self._progress_at = monotonic()
         self._known: deque[str] = deque(maxlen=_KNOWN_COMMANDS)
 
     def run(self) -> None:
@@ -99,7 +101,7 @@ class Sidecar:
         if self._link is None and now >= self._connect_at:
             self._connect(now)
         if self._link is not None:
-            self._send(self._link, now)
+            self._send(self._link, now, final)
             if self._outbox.under_way and now - self._progress_at > _ACKNOWLEDGEMENT_SECONDS:
                 self._disconnect(now, "no acknowledgement")
         self._note_state()
@@ -146,7 +148,14 @@ class Sidecar:
         self._connect_at = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
-    def _send(self, link: Link, now: float) -> None:
+    def _send(self, link: Link, now: float, final: bool) -> None:
+        if (final or now - self._batch_at >= _SEND_SECONDS) and self._send_batches(link, now):
+            self._batch_at = now
+        elif now - self._sent_at >= _SIGN_OF_LIFE_SECONDS:
+            self._post(link, [], now)
+
+    def _send_batches(self, link: Link, now: float) -> bool:
+        sent = False
         while self._outbox.under_way < _WINDOW_RECORDS:
             if not self._outbox.under_way:
                 self._progress_at = now
@@ -154,8 +163,8 @@ class Sidecar:
             if not records:
                 break
             self._post(link, records, now)
-        if now - self._sent_at >= _SIGN_OF_LIFE_SECONDS:
-            self._post(link, [], now)
+            sent = True
+        return sent
 
     def _post(self, link: Link, records: Sequence[Record], now: float) -> None:
         link.send(message_of(self._identity, records, self._outbox.dropped))

@@ -71,7 +71,7 @@ class Picture:
         return Situation(
             nodes=tuple(IdleNode(node.name, node.expected_stay_seconds) for node in self._nodes.values()),
             jobs=tuple(_plannable(job) for job in jobs if _may_be_planned(job, now)),
-            busy_nodes=frozenset(name for job in stopping for name in job.commanded_nodes),
+            busy_nodes=frozenset(name for job in stopping for name in (*job.commanded_nodes, *job.wanted_nodes)),
             curves={name: curve for name, profile in self._profiles.items() if (curve := _curve(profile))},
         )
 

@@ -19,8 +19,8 @@ class ProfilerSettings(BaseModel):
     prior_weight: float = Field(
         default=0.25, gt=0, description="How much measured scales must differ (squared, in log nodes) to outweigh it."
     )
-    scale_up_seconds: float = Field(default=10.0, ge=0, description="Stall of a growth while nothing is known.")
-    scale_down_seconds: float = Field(default=3.0, ge=0, description="Stall of a shrink while nothing is known.")
+    scale_up_seconds: float = Field(default=2.0, ge=0, description="Stall of a growth while nothing is known.")
+    scale_down_seconds: float = Field(default=1.0, ge=0, description="Stall of a shrink while nothing is known.")
     least_change: float = Field(
         default=0.02,
         ge=0,

@@ -11,9 +11,7 @@ _DEADLINE_SECONDS = 0.5
 def is_serving(channel: grpc.Channel) -> bool:
     """Whether the server behind a channel says SERVING within half a second."""
     try:
-        response = health_pb2_grpc.HealthStub(channel).Check(
-            health_pb2.HealthCheckRequest(), timeout=_DEADLINE_SECONDS
-        )
+        response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_DEADLINE_SECONDS)
     except grpc.RpcError:
         return False
     return bool(response.status == health_pb2.HealthCheckResponse.SERVING)

@@ -22,7 +22,7 @@ class IdleNode:
 
 @dataclass(frozen=True, slots=True)
 class IdleEvent:
-    """One change of the idle set; a node in both parts left first and came back.
+    """One change of the idle set; no node is in both parts.
 
     Attributes:
         joined: Nodes that joined, in the source's order.
@@ -86,7 +86,7 @@ class IdleSet:
         return self._settle(now)
 
     def next_deadline(self) -> float | None:
-        """When the next node will join if nothing else happens; None where none will."""
+        """When the next node will join if nothing else happens, perhaps at once; None where none will."""
         return min((self._due(name) for name in self._idle if name not in self._members), default=None)
 
     def members(self) -> tuple[IdleNode, ...]:
@@ -111,13 +111,18 @@ class IdleSet:
     def _settle(self, now: float) -> IdleEvent:
         # A hold that is over is forgotten, so that it can't come back when `now` does.
         self._held = {name: until for name, until in self._held.items() if until > now}
-        left = tuple(name for name, since in self._members.items() if self._has_left(name, since))
+        left = [name for name, since in self._members.items() if self._has_left(name, since)]
         for name in left:
             del self._members[name]
-        joined = {name: self._idle[name] for name in self._idle if name not in self._members and self._due(name) <= now}
+        # A node that left in between and is due again comes back with the next event: an event has no order.
+        joined = {
+            name: since
+            for name, since in self._idle.items()
+            if name not in self._members and name not in left and self._due(name) <= now
+        }
         self._members = {name: self._idle[name] for name in self._members} | joined
         self._announced.update(joined)
-        return IdleEvent(self._in_order(joined), left)
+        return IdleEvent(self._in_order(joined), tuple(left))
 
     def _has_left(self, name: str, since: float) -> bool:
         return name not in self._idle or name in self._held or self._idle[name] > since

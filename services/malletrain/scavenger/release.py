@@ -10,7 +10,8 @@ import grpc.aio
 from malletrain.runtime.errors import UnavailableError
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 
-# What is left of a caller's deadline for our own answer.
+# What is left of a caller's deadline for our own answer: this share, and at least so many seconds.
+_ANSWER_SHARE = 0.1
 _ANSWER_SECONDS = 0.1
 
 
@@ -42,7 +43,8 @@ class Releaser:
         """
         deadline = self._deadline
         if remaining is not None:
-            deadline = max(_ANSWER_SECONDS, min(deadline, remaining - _ANSWER_SECONDS))
+            answering = max(_ANSWER_SECONDS, _ANSWER_SHARE * remaining)
+            deadline = max(_ANSWER_SECONDS, min(deadline, remaining - answering))
         try:
             response = await self._stub.ReleaseNodes(job_manager_pb2.ReleaseNodesRequest(nodes=names), timeout=deadline)
         except grpc.aio.AioRpcError as error:

@@ -24,7 +24,8 @@ from malletrain.v1 import supervisor_pb2
 _LOOK_SECONDS = 0.02
 _NOTICE_SECONDS = 0.5
 _WARM_SECONDS = 30.0
-_ENDING_SECONDS = 20.0
+_ENDING_SECONDS = 300.0
+_ENDING_SECONDS_WHEN_DONE = 10.0
 _FIRST_RESPAWN_SECONDS = 0.5
 _LONGEST_RESPAWN_SECONDS = 15.0
 _RESPAWNS_BEFORE_FAILURE = 3
@@ -55,6 +56,7 @@ class Actor:
 
     def __init__(self, launch: Launch, folder: Path, publish: Callable[[supervisor_pb2.SupervisorState], None]) -> None:
         self._launch = launch
+        self._completed = folder / "completed.json"
         self._logs = folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._publish = publish
@@ -171,6 +173,7 @@ class Actor:
             self._stopping.kill_at = min(self._stopping.kill_at, time.monotonic() + grace)
             return
         self._stopping = Release(frozenset(), time.monotonic() + grace, done)
+        self._membership = self._membership.frozen()
         for worker in self._workers.values():
             if worker.going and grace > 0:
                 worker.terminate()
@@ -238,7 +241,7 @@ class Actor:
         if self._stopping is not None:
             return
         if worker.going and code == 0 and was_member:
-            self._finishing_at = self._finishing_at or now + _ENDING_SECONDS
+            self._begin_finish(now)
         elif wanted:
             self._note_failure(slot, worker, code, now)
 
@@ -306,9 +309,17 @@ class Actor:
         elif now >= self._stopping.kill_at:
             for worker in self._workers.values():
                 worker.kill()
+        elif self._membership.can_form(now):
+            self._form(now)
+
+    def _begin_finish(self, now: float) -> None:
+        """A worker has ended well: from here on the world only dissolves."""
+        if self._finishing_at is None:
+            limit = _ENDING_SECONDS_WHEN_DONE if self._completed.exists() else _ENDING_SECONDS
+            self._finishing_at = now + limit
 
     def _advance_finish(self, now: float) -> None:
-        """A worker has ended well: so will the others, or they are ended."""
+        """So will the others, or they are ended."""
         assert self._finishing_at is not None
         for worker in self._workers.values():
             if not worker.going or now >= self._finishing_at:
@@ -352,7 +363,10 @@ class Actor:
             commanded_sequence=membership.sequence,
             commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in membership.commanded.items()],
             confirmed_sequence=membership.confirmed_sequence,
-            confirmed_hosts=membership.confirmed_hosts,
+            # Workers that end one after the other are no loss of hosts.
+            confirmed_hosts=(
+                membership.confirmed_hosts if self._finishing_at is None else self._published.confirmed_hosts
+            ),
             workers=[
                 supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=worker.pid)
                 for slot, worker in sorted(self._workers.items())

@@ -157,6 +157,11 @@ class Membership:
         """Take hosts out of what is commanded."""
         return replace(self, commanded={host: n for host, n in self.commanded.items() if host not in hosts})
 
+    def frozen(self) -> Membership:
+        """Want nothing but those who live: members that wait at the rendezvous must get back to work to end well."""
+        hosts = {slot.host for slot in self.living}
+        return replace(self, commanded={host: n for host, n in self.world if host in hosts}, warm=frozenset())
+
     def became_warm(self, slot: Slot) -> Membership:
         """A slot's process waits for its start."""
         return replace(self, warm=self.warm | {slot})

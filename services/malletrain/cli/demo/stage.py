@@ -138,7 +138,7 @@ def demo_jobs() -> list[resources_pb2.JobSpec]:
                 *("--samples", str(samples)),
                 *("--width", str(width)),
                 *("--batch-per-worker", "32"),
-                *("--step-seconds", "0.04"),
+                *("--step-seconds", "0.06"),
                 *("--seed", str(seed)),
             ],
             working_directory=str(script.parent),

@@ -27,7 +27,6 @@ class ProcessId:
     pid: int
     start_time: int
 
-    @property
     def alive(self) -> bool:
         """Whether it runs; a process that waits to be reaped does not."""
         return self.start_time == start_time_of(self.pid)
@@ -39,7 +38,7 @@ class ProcessId:
         except ProcessLookupError:
             return
         try:
-            if self.alive:
+            if self.alive():
                 signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             return
@@ -55,7 +54,7 @@ class ProcessId:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         try:
-            if self.alive:
+            if self.alive():
                 loop.add_reader(descriptor, ended.set)
                 await ended.wait()
         finally:

@@ -23,7 +23,7 @@ from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorS
 
 _POLL_SECONDS = 0.05
 _LINGER_SECONDS = 5.0
-_ANSWER_SECONDS = 3.0
+_ANSWER_SECONDS = 2.0
 _TAIL_LINES = 20
 
 
@@ -121,7 +121,7 @@ class SupervisedLauncher:
 
     async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:
         """Wait until the supervisor has announced itself, or has ended without."""
-        while folder.supervisor() is None and booting.alive:
+        while folder.supervisor() is None and booting.alive():
             await asyncio.sleep(_POLL_SECONDS)
 
     async def watch(self, job_id: str, incarnation: int) -> AsyncIterator[SupervisorSeen]:
@@ -130,7 +130,7 @@ class SupervisedLauncher:
         remote = self._remote(job_id, incarnation)
         if process is None or remote is None:
             return
-        while process.alive:
+        while process.alive():
             async for seen in remote.watch():
                 yield seen
             try:
@@ -151,6 +151,7 @@ class SupervisedLauncher:
         await self._remotes.drop(job_id)
         if not self._launched(folder, incarnation):
             return SupervisorEnded(job_id, incarnation, Outcome.STOPPED, "it was not started", folder.completion(), ())
+        Path(self._launched(folder, incarnation)["socket"]).unlink(missing_ok=True)
         outcome, message = folder.outcome() or (Outcome.FAILED, _without_word(status))
         lines = tail(folder.path, _TAIL_LINES)
         return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines))
@@ -174,13 +175,19 @@ class SupervisedLauncher:
             call = remote.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS)
             if await _unless_gone(process, call):
                 return
-        if process is not None and process.alive:
+        if process is not None and process.alive():
             self._log.warning("supervisor can't release, killed", job=job_id, nodes=nodes, pid=process.pid)
             process.kill()
             await process.wait()
-        taken = frozenset(nodes)
-        of_job = self._of_job(job_id)
-        await processes.sweep(lambda found: of_job(found) and (env.NODE not in found or found[env.NODE] in taken))
+        taken, mine, own = frozenset(nodes), self._of_job(job_id), str(incarnation)
+
+        def to_end(found: Mapping[str, str]) -> bool:
+            if env.NODE in found:
+                return mine(found) and found[env.NODE] in taken
+            # A supervisor: that of a later incarnation, which may have started meanwhile, is none of our business.
+            return mine(found) and found.get(env.INCARNATION) == own
+
+        await processes.sweep(to_end)
 
     async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
         """End the job's processes and its supervisor; see `Launcher`."""

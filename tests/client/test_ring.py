@@ -1,0 +1,168 @@
+"""The ring under every interleaving of its two sides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.client.reporting import make_report
+from malletrain.client.ring import (
+    HEAD,
+    RECORD_OFFSET,
+    RECORD_SHIFT,
+    SLOTS,
+    Record,
+    Ring,
+    RingReader,
+    create_ring,
+    open_ring,
+)
+
+CAPACITY = 4
+
+
+class SharedWords:
+    """Memory in which the writer's single stores happen between the reader's single loads, as a schedule says."""
+
+    def __init__(self, stores: list[tuple[int, int]], schedule: list[int]) -> None:
+        self._words = [0] * ((RECORD_OFFSET + (CAPACITY << RECORD_SHIFT)) >> 3)
+        self._words[SLOTS] = CAPACITY
+        self._stores = iter(stores)
+        self._schedule = iter(schedule)
+
+    def __getitem__(self, index: int) -> int:
+        self.store(next(self._schedule, 0))
+        return self._words[index]
+
+    def store(self, count: int) -> bool:
+        """The next stores of the writer; False when there are none left."""
+        for _ in range(count):
+            entry = next(self._stores, None)
+            if entry is None:
+                return False
+            self._words[entry[0]] = entry[1]
+        return True
+
+
+def record_number(sequence: int, source: random.Random) -> Record:
+    return Record(
+        sequence, source.getrandbits(60), source.getrandbits(40), source.getrandbits(60), source.getrandbits(24)
+    )
+
+
+def stores_of(record: Record) -> list[tuple[int, int]]:
+    at = (RECORD_OFFSET + ((record.sequence & (CAPACITY - 1)) << RECORD_SHIFT)) >> 3
+    return [*((at + i, word) for i, word in enumerate((*record, sum(record)))), (HEAD, record.sequence)]
+
+
+def check_reading(records: list[Record], stores: list[tuple[int, int]], schedule: list[int], pauses: list[int]) -> None:
+    shared = SharedWords(stores, schedule)
+    reader = RingReader(shared)
+    delivered: list[Record] = []
+    lost = 0
+    for pause in pauses:
+        shared.store(pause)
+        more, missed = reader.read()
+        delivered += more
+        lost += missed
+    while shared.store(1):
+        pass
+    more, missed = reader.read(final=True)
+    delivered += more
+    assert [record.sequence for record in delivered] == sorted({record.sequence for record in delivered})
+    assert all(record == records[record.sequence - 1] for record in delivered)
+    assert len(delivered) + lost + missed == len(records)
+
+
+few = st.lists(st.integers(0, 40), max_size=12)
+schedules = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 5, 7, 8, 20, 28, 35]), max_size=120)
+
+
+@given(st.integers(0, 24), st.integers(0, 2**32), schedules, few)
+def test_every_record_is_delivered_whole_or_counted_as_lost(
+    count: int, seed: int, schedule: list[int], pauses: list[int]
+) -> None:
+    source = random.Random(seed)
+    records = [record_number(sequence, source) for sequence in range(1, count + 1)]
+    check_reading(records, [store for record in records for store in stores_of(record)], schedule, pauses)
+
+
+@given(st.integers(0, 24), st.integers(0, 2**32), st.integers(1, 30), schedules, few)
+def test_stores_that_become_visible_out_of_order_tear_no_record(
+    count: int, seed: int, window: int, schedule: list[int], pauses: list[int]
+) -> None:
+    source = random.Random(seed)
+    records = [record_number(sequence, source) for sequence in range(1, count + 1)]
+    stores = [store for record in records for store in stores_of(record)]
+    check_reading(records, list(delayed(stores, window, source)), schedule, pauses)
+
+
+def delayed(stores: list[tuple[int, int]], window: int, source: random.Random) -> Iterator[tuple[int, int]]:
+    """The stores as a weakly ordered machine shows them: any of the next few first, one address always in order."""
+    waiting = list(stores)
+    while waiting:
+        chosen = source.randrange(min(window, len(waiting)))
+        address = waiting[chosen][0]
+        yield waiting.pop(next(i for i, store in enumerate(waiting) if store[0] == address))
+
+
+class FixedStation:
+    """Always the same ring."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.errors: list[str] = []
+
+    def check(self, now_ns: int) -> tuple[Ring | None, int]:
+        assert now_ns > 0
+        return self.ring, 3
+
+    def reject(self, error: Exception) -> None:
+        self.errors.append(str(error))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2**40)), max_size=12))
+def test_what_report_writes_is_what_the_reader_of_another_mapping_gets(turns: list[tuple[int, int]]) -> None:
+    station = FixedStation(create_ring(8))
+    times = iter(range(1, 1000))
+    report, _ = make_report(station, lambda: next(times))
+    other = open_ring(f"/dev/fd/{station.ring.fd}")
+    reader = RingReader(other.words)
+    written = 0
+    for count, samples in turns:
+        for _ in range(count):
+            written += 1
+            report(samples, position=written)
+        records, lost = reader.read()
+        assert len(records) == min(count, 7)
+        assert lost == count - len(records)
+        expected = range(written - len(records) + 1, written + 1)
+        assert records == [Record(number, number, samples, number, 3) for number in expected]
+    assert station.errors == []
+    other.close()
+
+
+def test_a_reader_takes_no_more_than_the_limit() -> None:
+    station = FixedStation(create_ring())
+    report, _ = make_report(station, lambda: 1)
+    for _ in range(10):
+        report(1)
+    reader = RingReader(station.ring.words, after=2)
+    assert [record.sequence for record in reader.read(limit=5)[0]] == [3, 4, 5, 6, 7]
+    assert [record.sequence for record in reader.read(limit=5)[0]] == [8, 9, 10]
+
+
+def test_other_files_and_capacities_are_refused(tmp_path: Path) -> None:
+    short, other = tmp_path / "short", tmp_path / "other"
+    short.write_bytes(b"x")
+    other.write_bytes(b"x" * 100_000)
+    for path in (short, other):
+        with pytest.raises(ValueError, match="expected a ring"):
+            open_ring(str(path))
+    with pytest.raises(ValueError, match="power of two"):
+        create_ring(6)

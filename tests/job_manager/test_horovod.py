@@ -1,0 +1,84 @@
+"""With the real supervisor and Elastic Horovod."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.job_manager.peers import House, house, processes_of
+from tests.job_manager.test_restart import manager_process, planned, serving
+from tests.support.waiting import wait_until_async
+
+pytestmark = [
+    pytest.mark.horovod,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod in this environment"),
+]
+TRAINER = str(Path(__file__).with_name("trainer.py"))
+
+
+def workers(state_dir: Path) -> dict[str, int]:
+    """Pid of the worker process on each node: the child of the supervisor."""
+    found = processes_of(state_dir)
+    supervisors = {pid for pid, environment in found.items() if "MALLETRAIN_NODE" not in environment}
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
+    return {
+        environment["MALLETRAIN_NODE"]: pid
+        for pid, environment in found.items()
+        if "MALLETRAIN_NODE" in environment and parents[pid] in supervisors
+    }
+
+
+async def test_from_submission_over_a_leave_to_completion(tmp_path: Path) -> None:
+    async with house(tmp_path, Path(sys.executable)) as place:
+        job_id = await place.submit("python", TRAINER)
+        await place.plan(1, j1="n1 n2 n3")
+        await place.until(job_id, "RUNNING", timeout=60)
+        before = workers(tmp_path)
+        assert before.keys() == {"n1", "n2", "n3"}
+        place.scavenger.tell(left="n2")
+        await wait_until_async(lambda: "n2" not in place.manager._engine.world.jobs[job_id].held)
+        assert workers(tmp_path).keys() <= {"n1", "n3"}
+        job = await place.until(job_id, "RUNNING", timeout=60)
+        assert sorted(job.confirmed_nodes) == ["n1", "n3"]
+        assert workers(tmp_path) == {node: before[node] for node in ("n1", "n3")}, "survivors keep their pids"
+        await place.plan(2, j1="n1 n3 n4")
+        await confirmed(place, job_id, "n1 n3 n4")
+        await place.plan(3, j1="n4")
+        await confirmed(place, job_id, "n4")
+        (tmp_path / "jobs" / job_id / "go").touch()
+        job = await place.until(job_id, "COMPLETED", timeout=60)
+        assert job.metrics["batches"] > 0
+        assert (job.restarts, job.preemptions) == (0, 1)
+        releases = [event.release_seconds for event in await place.events(job_id) if event.release_seconds]
+        assert len(releases) == 1
+    assert not processes_of(tmp_path)
+
+
+async def confirmed(place: House, job_id: str, nodes: str) -> None:
+    def holds() -> bool:
+        job = place.manager._engine.world.jobs[job_id]
+        return sorted(job.confirmed) == sorted(job.held) == nodes.split()
+
+    await wait_until_async(holds, timeout=60, what=f"training on {nodes}")
+
+
+async def test_kill_and_adoption_keep_the_workers(tmp_path: Path) -> None:
+    async with manager_process(tmp_path, Path(sys.executable)) as (process, caller, _):
+        job_id = await caller.submit("python", TRAINER)
+        await planned(caller, 1, j1="n1 n2")
+        await caller.until(job_id, "RUNNING", timeout=60)
+        before = workers(tmp_path)
+        process.kill()
+        process.start()
+        await serving(caller)
+        assert (await caller.until(job_id, "RUNNING")).restarts == 0
+        assert workers(tmp_path) == before
+        await planned(caller, 2, j1="n1")
+        await wait_until_async(lambda: workers(tmp_path).keys() == {"n1"}, timeout=60)
+        (tmp_path / "jobs" / job_id / "go").touch()
+        await caller.until(job_id, "COMPLETED", timeout=60)
+    assert not processes_of(tmp_path)

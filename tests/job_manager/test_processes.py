@@ -1,0 +1,127 @@
+"""Processes are told apart by pid and start time, and their files are read whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from malletrain.job_manager.launchers.environment import search_path, supervisor_environment, worker_environment
+from malletrain.job_manager.launchers.folders import JobFolder, socket_path
+from malletrain.job_manager.launchers.processes import ProcessId, start_time_of, sweep
+from malletrain.job_manager.logs import LogReader, tail
+from malletrain.job_manager.stimuli import Completion, Outcome
+from tests.job_manager.builders import spec
+
+
+async def test_identity_of_a_process() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    started = start_time_of(child.pid)
+    assert started is not None
+    process, other = ProcessId(child.pid, started), ProcessId(child.pid, started + 1)
+    assert process.alive()
+    assert not other.alive()
+    other.kill()
+    assert process.alive(), "somebody else's process is left alone"
+    waiting = asyncio.ensure_future(process.wait())
+    process.kill()
+    await asyncio.wait_for(waiting, 10)
+    assert not process.alive(), "it waits to be reaped, and counts as ended"
+    child.wait()
+    process.kill()
+    await process.wait()
+
+
+async def test_sweep_ends_what_matches_and_nothing_else() -> None:
+    mine = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60"], env={"MARK": "mine", "PATH": os.defpath})
+    other = subprocess.Popen(["sleep", "60"], env={"MARK": "other", "PATH": os.defpath})
+    assert await sweep(lambda found: found.get("MARK") == "mine") >= 1
+    assert mine.wait(10) != 0
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_environment_of_workers_and_supervisors() -> None:
+    own = {"HOME": "/home/u", "PATH": "/bin", "MALLETRAIN_STATE_DIR": "/s", "A": "0"}
+    worker = worker_environment("j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), "localhost:1")
+    found = supervisor_environment(own, worker, 3, "/venv/bin/python")
+    assert found == {
+        "HOME": "/home/u",
+        "PATH": "/venv/bin:/bin",
+        "A": "1",
+        "MALLETRAIN_JOB_ID": "j000001",
+        "MALLETRAIN_JOB_DIR": "/s/jobs/j000001",
+        "MALLETRAIN_MONITOR": "localhost:1",
+        "MALLETRAIN_SLOTS_PER_NODE": "1",
+        "MALLETRAIN_TARGET_SAMPLES": "0",
+        "MALLETRAIN_INCARNATION": "3",
+    }
+    assert search_path(own, "python3") == "/bin"
+
+
+def test_socket_paths_fit_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="mt") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        state_dir = Path(short) / "state"
+        assert socket_path(state_dir, "j000001", 1) == state_dir / "run" / "j000001.1.sock"
+        path = socket_path(tmp_path / ("d" * 100), "j000001", 2)
+        assert len(str(path)) < 100
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert path != socket_path(tmp_path / ("e" * 100), "j000001", 2)
+
+
+def nothing_in(folder: JobFolder) -> bool:
+    return all(
+        found is None for found in (folder.launched(), folder.supervisor(), folder.outcome(), folder.completion())
+    )
+
+
+def test_files_of_a_job(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    folder.prepare()
+    assert nothing_in(folder)
+    folder.write_launch({"incarnation": 4})
+    assert folder.launched() == {"incarnation": 4}
+    (tmp_path / "outcome.json").write_text('{"outcome": "FAILED", "message": "rank 0 died"}')
+    assert folder.outcome() == (Outcome.FAILED, "rank 0 died")
+    (tmp_path / "supervisor.json").write_text('{"pid": 5, "start_time": 6, "socket": "s"}')
+    assert folder.supervisor() == ProcessId(5, 6)
+    folder.prepare()
+    assert nothing_in(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"samples": 5, "metrics": {"loss": 1, "name": "x"}}', Completion(5, {"loss": 1.0})),
+        ('{"samples": null, "metrics": null}', Completion()),
+        ("", Completion()),
+        ("[]", Completion()),
+    ],
+)
+def test_the_completion_file_counts_whatever_is_in_it(tmp_path: Path, text: str, expected: Completion) -> None:
+    (tmp_path / "completed.json").write_text(text)
+    assert JobFolder(tmp_path).completion() == expected
+
+
+def test_logs_of_several_workers_are_read_as_one(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (tmp_path / "supervisor.log").write_text("no module named horovod\n")
+    assert tail(tmp_path, 5) == ["supervisor | no module named horovod"]
+    (logs / "n.1.0.log").write_bytes(b"a\r\nb\nhalf")
+    (logs / "n2.1.log").write_bytes(b"\xff\n")
+    os.utime(logs / "n2.1.log", (1, 1))
+    reader = LogReader(tmp_path)
+    assert reader.read() == ["n2 | \ufffd", "n.1 | a", "n.1 | b"]
+    with (logs / "n.1.0.log").open("a") as file:
+        file.write(" line\n")
+    assert reader.read() == ["n.1 | half line"]
+    assert reader.read(to_the_end=True) == []
+    assert tail(tmp_path, 2) == ["n.1 | b", "n.1 | half line"]
+    assert tail(tmp_path, 4)[0] == "n2 | \ufffd"

@@ -1,0 +1,143 @@
+"""kill -9 of JobManager at any point: jobs go on, nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from malletrain.job_manager.launchers import processes
+from malletrain.runtime.channel import open_channel
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
+from tests.job_manager.peers import Caller, Scavenger, neighbours, processes_of
+from tests.job_manager.running import Process
+from tests.job_manager.stand_in import make_python
+from tests.support.waiting import wait_until_async
+
+Place = tuple[Process, Caller, Scavenger]
+
+
+@contextlib.asynccontextmanager
+async def manager_process(state_dir: Path, python: Path, **section: object) -> AsyncIterator[Place]:
+    async with neighbours("n1 n2 n3 n4") as (scavenger, _, addresses):
+        process = Process(state_dir, python, addresses, section)
+        process.start()
+        async with open_channel(process.address) as channel:
+            caller = Caller(job_manager_pb2_grpc.JobManagerServiceStub(channel))
+            await serving(caller)
+            try:
+                yield process, caller, scavenger
+            finally:
+                process.end()
+                await processes.sweep(lambda found: found.get("MALLETRAIN_JOB_DIR", "").startswith(str(state_dir)))
+
+
+async def serving(caller: Caller) -> None:
+    """Wait until JobManager answers."""
+    await caller.stub.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=20, wait_for_ready=True)
+
+
+async def planned(caller: Caller, generation: int, **assignments: str) -> None:
+    """Apply a plan as soon as JobManager knows the idle nodes."""
+    refusals = ["not known yet"]
+    async with asyncio.timeout(20):
+        while refusals:
+            assert "not known yet" in refusals.pop()
+            try:
+                await caller.plan(generation, **assignments)
+            except grpc.aio.AioRpcError as error:
+                refusals.append(error.details() or "")
+                await asyncio.sleep(0.02)
+
+
+def pids(state_dir: Path, node: str | None) -> set[int]:
+    return {pid for pid, found in processes_of(state_dir).items() if found.get("MALLETRAIN_NODE") == node}
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with manager_process(tmp_path / "state", make_python(tmp_path)) as found:
+        yield found
+    assert not processes_of(tmp_path), "an end in good order leaves no process"
+
+
+async def test_running_jobs_are_found_again(place: Place) -> None:
+    process, caller, scavenger = place
+    job_id = await caller.submit()
+    await planned(caller, 1, j1="n1 n2 n3")
+    await caller.until(job_id, "RUNNING")
+    before = processes_of(process.state_dir).keys()
+    process.kill()
+    assert processes_of(process.state_dir).keys() == before
+    process.start()
+    await serving(caller)
+    job = await caller.job(job_id)
+    assert list(job.confirmed_nodes) == ["n1", "n2", "n3"]
+    assert job.restarts == 0
+    scavenger.tell(left="n2")
+    await wait_until_async(lambda: not pids(process.state_dir, "n2"))
+    await caller.until(job_id, "RUNNING")
+    assert pids(process.state_dir, "n1") < set(before)
+    with pytest.raises(grpc.aio.AioRpcError, match="expected above 1"):
+        await caller.plan(1, j1="")
+
+
+async def test_what_happened_while_it_was_down(place: Place) -> None:
+    process, caller, scavenger = place
+    done = "trap 'exit 0' TERM; while [ ! -e $MALLETRAIN_JOB_DIR/go ]; do sleep 0.02; done; "
+    done += 'echo \'{"metrics": {"loss": 1}}\' > $MALLETRAIN_JOB_DIR/completed.json'
+    ending, shrinking = await caller.submit("sh", "-c", done), await caller.submit()
+    await planned(caller, 1, j1="n1", j2="n2 n3")
+    await caller.until(ending, "RUNNING")
+    await caller.until(shrinking, "RUNNING")
+    process.kill()
+    (process.state_dir / "jobs" / ending / "go").touch()
+    scavenger.tell(left="n3")
+    await wait_until_async(lambda: not pids(process.state_dir, "n1"))
+    process.start()
+    await serving(caller)
+    assert dict((await caller.until(ending, "COMPLETED")).metrics) == {"loss": 1}
+    await wait_until_async(lambda: not pids(process.state_dir, "n3"))
+    assert list((await caller.until(shrinking, "RUNNING")).commanded_nodes) == ["n2"]
+
+
+async def test_a_job_is_never_started_twice(place: Place) -> None:
+    """Killed again and again around the start: in the end there is one supervisor and one worker."""
+    process, caller, _ = place
+    job_id = await caller.submit()
+    await planned(caller, 1, j1="n1")
+    for _ in range(4):
+        process.kill()
+        process.start()
+        await serving(caller)
+    job = await caller.until(job_id, "RUNNING")
+    assert job.restarts == 0
+    assert len(pids(process.state_dir, "n1")) == len(pids(process.state_dir, None)) == 1
+
+
+async def test_supervisor_that_died_meanwhile(place: Place) -> None:
+    process, caller, _ = place
+    job_id = await caller.submit()
+    await planned(caller, 1, j1="n1")
+    await caller.until(job_id, "RUNNING")
+    process.kill()
+    await processes.sweep(lambda found: found.get("MALLETRAIN_NODE") == "n1" or "MALLETRAIN_INCARNATION" in found)
+    process.start()
+    await serving(caller)
+    job = await caller.until(job_id, "WAITING")
+    assert job.restarts == 1
+
+
+async def test_strays_of_jobs_without_a_supervisor_are_ended(place: Place) -> None:
+    process, caller, _ = place
+    job_id = await caller.submit()
+    process.kill()
+    folder = str(process.state_dir / "jobs" / job_id)
+    stray = subprocess.Popen(["sleep", "60"], env={"MALLETRAIN_JOB_DIR": folder, "PATH": "/bin:/usr/bin"})
+    process.start()
+    await wait_until_async(lambda: stray.poll() is not None)

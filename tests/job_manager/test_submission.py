@@ -1,0 +1,95 @@
+"""What is wrong with a job is said by the name of its field."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malletrain.job_manager.commands import script_index
+from malletrain.job_manager.submission import check_specs, digest
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import resources_pb2
+from tests.job_manager.peers import make_spec
+
+PATH = os.defpath
+
+
+def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
+    return [resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in pairs]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": " "}, "name: expected 1 to 128 characters"),
+        ({"name": "x" * 129}, "name: expected 1 to 128 characters"),
+        ({"command": []}, "command: expected a program and its arguments"),
+        ({"command": ["no-such-program"]}, "command[0]: expected a program that is found on PATH"),
+        ({"command": ["/no/such/program"]}, "command[0]: expected an executable file"),
+        ({"command": ["python3", "-u", "none.py"]}, "command[2]: expected an existing script"),
+        ({"command": ["true", "a\0b"]}, "command[1]: expected text without zero bytes"),
+        ({"working_directory": "here"}, "working_directory: expected an absolute path"),
+        ({"working_directory": "/no/such/folder"}, "working_directory: expected an existing directory"),
+        ({"environment": {"A-B": "1"}}, "environment['A-B']: expected a name of letters"),
+        ({"environment": {"MALLETRAIN_NODE": "x"}}, "environment['MALLETRAIN_NODE']: expected a name that does not"),
+        ({"min_nodes": 0}, "min_nodes: expected 1 to 1000000, got 0"),
+        ({"min_nodes": -1}, "min_nodes: expected 1 to 1000000, got -1"),
+        ({"min_nodes": 9}, "min_nodes: expected at most max_nodes (4), got 9"),
+        ({"max_nodes": 0}, "max_nodes: expected 1 to 1000000, got 0"),
+        ({"permitted_nodes": [2, 2]}, "permitted_nodes[1]: expected above the entry before (2), got 2"),
+        ({"permitted_nodes": [2, 5]}, "permitted_nodes[1]: expected 1 to 4, the job's bounds, got 5"),
+        ({"slots_per_node": -1}, "slots_per_node: expected 1 to 1024"),
+        ({"scale_up_seconds": -1.0}, "scale_up_seconds: expected a finite number, at least 0, got -1.0"),
+        ({"scale_down_seconds": float("nan")}, "scale_down_seconds: expected a finite number"),
+        ({"weight": -1.0}, "weight: expected a finite number above 0"),
+        ({"target_samples": -1}, "target_samples: expected at least 0"),
+        ({"max_restarts": -1}, "max_restarts: expected at least 0"),
+        ({"curve": points((1, 1.0), (1, 2.0))}, "curve[1].nodes: expected above the point before (1), got 1"),
+        ({"curve": points((2, 1.0), (1, 2.0))}, "curve[1].nodes: expected above the point before (2), got 1"),
+        ({"curve": points((1, float("inf")))}, "curve[0].rate: expected a finite number"),
+        ({"curve": points((-1, 1.0))}, "curve[0].nodes: expected at least 0"),
+        ({"curve": points((0, 1.0))}, "curve[0].rate: expected 0"),
+    ],
+)
+def test_bad_fields_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_specs([make_spec(), make_spec(**changes)], PATH)
+    assert str(caught.value).startswith(f"specs[1].{message}")
+
+
+def test_no_jobs() -> None:
+    with pytest.raises(InvalidInputError, match="specs: expected at least one job"):
+        check_specs([], PATH)
+
+
+def test_defaults_are_filled_in(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (spec,) = check_specs([make_spec("python3", "train.py", "x", working_directory=str(tmp_path))], PATH)
+    assert (spec.slots_per_node, spec.weight, spec.max_restarts) == (1, 1.0, 3)
+    assert (spec.scale_up_seconds, spec.scale_down_seconds, spec.curve) == (None, None, ())
+    (spec,) = check_specs([make_spec(max_restarts=0, scale_up_seconds=0.0)], PATH)
+    assert (spec.max_restarts, spec.scale_up_seconds) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "index"),
+    [
+        ("python train.py", 1),
+        ("/usr/bin/python3.11 -u -W ignore train.py -m x", 4),
+        ("python -m package.train", None),
+        ("python -c pass", None),
+        ("python", None),
+        ("bash train.sh", None),
+    ],
+)
+def test_script_of_a_command(command: str, index: int | None) -> None:
+    assert script_index(command.split()) == index
+
+
+def test_digests_tell_submissions_apart() -> None:
+    one, two = make_spec(environment={"A": "1", "B": "2"}), make_spec(environment={"B": "2", "A": "1"})
+    assert digest([one]) == digest([two])
+    assert digest([one]) != digest([one, one]) != digest([make_spec()])

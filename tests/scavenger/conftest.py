@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from malletrain.scavenger.fragments import Trace, read_trace
+from tests.support.shared import shared_path
+
+
+@pytest.fixture(scope="session")
+def summit() -> Trace:
+    """A week on Summit, read once."""
+    return read_trace(shared_path("traces/summit-2021-02-week1.csv.gz"))

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Settings
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.fragments import Fragment, Trace, write_trace
+from malletrain.scavenger.holds import HoldsFile
+from malletrain.scavenger.idle_set import IdleSet
+from malletrain.scavenger.release import Releaser
+from malletrain.scavenger.service import ScavengerService, create
+from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.sources.base import Observation, SourceError
+from malletrain.scavenger.stays import StayEstimator
+from malletrain.v1 import scavenger_pb2
+from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving
+from tests.support.waiting import wait_until_async
+
+STATIC = {"source": "static", "nodes": ["n2", "n1", "n3"]}
+
+
+def put_trace(folder: Path, *fragments: tuple[str, float, float], duration_s: float) -> dict[str, object]:
+    """Settings that replay these fragments at 30 seconds per second, without debounce."""
+    found = tuple(sorted((Fragment(*entry) for entry in fragments), key=lambda entry: entry.idle_from_s))
+    earliest_s = min(0.0, found[0].idle_from_s)
+    write_trace(
+        Trace(found, tuple(dict.fromkeys(entry.node for entry in found)), duration_s, earliest_s), folder / "t.csv"
+    )
+    return {"source": "trace", "trace": folder / "t.csv", "speed": 30, "debounce_seconds": 0}
+
+
+async def test_static_nodes_are_there_at_once_and_in_order(tmp_path: Path) -> None:
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.messages)
+        (snapshot,) = watch.messages
+        assert [node.name for node in snapshot.joined] == ["n2", "n1", "n3"]
+        assert snapshot.revision >= 1
+        assert not snapshot.source_ended
+        assert abs(snapshot.joined[0].idle_since.ToNanoseconds() / 1e9 - time.time()) < 60
+        assert await scavenger.nodes() == ["n2", "n1", "n3"]
+
+
+async def test_nodes_are_listed_in_pages(tmp_path: Path) -> None:
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        listed: list[list[str]] = []
+        token = ""
+        while not listed or token:
+            request = scavenger_pb2.ListNodesRequest(page_size=2, page_token=token)
+            response = await scavenger.stub.ListNodes(request, timeout=5)
+            listed.append([node.name for node in response.nodes])
+            token = response.next_page_token
+        assert listed == [["n2", "n1"], ["n3"]]
+
+
+async def test_two_watchers_see_a_trace_and_the_late_one_gets_the_present_first(tmp_path: Path) -> None:
+    section = put_trace(
+        tmp_path, ("a", -600, 30), ("b", 10, 50), ("a", 40, 70), ("c", 20, 300), ("d", 60, 61), duration_s=90
+    )
+    async with running_scavenger(tmp_path, section) as scavenger:
+        early = scavenger.watch()
+        await wait_until_async(lambda: "c" in early.idle)
+        late = scavenger.watch()
+        await wait_until_async(lambda: early.source_ended and late.source_ended)
+        assert early.idle == late.idle == {"c"}
+        changes = [({node.name for node in m.joined}, set(m.left)) for m in early.messages[1:]]
+        joins = [name for joined, _ in changes for name in joined]
+        leaves = [name for _, left in changes for name in left]
+        assert sorted([*(node.name for node in early.messages[0].joined), *joins]) == ["a", "a", "b", "c", "d"]
+        assert sorted(leaves) == ["a", "a", "b", "d"]
+        assert {"c"} <= {node.name for node in late.messages[0].joined}
+        for watch in (early, late):
+            revisions = [message.revision for message in watch.messages]
+            assert revisions == sorted(set(revisions))
+            times = [message.event_time.ToNanoseconds() for message in watch.messages]
+            assert times == sorted(times)
+        tail = late.messages[1:]
+        assert tail == early.messages[len(early.messages) - len(tail) :]
+
+
+async def test_ages_and_stays_are_wall_clock_seconds(tmp_path: Path) -> None:
+    section = put_trace(tmp_path, ("a", -600, 6000), duration_s=9000)
+    history = tuple(Fragment(f"n{i}", i, i + 1200.0 + 6 * i) for i in range(50))
+    write_trace(Trace(history, tuple(entry.node for entry in history), 3000.0), tmp_path / "h.csv")
+    async with running_scavenger(tmp_path, section | {"history_path": tmp_path / "h.csv"}) as scavenger:
+        response = await scavenger.stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=5)
+        (node,) = response.nodes
+        origin = HoldsFile(tmp_path / "scavenger-origin.json").read()["origin_unix_seconds"]
+        assert node.idle_since.ToNanoseconds() / 1e9 == pytest.approx(origin - 20, abs=1e-6)
+        # Fragments of 1200 s to 1500 s are 40 s to 50 s here, and this one is about 20 s old.
+        assert 0 < node.expected_stay_seconds <= 30
+
+
+async def test_debounce_keeps_short_fragments_out(tmp_path: Path) -> None:
+    section = put_trace(tmp_path, ("a", 6, 12), ("b", 0, 500), ("a", 60, 500), duration_s=90)
+    async with running_scavenger(tmp_path, section | {"debounce_seconds": 0.4}) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == {"a", "b"})
+        origin = HoldsFile(tmp_path / "scavenger-origin.json").read()["origin_unix_seconds"]
+        joined = {
+            node.name: message.event_time.ToNanoseconds() / 1e9 - origin
+            for message in watch.messages
+            for node in message.joined
+        }
+        assert joined["b"] >= 0.4 - 1e-6
+        assert joined["a"] >= 1.4 - 1e-6
+        assert not any(message.left for message in watch.messages)
+
+
+async def test_a_reclaimed_node_has_left_before_jobmanager_confirms(tmp_path: Path) -> None:
+    async with releasing() as (releases, address), running_scavenger(tmp_path, STATIC, address) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.messages)
+        call = asyncio.create_task(scavenger.reclaim(["n3", "n1", "x9", "n1"]))
+        await wait_until_async(lambda: releases.asked)
+        await wait_until_async(lambda: watch.idle == {"n2"})
+        assert not call.done()
+        assert list(watch.messages[-1].left) == ["n1", "n3"]
+        releases.may_answer.set()
+        response = await call
+        assert list(response.released) == ["n3", "n1"]
+        assert list(response.unknown) == ["x9"]
+        assert releases.asked == [["n3", "n1"]]
+        # Asked again, the confirmation comes again; a node that was never ours bothers nobody.
+        assert list((await scavenger.reclaim(["n1"])).released) == ["n1"]
+        assert list((await scavenger.reclaim(["x9"])).unknown) == ["x9"]
+        assert releases.asked[1:] == [["n1"]]
+
+
+async def test_a_reclaimed_node_comes_back_after_its_hold(tmp_path: Path) -> None:
+    async with releasing() as (releases, address), running_scavenger(tmp_path, STATIC, address) as scavenger:
+        releases.may_answer.set()
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.messages)
+        await scavenger.reclaim(["n1"], hold_seconds=0.3)
+        await wait_until_async(lambda: len(watch.messages) == 3)
+        left, back = watch.messages[1:]
+        assert list(left.left) == ["n1"]
+        assert [node.name for node in back.joined] == ["n1"]
+        assert back.event_time.ToNanoseconds() - left.event_time.ToNanoseconds() >= 0.3e9
+        assert await scavenger.nodes() == ["n2", "n1", "n3"]
+
+
+async def test_only_what_is_confirmed_is_released(tmp_path: Path) -> None:
+    section = STATIC | {"release_deadline_seconds": 0.2}
+    async with releasing() as (releases, address), running_scavenger(tmp_path, section, address) as scavenger:
+        await scavenger.nodes()
+        late = await scavenger.reclaim(["n2"])
+        assert list(late.released) == []
+        assert list(late.unknown) == []
+        releases.keeps = {"n3"}
+        releases.may_answer.set()
+        assert list((await scavenger.reclaim(["n1", "n3"])).released) == ["n1"]
+
+
+async def test_jobmanager_gets_less_than_the_caller_has_left() -> None:
+    async with releasing() as (_, address):
+        releaser = Releaser(open_channel(address), deadline_seconds=60)
+        async with asyncio.timeout(20):
+            assert await releaser.release(["n1"], remaining=0.5) == []
+        await releaser.close()
+
+
+async def test_without_jobmanager_the_node_leaves_all_the_same_and_stays_out_over_a_restart(tmp_path: Path) -> None:
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.messages)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await scavenger.reclaim(["n1"])
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "the nodes have left, but JobManager" in (caught.value.details() or "")
+        await wait_until_async(lambda: watch.idle == {"n2", "n3"})
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        assert await scavenger.nodes() == ["n2", "n3"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (scavenger_pb2.ReclaimNodesRequest(), "nodes"),
+        (scavenger_pb2.ReclaimNodesRequest(nodes=["n1", ""]), "nodes[1]"),
+        (scavenger_pb2.ReclaimNodesRequest(nodes=["n1"], hold_seconds=-1), "hold_seconds"),
+        (scavenger_pb2.ReclaimNodesRequest(nodes=["n1"], hold_seconds=math.nan), "hold_seconds"),
+        (scavenger_pb2.ReclaimNodesRequest(nodes=["n1"], hold_seconds=math.inf), "hold_seconds"),
+        (scavenger_pb2.ListNodesRequest(page_size=-1), "page_size"),
+        (scavenger_pb2.ListNodesRequest(page_token="n9"), "page_token"),
+    ],
+)
+async def test_bad_requests_name_the_field_and_change_nothing(
+    tmp_path: Path, request_: scavenger_pb2.ReclaimNodesRequest | scavenger_pb2.ListNodesRequest, field: str
+) -> None:
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        await scavenger.nodes()
+        reclaims = isinstance(request_, scavenger_pb2.ReclaimNodesRequest)
+        method: Any = scavenger.stub.ReclaimNodes if reclaims else scavenger.stub.ListNodes
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(request_, timeout=5)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert (caught.value.details() or "").startswith(f"{field}: expected ")
+        assert len(await scavenger.nodes()) == 3
+
+
+class Moody:
+    """A source that can't be read at first, then tells of a node, then fails again."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.may_speak = asyncio.Event()
+
+    def order(self) -> Sequence[str]:
+        return ()
+
+    def past_lengths(self) -> Sequence[float]:
+        return ()
+
+    def close(self) -> None:
+        return
+
+    async def observations(self) -> AsyncIterator[Observation]:
+        self.failures += 1
+        if self.failures == 1:
+            raise SourceError("the scheduler does not answer")
+        await self.may_speak.wait()
+        now = SystemClock().time()
+        yield Observation(now, {"n1": now})
+        raise FileNotFoundError("squeue")
+
+
+async def test_a_source_that_fails_harms_nobody_and_unknown_is_not_none(tmp_path: Path) -> None:
+    source = Moody()
+    service = ScavengerService(
+        source,
+        IdleSet(0),
+        StayEstimator(horizon_seconds=60),
+        Releaser(open_channel(NOBODY), 1),
+        HoldsFile(tmp_path / "holds.json"),
+        ScavengerSettings(),
+        SystemClock(),
+    )
+    async with serving(service) as scavenger:
+        watch = scavenger.watch()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await scavenger.nodes()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert watch.messages == []
+        source.may_speak.set()
+        await wait_until_async(lambda: watch.messages)
+        assert watch.idle == {"n1"}
+        await wait_until_async(lambda: source.failures >= 3)
+        assert await scavenger.nodes() == ["n1"]
+
+
+async def test_streams_end_with_the_service(tmp_path: Path) -> None:
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.messages)
+        await scavenger.service.close()
+        await wait_until_async(lambda: watch.ended)
+
+
+async def test_a_replay_goes_on_after_a_kill(tmp_path: Path) -> None:
+    section = put_trace(tmp_path, ("a", 0, 30), ("b", 31, 3000), duration_s=4000)
+    settings = Settings(state_dir=tmp_path)
+    model = ScavengerSettings.model_validate(section)
+    # A service that never came to its close, as one that was killed.
+    create(settings, model, SystemClock())
+    async with running_scavenger(tmp_path, section) as first:
+        watch = first.watch()
+        await wait_until_async(lambda: "b" in watch.idle)
+        killed = create(settings, model, SystemClock())
+        async with serving(killed) as second:
+            snapshot = second.watch()
+            await wait_until_async(lambda: snapshot.messages)
+            assert snapshot.idle == {"b"}
+            (joined,) = (m.joined[0] for m in watch.messages if any(node.name == "b" for node in m.joined))
+            assert snapshot.messages[0].joined[0].idle_since == joined.idle_since
+
+
+async def test_a_bad_trace_is_told_at_the_start(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("node,idle_from_s,idle_until_s\na,0,100\na,50,200\n")
+    section = ScavengerSettings(source="trace", trace=trace)
+    with pytest.raises(InvalidInputError, match=r"t\.csv:3: expected no overlap"):
+        create(Settings(state_dir=tmp_path), section, SystemClock())
