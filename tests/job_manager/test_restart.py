@@ -26,11 +26,11 @@ Place = tuple[Process, Caller, Scavenger]
 async def manager_process(state_dir: Path, python: Path, **section: object) -> AsyncIterator[Place]:
     async with neighbours("n1 n2 n3 n4") as (scavenger, _, addresses):
         process = Process(state_dir, python, addresses, section)
-        process.start()
         async with open_channel(process.address) as channel:
             caller = Caller(job_manager_pb2_grpc.JobManagerServiceStub(channel))
-            await serving(caller)
             try:
+                process.start()
+                await serving(caller)
                 yield process, caller, scavenger
             finally:
                 process.end()

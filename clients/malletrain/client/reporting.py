@@ -97,7 +97,8 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
                 position = _within("position", position, 0, MOST_POSITION)
             workers = world if workers is None else _within("workers", workers, 1, MOST_WORKERS)
             number = sequence + 1
-            check = number + now + samples + position + workers
+            # The large number last: the sums before it stay within one machine word.
+            check = number + samples + position + workers + now
             pack_into(buffer, base + ((number & mask) << shift), number, now, samples, position, workers, check)
             # Before it is published, so that an interrupt in between can't give a number away twice.
             sequence = number

@@ -12,13 +12,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import grpc
 
 from malletrain.client.commands import Command, CommandType, put_command
 from malletrain.client.link import Ended, Event, Link, Received, open_channel
+from malletrain.client.messages import Identity, message_of
 from malletrain.client.outbox import Outbox
 from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Record, Ring, RingReader, open_ring
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
@@ -34,15 +34,6 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _BATCH_RECORDS = 2048
 _WINDOW_RECORDS = 8 * _BATCH_RECORDS
 _KNOWN_COMMANDS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who reports: job, reporting process, worker processes per node."""
-
-    job_id: str
-    reporter_id: str
-    slots_per_node: int
 
 
 class Sidecar:
@@ -182,30 +173,6 @@ class Sidecar:
         """For a sidecar that may have to take over."""
         self._ring.words[DROPPED] = self._outbox.dropped
         self._ring.words[FLOOR] = self._outbox.floor
-
-
-def message_of(identity: Identity, records: Sequence[Record], dropped: int) -> monitor_pb2.ReportRequest:
-    """Records in columns.
-
-    Args:
-        identity: Who reports.
-        records: Without a gap in their sequences; none: a sign of life.
-        dropped: Records lost so far.
-    """
-    request = monitor_pb2.ReportRequest(
-        job_id=identity.job_id,
-        reporter_id=identity.reporter_id,
-        slots_per_node=identity.slots_per_node,
-        dropped_records=dropped,
-    )
-    if records:
-        batch = request.batch
-        batch.first_sequence = records[0].sequence
-        batch.unix_seconds.extend(record.unix_ns / 1e9 for record in records)
-        batch.samples.extend(record.samples for record in records)
-        batch.positions.extend(record.position for record in records)
-        batch.workers.extend(record.workers for record in records)
-    return request
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -52,11 +52,11 @@ def read_node_map(model: NodeModel, problem: AllocationProblem, solution: Floats
 
 
 def _scale(problem: AllocationProblem) -> float:
-    """Largest value of any job, so that the objective's coefficients are at most 1."""
+    """Largest value that any job can reach here, so that the objective's coefficients are about 1 at most."""
     tops = [
         metric_scale(job, problem.objective_metric)
         * problem.forward_seconds
-        * float(max(point.rate for point in job.curve))
+        * float(rates(job, permitted_sizes(job, len(problem.nodes))).max())
         for job in problem.jobs
     ]
     return max(tops, default=1.0) or 1.0
@@ -75,7 +75,7 @@ class _JobRows:
         self.pool = len(problem.nodes)
         self.size = [(variable, 1.0) for variable in row]  # N_j
         self.current = len(job.current_nodes)
-        self.top = max(point.rate for point in job.curve) or 1.0
+        self.top = float(rates(job, permitted_sizes(job, self.pool)).max()) or 1.0
         # Rates are kept relative to the job's top rate: coefficients stay near 1.
         self.unit = metric_scale(job, problem.objective_metric) * self.top / scale
 

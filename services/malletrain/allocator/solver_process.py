@@ -2,6 +2,9 @@
 
 A solver may hang or overrun its own limit inside presolve. Requests and answers are pickled over the child's standard
 streams; the child sends every better solution on the way, so that the best one so far outlives it.
+
+The child ends with the thread that started it (that is how Linux signals a parent's death), at the latest with its
+process. A later solve starts another.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from malletrain.allocator.integer_model import Floats, IntegerModel, SolverError
 
 _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 30.0
+_OWN_SHARE = 0.9
+"""HiGHS's own limit as a share of ours: as a rule it keeps to it, and then the child need not be killed."""
 _HEADER = struct.Struct("<Q")
 
 
@@ -55,12 +60,20 @@ class SolverProcess:
         """Solve a model within `seconds` of wall-clock time, whatever the solver does."""
         try:
             child = self._ready_child()
-            assert child.stdin is not None
-            _send(child.stdin, (model, seconds))
-            return self._receive(child, time.monotonic() + seconds)
         except (OSError, EOFError) as error:
             self._kill()
-            return Answer(None, False, f"the solver's process died ({error!r})")
+            return Answer(None, False, f"the solver's process did not start ({error!r})")
+        assert child.stdin is not None
+        deadline = time.monotonic() + seconds
+        try:
+            _send(child.stdin, (model, seconds * _OWN_SHARE), deadline)
+        except TimeoutError:
+            self._kill()
+            return Answer(None, False, "the time limit passed")
+        except OSError:
+            self._kill()
+            return Answer(None, False, "the solver's process died")
+        return self._receive(child, deadline)
 
     def _receive(self, child: subprocess.Popen[bytes], deadline: float) -> Answer:
         assert child.stdout is not None
@@ -90,7 +103,10 @@ class SolverProcess:
         command = [sys.executable, "-m", "malletrain.allocator.solver_process", str(os.getpid())]
         # Unbuffered: a message read ahead would hide from select.
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        assert self._child.stdin is not None
         assert self._child.stdout is not None
+        # A stopped child does not read: a write must not wait for it beyond the deadline.
+        os.set_blocking(self._child.stdin.fileno(), False)
         _receive(self._child.stdout, time.monotonic() + _START_SECONDS)
         return self._child
 
@@ -112,12 +128,13 @@ class SolverProcess:
         self._kill()
 
 
-def _send(stream: IO[bytes], message: object) -> None:
+def _send(stream: IO[bytes], message: object, deadline: float | None = None) -> None:
+    """Write a message to an unbuffered stream; TimeoutError once `deadline` (monotonic seconds) has passed."""
     content = pickle.dumps(message)
     rest = memoryview(_HEADER.pack(len(content)) + content)
     while rest:
-        rest = rest[stream.write(rest) :]
-    stream.flush()
+        _wait(stream, select.POLLOUT, deadline)
+        rest = rest[stream.write(rest) or 0 :]
 
 
 def _receive(stream: IO[bytes], deadline: float | None = None) -> Any:
@@ -129,14 +146,19 @@ def _receive(stream: IO[bytes], deadline: float | None = None) -> Any:
 def _read(stream: IO[bytes], length: int, deadline: float | None) -> bytes:
     parts = bytearray()
     while len(parts) < length:
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([stream], [], [], wait)[0]:
-            raise TimeoutError
+        _wait(stream, select.POLLIN, deadline)
         part = stream.read(length - len(parts))
         if not part:
             raise EOFError("end of stream")
         parts += part
     return bytes(parts)
+
+
+def _wait(stream: IO[bytes], event: int, deadline: float | None) -> None:
+    poller = select.poll()
+    poller.register(stream, event)
+    if not poller.poll(None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())):
+        raise TimeoutError
 
 
 def _serve(parent: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from malletrain.allocator.counts_model import counts_model, read_counts
 from malletrain.allocator.dynamic_program import best_counts
@@ -11,13 +12,13 @@ from malletrain.allocator.integer_model import Floats, IntegerModel
 from malletrain.allocator.node_model import node_model, read_node_counts
 from malletrain.allocator.placement import place
 from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
-from malletrain.allocator.solver_process import SolverProcess
+from malletrain.allocator.solver_process import Answer, SolverProcess
 from malletrain.allocator.validation import validate
 from malletrain.allocator.worth import Worth, job_worth, objective_of
 
 DEFAULT_SECONDS = 5.0
-_LARGEST_DP = 20_000_000_000
-"""Most elementary steps (jobs x nodes x sizes) of a dynamic programme that serves as a fallback: some 20 s."""
+_LARGEST_DP = 2_000_000_000
+"""Most steps (sizes of all jobs x nodes) of a dynamic programme that serves as a fallback: some 3 s."""
 
 ReadSolution = Callable[[Floats], list[int]]
 
@@ -32,7 +33,7 @@ def solve(
 
     `auto` takes the dynamic programme: here only the pool constrains, and it is exact. When HiGHS does not prove an
     optimum in time, the answer is that of the dynamic programme; if that is too large, HiGHS's best solution so far; if
-    there is none, the present map.
+    there is none, the present map, where jobs of a size that is not permitted wait.
 
     Args:
         problem: The problem.
@@ -47,36 +48,60 @@ def solve(
     validate(problem)
     worths = [job_worth(job, problem) for job in problem.jobs]
     if formulation in (Formulation.AUTO, Formulation.DP):
-        counts = best_counts(worths, len(problem.nodes))
-        return _allocation(problem, worths, counts, ("OPTIMAL", "dp", ""), started)
-    return _solve_integer(problem, worths, formulation, seconds, process, started)
+        counts, outcome = best_counts(worths, len(problem.nodes)), _Outcome("OPTIMAL", "dp")
+    else:
+        model, read = _model(problem, worths, formulation)
+        answer = _answer(model, seconds, process)
+        found = _checked(worths, len(problem.nodes), read, answer.solution)
+        counts, outcome = _judge(problem, worths, f"highs-{formulation.value}", answer, found)
+    assignments = place(problem, counts)
+    objective = objective_of(worths, counts)
+    elapsed = time.perf_counter() - started
+    return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
 
 
-def _solve_integer(
-    problem: AllocationProblem,
-    worths: Sequence[Worth],
-    formulation: Formulation,
-    seconds: float,
-    process: SolverProcess | None,
-    started: float,
-) -> Allocation:
-    model, read = _model(problem, worths, formulation)
+@dataclass(frozen=True)
+class _Outcome:
+    status: str
+    solver: str
+    reason: str = ""
+
+
+def _answer(model: IntegerModel, seconds: float, process: SolverProcess | None) -> Answer:
     own = process or SolverProcess()
     try:
-        answer = own.solve(model, seconds)
+        return own.solve(model, seconds)
     finally:
         if process is None:
             own.close()
-    name = f"highs-{formulation.value}"
-    if answer.solution is not None and answer.proven:
-        return _allocation(problem, worths, read(answer.solution), ("OPTIMAL", name, ""), started)
-    reason = f"{name}: {answer.problem}"
-    if _steps(worths, len(problem.nodes)) <= _LARGEST_DP:
-        counts = best_counts(worths, len(problem.nodes))
-        return _allocation(problem, worths, counts, ("OPTIMAL", "dp", reason), started)
-    if answer.solution is not None:
-        return _allocation(problem, worths, read(answer.solution), ("FEASIBLE", name, reason), started)
-    return _allocation(problem, worths, present_counts(worths), ("UNCHANGED", "present", reason), started)
+
+
+def _checked(worths: Sequence[Worth], pool: int, read: ReadSolution, solution: Floats | None) -> list[int] | None:
+    """The counts of a solution; None where there is none, or HiGHS took more liberty than its tolerance."""
+    if solution is None:
+        return None
+    counts = read(solution)
+    permitted = all(count in worth.sizes for worth, count in zip(worths, counts, strict=True))
+    return counts if permitted and sum(counts) <= pool else None
+
+
+def _judge(
+    problem: AllocationProblem,
+    worths: Sequence[Worth],
+    solver: str,
+    answer: Answer,
+    found: list[int] | None,
+) -> tuple[list[int], _Outcome]:
+    """HiGHS's answer where it is proven, else the fallbacks in their order."""
+    if found is not None and answer.proven:
+        return found, _Outcome("OPTIMAL", solver)
+    reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
+    pool = len(problem.nodes)
+    if sum(len(worth.sizes) for worth in worths) * (pool + 1) <= _LARGEST_DP:
+        return best_counts(worths, pool), _Outcome("OPTIMAL", "dp", reason)
+    if found is not None:
+        return found, _Outcome("FEASIBLE", solver, reason)
+    return present_counts(worths), _Outcome("UNCHANGED", "present", reason)
 
 
 def _model(
@@ -88,23 +113,6 @@ def _model(
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 
 
-def _steps(worths: Sequence[Worth], pool: int) -> int:
-    return sum(len(worth.sizes) for worth in worths) * (pool + 1)
-
-
 def present_counts(worths: Sequence[Worth]) -> list[int]:
     """The present sizes; a job whose size is no longer permitted goes to 0."""
     return [worth.current if worth.current in worth.sizes else 0 for worth in worths]
-
-
-def _allocation(
-    problem: AllocationProblem,
-    worths: Sequence[Worth],
-    counts: Sequence[int],
-    outcome: tuple[str, str, str],
-    started: float,
-) -> Allocation:
-    status, solver, reason = outcome
-    assignments = place(problem, counts)
-    objective = objective_of(worths, counts)
-    return Allocation(objective, status, solver, time.perf_counter() - started, assignments, reason)

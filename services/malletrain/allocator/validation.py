@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from malletrain.allocator.problem import AllocationProblem, JobDemand, ObjectiveMetric, ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 
+_LARGEST_VALUE = 1e100
+"""Far above anything measured, and sums of such values are still numbers."""
+
 
 def validate(problem: AllocationProblem) -> None:
     """Check a problem.
@@ -23,6 +26,7 @@ def validate(problem: AllocationProblem) -> None:
     _unique_ids(problem.jobs)
     for index, job in enumerate(problem.jobs):
         _check_job(f"jobs[{index}]", job, problem.objective_metric)
+        _check_magnitude(f"jobs[{index}]", job, problem)
     _check_holders(problem)
 
 
@@ -76,6 +80,19 @@ def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMet
     first = next(point for point in curve if point.nodes > 0)
     if metric is ObjectiveMetric.SCALING_EFFICIENCY and first.rate == 0:
         raise InvalidInputError(f"{field}[{curve.index(first)}].rate", "above 0 for scaling efficiency", first.rate)
+
+
+def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> None:
+    """What a job is worth must be a number: products of finite ones need not be."""
+    longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds)
+    unit = 1.0
+    if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
+        first = next(point for point in job.curve if point.nodes > 0)
+        unit = first.rate / first.nodes or math.nan
+    for index, point in enumerate(job.curve):
+        if not job.weight / unit * point.rate * longest <= _LARGEST_VALUE:
+            expected = f"a rate that is worth at most {_LARGEST_VALUE:g} with the weight, over {longest:g} seconds"
+            raise InvalidInputError(f"{field}.curve[{index}].rate", expected, point.rate)
 
 
 def _check_permitted(field: str, job: JobDemand) -> None:

@@ -18,12 +18,18 @@ class Worth:
     Attributes:
         sizes: Permitted sizes in nodes, ascending; 0 first.
         values: Value of each: weight x (T_fwd x O(n) - cost of going there), in metric x seconds.
+        costs: Weight x cost of going there, in metric x seconds; the part that `values` is reduced by.
         current: C_j, the present size in nodes; not one of `sizes` after some preemptions.
     """
 
     sizes: NDArray[np.int64]
     values: NDArray[np.float64]
+    costs: NDArray[np.float64]
     current: int
+
+    def index(self, size: int) -> int:
+        """Where a permitted size in nodes stands in `sizes`."""
+        return int(np.searchsorted(self.sizes, size))
 
     def useful(self) -> NDArray[np.int64]:
         """Indices of sizes worth more than every smaller one: the best total needs no other."""
@@ -70,13 +76,11 @@ def job_worth(job: JobDemand, problem: AllocationProblem) -> Worth:
     stalls = np.where(sizes > current, job.scale_up_seconds, np.where(sizes < current, job.scale_down_seconds, 0.0))
     speed = rates(job, sizes)
     charged = rates(job, [current]) if problem.cost_model is CostModel.PAPER else speed
-    values = metric_scale(job, problem.objective_metric) * (problem.forward_seconds * speed - stalls * charged)
-    return Worth(sizes, values, current)
+    scale = metric_scale(job, problem.objective_metric)
+    costs = scale * stalls * charged
+    return Worth(sizes, scale * problem.forward_seconds * speed - costs, costs, current)
 
 
 def objective_of(worths: Sequence[Worth], counts: Sequence[int]) -> float:
     """Value of a choice of counts, in metric x seconds."""
-    total = 0.0
-    for worth, count in zip(worths, counts, strict=True):
-        total += float(worth.values[int(np.searchsorted(worth.sizes, count))])
-    return total
+    return sum(float(worth.values[worth.index(count)]) for worth, count in zip(worths, counts, strict=True))

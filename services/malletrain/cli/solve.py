@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -46,26 +47,33 @@ def read_problem(path: Path) -> allocator_pb2.AllocationProblem:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(str(path), f"a readable file ({error})") from None
     try:
+        if not isinstance(json.loads(text), dict):
+            raise InvalidInputError(str(path), "an AllocationProblem as a JSON object")
         return json_format.Parse(text, allocator_pb2.AllocationProblem())
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(str(path), f"JSON ({error})") from None
     except json_format.ParseError as error:
-        raise InvalidInputError(str(path), f"an AllocationProblem ({error})") from None
+        raise InvalidInputError(str(path), f"an AllocationProblem ({' '.join(str(error).split())})") from None
+    except RecursionError:
+        raise InvalidInputError(str(path), "JSON that is not nested without end") from None
 
 
 def _print(problem: AllocationProblem, allocation: Allocation) -> None:
     rows = []
     for job, entry in zip(problem.jobs, allocation.assignments, strict=True):
+        size = len(entry.nodes)
         worth = job_worth(job, problem)
-        value = worth.values[list(worth.sizes).index(len(entry.nodes))]
         rows.append(
             (
                 job.id,
-                f"{len(job.current_nodes)} → {len(entry.nodes)}",
-                f"{rates(job, [len(entry.nodes)])[0]:,.1f}",
-                f"{value:,.1f}",
+                f"{len(job.current_nodes)} → {size}",
+                f"{rates(job, [size])[0]:,.1f}",
+                f"{worth.costs[worth.index(size)]:,.1f}",
+                f"{worth.values[worth.index(size)]:,.1f}",
                 " ".join(entry.nodes) or "-",
             )
         )
-    print_table(("job", "nodes", "samples/s", "value", "which"), rows)
+    print_table(("job", "nodes", "samples/s", "rescale cost", "value", "which"), rows)
     used = sum(len(entry.nodes) for entry in allocation.assignments)
     typer.echo(
         f"{allocation.status} by {allocation.solver} in {1000 * allocation.solve_seconds:.2f} ms: "

@@ -155,6 +155,11 @@ class Job:
         return 0 < self.spec.target_samples <= self.samples
 
 
+def nodes_in_words(count: int) -> str:
+    """A number of nodes for people."""
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
 def job_id(number: int) -> str:
     """Identifier of the job with a number."""
     return f"j{number:06d}"

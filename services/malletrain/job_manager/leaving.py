@@ -58,12 +58,12 @@ def _shrink_or_stop(turn: Turn, job: Job, reason: str, left_over: tuple[str, ...
     kept = _part_of(turn, job, still_wanted) or _part_of(turn, job, left_over)
     if not kept:
         why = f"{reason}; {len(left_over)} remain, its smallest scale is {job.spec.smallest}"
-        turn.put(stop(turn, job, StopIntent.WAIT, why, wanted), commanded=left_over)
+        stop(turn, job, StopIntent.WAIT, why, wanted, left_over)
         return
     if job.state is not JobState.STARTING and not set(kept).intersection(job.trained):
         # Only newcomers remain, and they have no state yet: elastic training can't go on from them.
         why = f"{reason}; no node that has trained remains, starts again from the last checkpoint"
-        turn.put(stop(turn, job, StopIntent.WAIT, why, wanted or kept), commanded=left_over)
+        stop(turn, job, StopIntent.WAIT, why, wanted or kept, left_over)
         return
     state = JobState.STARTING if job.state is JobState.STARTING else JobState.RESCALING
     turn.move(

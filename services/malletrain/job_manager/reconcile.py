@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from malletrain.job_manager.admission import admit
-from malletrain.job_manager.jobs import Job, StopIntent
+from malletrain.job_manager.jobs import Job, StopIntent, nodes_in_words
 from malletrain.job_manager.states import JobState
 from malletrain.job_manager.stopping import finish, stop
 from malletrain.job_manager.world import Notice, Turn
@@ -80,7 +80,7 @@ def _start(turn: Turn, job: Job) -> None:
     turn.move(
         job,
         JobState.STARTING,
-        f"plan {job.plan_generation}: starts on {len(job.wanted)} nodes",
+        f"plan {job.plan_generation}: starts on {nodes_in_words(len(job.wanted))}",
         commanded=job.wanted,
         held=job.wanted,
         incarnation=job.incarnation + 1,
@@ -99,7 +99,7 @@ def _command(turn: Turn, job: Job, nodes: tuple[str, ...]) -> None:
     turn.move(
         job,
         JobState.RESCALING,
-        f"plan {job.plan_generation}: from {len(job.commanded)} to {len(nodes)} nodes",
+        f"plan {job.plan_generation}: from {len(job.commanded)} to {nodes_in_words(len(nodes))}",
         commanded=nodes,
         held=job.held + tuple(node for node in nodes if node not in job.held),
         sequence=job.sequence + 1,

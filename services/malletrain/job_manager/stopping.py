@@ -7,7 +7,14 @@ from malletrain.job_manager.states import JobState
 from malletrain.job_manager.world import Turn
 
 
-def stop(turn: Turn, job: Job, intent: StopIntent, reason: str, wanted: tuple[str, ...] = ()) -> Job:
+def stop(
+    turn: Turn,
+    job: Job,
+    intent: StopIntent,
+    reason: str,
+    wanted: tuple[str, ...] = (),
+    commanded: tuple[str, ...] | None = None,
+) -> Job:
     """End the processes of a supervised job; a weightier intent replaces one that is under way.
 
     The job keeps its commanded nodes until its processes are confirmed to be gone: nobody else may use them.
@@ -18,6 +25,7 @@ def stop(turn: Turn, job: Job, intent: StopIntent, reason: str, wanted: tuple[st
         intent: What becomes of it then.
         reason: Why.
         wanted: Nodes to start again on afterwards.
+        commanded: Nodes that its processes still have; None: all that it had.
     """
     if not intent.outranks(job.stop):
         return job
@@ -27,6 +35,7 @@ def stop(turn: Turn, job: Job, intent: StopIntent, reason: str, wanted: tuple[st
         reason,
         stop=intent,
         wanted=wanted,
+        commanded=job.commanded if commanded is None else commanded,
         confirmed=(),
         stalled_since=None,
         changed_at=turn.now,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from malletrain.job_manager.jobs import Job, Release, StopIntent
+from malletrain.job_manager.jobs import Job, Release, StopIntent, nodes_in_words
 from malletrain.job_manager.states import JobState
 from malletrain.job_manager.stimuli import NodesReleased, Outcome, SupervisorEnded, SupervisorSeen
 from malletrain.job_manager.stopping import finish
@@ -54,7 +54,7 @@ def _settle(turn: Turn, job: Job) -> Job:
     return turn.move(
         job,
         JobState.RUNNING,
-        f"trains on {len(job.commanded)} nodes",
+        f"trains on {nodes_in_words(len(job.commanded))}",
         preempted=False,
         trained=job.commanded,
         start_time=turn.now if job.start_time is None else job.start_time,

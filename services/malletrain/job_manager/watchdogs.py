@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.job_manager.jobs import Job, StopIntent
+from malletrain.job_manager.jobs import Job, StopIntent, nodes_in_words
 from malletrain.job_manager.states import JobState
 from malletrain.job_manager.stopping import stop
 from malletrain.job_manager.world import Turn
@@ -38,7 +38,9 @@ def _check_limits(turn: Turn, job: Job) -> None:
     if job.done_since is not None and now - job.done_since >= policy.finish_seconds:
         stop(turn, job, StopIntent.COMPLETE, f"done, but did not end within {policy.finish_seconds:g} s")
     elif job.state is not JobState.RUNNING and now - job.changed_at >= policy.rescale_deadline_seconds:
-        limit = f"scale of {len(job.commanded)} nodes not confirmed within {policy.rescale_deadline_seconds:g} s"
+        limit = (
+            f"scale of {nodes_in_words(len(job.commanded))} not confirmed within {policy.rescale_deadline_seconds:g} s"
+        )
         stop(turn, job, StopIntent.RESTART, limit, job.wanted)
     elif job.state is JobState.RUNNING:
         _check_running(turn, job)

@@ -16,7 +16,7 @@ _Mixture = tuple[tuple[float, float, float], ...]
 """Log-normal parts: share, median in seconds, standard deviation of the logarithm."""
 
 # Maximum-likelihood fits to the idle fragments of one week on Summit (February 2021, the log that BFTrainer's authors
-# published). Fragments: 57 % under 600 s, which hold 12 % of the idle time; BFTrainer's figure 1 says 58 % and 10 %.
+# published). Drawn fragments: 57 % under 600 s, with 12 % of the idle time; BFTrainer's section 2.1 has 58 % and 10 %.
 _FRAGMENT_PARTS: _Mixture = ((0.27, 111.0, 0.30), (0.73, 779.0, 1.10))
 _GAP_PARTS: _Mixture = ((0.55, 429.0, 1.41), (0.45, 15039.0, 0.97))
 

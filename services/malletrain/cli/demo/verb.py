@@ -29,7 +29,7 @@ from malletrain.cli.peers import Peers
 from malletrain.cli.settings import load
 
 _DEFAULT_SPEED = 4.5
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 30.0
 _SUMMIT = Path("../shared/traces/summit-2021-02-week1.csv.gz")
 
 

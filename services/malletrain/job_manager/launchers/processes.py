@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,18 @@ class ProcessId:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+async def unless_gone(process: ProcessId, call: Coroutine[None, None, bool]) -> bool:
+    """Result of a call, or False as soon as the process that should answer has ended."""
+    calling, ending = asyncio.ensure_future(call), asyncio.ensure_future(process.wait())
+    try:
+        await asyncio.wait({calling, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return calling.done() and calling.result()
+    finally:
+        calling.cancel()
+        ending.cancel()
+        await asyncio.gather(calling, ending, return_exceptions=True)
 
 
 def start_time_of(pid: int) -> int | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import structlog
 
 from malletrain.job_manager.launchers import environment as env
-from malletrain.job_manager.launchers import processes
+from malletrain.job_manager.launchers import ownership, processes
 from malletrain.job_manager.launchers.base import LaunchError, LaunchOrder
 from malletrain.job_manager.launchers.folders import JobFolder, socket_path
 from malletrain.job_manager.launchers.processes import ProcessId
@@ -71,7 +70,7 @@ class SupervisedLauncher:
             if booting is not None:
                 await self._until_serving(folder, booting)
                 return
-        await processes.sweep(self._of_job(job_id))
+        await processes.sweep(ownership.of_job(self._jobs, job_id))
         # Nothing is awaited from here to the start: the order can't grow stale.
         wanted = order()
         if wanted is None:
@@ -145,7 +144,7 @@ class SupervisedLauncher:
         folder = self.folder(job_id)
         child = self._children.pop((job_id, incarnation), None)
         status = None if child is None else await self._reap(child)
-        strays = await processes.sweep(self._of_job(job_id))
+        strays = await processes.sweep(ownership.of_job(self._jobs, job_id))
         if strays:
             self._log.info("swept", job=job_id, processes=strays)
         await self._remotes.drop(job_id)
@@ -173,13 +172,13 @@ class SupervisedLauncher:
         remote = self._remote(job_id, incarnation)
         if process is not None and remote is not None:
             call = remote.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS)
-            if await _unless_gone(process, call):
+            if await processes.unless_gone(process, call):
                 return
         if process is not None and process.alive():
             self._log.warning("supervisor can't release, killed", job=job_id, nodes=nodes, pid=process.pid)
             process.kill()
             await process.wait()
-        taken, mine, own = frozenset(nodes), self._of_job(job_id), str(incarnation)
+        taken, mine, own = frozenset(nodes), ownership.of_job(self._jobs, job_id), str(incarnation)
 
         def to_end(found: Mapping[str, str]) -> bool:
             if env.NODE in found:
@@ -196,7 +195,7 @@ class SupervisedLauncher:
             return
         remote = self._remote(job_id, incarnation)
         if remote is not None:
-            await _unless_gone(process, remote.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS))
+            await processes.unless_gone(process, remote.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS))
             try:
                 await asyncio.wait_for(process.wait(), _LINGER_SECONDS)
             except TimeoutError:
@@ -209,12 +208,11 @@ class SupervisedLauncher:
 
     async def sweep_strays(self, supervised: Iterable[str]) -> int:
         """End every process of jobs that are not among the supervised ones; see `Launcher`."""
-        return await processes.sweep(self._stray(frozenset(supervised)))
+        return await processes.sweep(ownership.of_others(self._jobs, frozenset(supervised)))
 
     async def sweep_nodes(self, nodes: Iterable[str], supervised: Iterable[str]) -> None:
         """End processes on nodes of jobs that are not among the supervised ones; see `Launcher`."""
-        taken, stray = frozenset(nodes), self._stray(frozenset(supervised))
-        await processes.sweep(lambda found: found.get(env.NODE) in taken and stray(found))
+        await processes.sweep(ownership.of_others_on(self._jobs, frozenset(supervised), frozenset(nodes)))
 
     async def close(self) -> None:
         """Let go of connections; supervisors go on."""
@@ -245,43 +243,14 @@ class SupervisedLauncher:
         if child is not None:
             started = processes.start_time_of(child.pid)
             return None if started is None else ProcessId(child.pid, started)
-        mine = self._of_job(job_id)
-
-        def is_supervisor(found: Mapping[str, str]) -> bool:
-            return mine(found) and env.NODE not in found and found.get(env.INCARNATION) == str(incarnation)
-
-        return next((found.process for found in processes.find(is_supervisor)), None)
-
-    def _of_job(self, job_id: str) -> Callable[[Mapping[str, str]], bool]:
-        path = str(self._jobs / job_id)
-        return lambda found: found.get(env.JOB_DIR) == path
-
-    def _stray(self, supervised: frozenset[str]) -> Callable[[Mapping[str, str]], bool]:
-        parent = str(self._jobs)
-
-        def stray(found: Mapping[str, str]) -> bool:
-            folder, _, job_id = found.get(env.JOB_DIR, "").rpartition(os.sep)
-            return folder == parent and job_id not in supervised
-
-        return stray
+        supervisor = ownership.of_supervisor(self._jobs, job_id, incarnation)
+        return next((found.process for found in processes.find(supervisor)), None)
 
     async def _reap(self, child: subprocess.Popen[bytes]) -> int:
         """Exit status of a child that has ended or is about to."""
         while (status := child.poll()) is None:
             await asyncio.sleep(_POLL_SECONDS)
         return status
-
-
-async def _unless_gone(process: ProcessId, call: Coroutine[None, None, bool]) -> bool:
-    """Result of a call, or False as soon as the process that should answer has ended."""
-    calling, ending = asyncio.ensure_future(call), asyncio.ensure_future(process.wait())
-    try:
-        await asyncio.wait({calling, ending}, return_when=asyncio.FIRST_COMPLETED)
-        return calling.done() and calling.result()
-    finally:
-        calling.cancel()
-        ending.cancel()
-        await asyncio.gather(calling, ending, return_exceptions=True)
 
 
 def _without_word(status: int | None) -> str:

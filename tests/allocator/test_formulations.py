@@ -1,0 +1,196 @@
+"""Three formulations and a brute force: they agree, and what they answer is a legal map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from malletrain.allocator.integer_model import maximise
+from malletrain.allocator.node_model import node_model, read_node_map
+from malletrain.allocator.problem import (
+    Allocation,
+    AllocationProblem,
+    CostModel,
+    Formulation,
+    JobDemand,
+    ObjectiveMetric,
+    ScalingPoint,
+)
+from malletrain.allocator.solver_process import SolverProcess
+from malletrain.allocator.solving import solve
+from malletrain.allocator.worth import permitted_sizes
+from tests.allocator.problems import brute_force, problems
+
+SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+LIMIT = 60.0
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[SolverProcess]:
+    solver = SolverProcess()
+    yield solver
+    solver.close()
+
+
+def check_map(problem: AllocationProblem, nodes_of: dict[str, tuple[str, ...]]) -> None:
+    """Each node once, sizes permitted, no migration."""
+    handed = [node for nodes in nodes_of.values() for node in nodes]
+    assert len(handed) == len(set(handed))
+    assert set(handed) <= set(problem.nodes)
+    for job in problem.jobs:
+        before, after = set(job.current_nodes), set(nodes_of[job.id])
+        assert before <= after or after <= before, f"{job.id} migrates from {before} to {after}"
+        assert len(after) in permitted_sizes(job, len(problem.nodes)).tolist()
+
+
+def check(problem: AllocationProblem, allocation: Allocation) -> None:
+    check_map(problem, {entry.job_id: entry.nodes for entry in allocation.assignments})
+    assert allocation.status == "OPTIMAL"
+
+
+@SLOW
+@given(problem=problems(most_jobs=3, most_nodes=6))
+def test_the_dynamic_programme_is_exact(problem: AllocationProblem) -> None:
+    answer = solve(problem, Formulation.DP)
+    check(problem, answer)
+    assert answer.objective == pytest.approx(brute_force(problem), rel=1e-9, abs=1e-9)
+
+
+@SLOW
+@given(problem=problems())
+def test_three_formulations_agree(process: SolverProcess, problem: AllocationProblem) -> None:
+    exact = solve(problem, Formulation.AUTO)
+    for formulation in (Formulation.COUNTS, Formulation.NODES):
+        answer = solve(problem, formulation, LIMIT, process)
+        assert answer.solver == f"highs-{formulation.value}", answer.fallback_reason
+        check(problem, answer)
+        assert answer.objective == pytest.approx(exact.objective, rel=1e-6, abs=1e-6)
+
+
+@settings(SLOW, max_examples=30)
+@given(problem=problems())
+def test_the_node_level_model_does_not_migrate_by_itself(problem: AllocationProblem) -> None:
+    model = node_model(problem)
+    proven, solution = maximise(model.model, LIMIT, lambda _: None)
+    assert proven
+    nodes = read_node_map(model, problem, solution)
+    check_map(problem, {job.id: names for job, names in zip(problem.jobs, nodes, strict=True)})
+
+
+@SLOW
+@given(problem=problems(most_jobs=6, most_nodes=20))
+def test_the_same_problem_gives_the_same_map(problem: AllocationProblem) -> None:
+    assert solve(problem).assignments == solve(problem).assignments
+
+
+@SLOW
+@given(problem=problems(most_jobs=5, most_nodes=12), data=st.data())
+def test_a_plan_once_applied_stays(problem: AllocationProblem, data: st.DataObject) -> None:
+    """With free rescaling, solving again after applying an answer changes nothing."""
+    del data
+    free = AllocationProblem(
+        problem.nodes,
+        problem.forward_seconds,
+        tuple(_with(job, scale_up_seconds=0.0, scale_down_seconds=0.0) for job in problem.jobs),
+        problem.cost_model,
+        problem.objective_metric,
+    )
+    first = solve(free)
+    nodes = {entry.job_id: entry.nodes for entry in first.assignments}
+    applied = AllocationProblem(
+        free.nodes,
+        free.forward_seconds,
+        tuple(_with(job, current_nodes=nodes[job.id]) for job in free.jobs),
+        free.cost_model,
+        free.objective_metric,
+    )
+    again = solve(applied)
+    assert again.assignments == first.assignments
+
+
+def _with(job: JobDemand, **changes: object) -> JobDemand:
+    return JobDemand(**{**job.__dict__, **changes})
+
+
+def linear(name: str, most: int = 8, rate: float = 100.0, **more: object) -> JobDemand:
+    points = (ScalingPoint(1, rate), ScalingPoint(most, rate * most))
+    return JobDemand(name, 1, most, points, **more)
+
+
+NODES = tuple(f"n{index}" for index in range(8))
+
+
+@pytest.mark.parametrize("formulation", [Formulation.DP, Formulation.COUNTS, Formulation.NODES])
+def test_a_step_may_exceed_half_of_the_pool(process: SolverProcess, formulation: Formulation) -> None:
+    problem = AllocationProblem(NODES, 120.0, (linear("a"),), CostModel.PAPER)
+    assert len(solve(problem, formulation, LIMIT, process).assignments[0].nodes) == 8
+
+
+@pytest.mark.parametrize("formulation", [Formulation.DP, Formulation.COUNTS, Formulation.NODES])
+def test_a_minimum_above_the_pool_leaves_the_others_alone(process: SolverProcess, formulation: Formulation) -> None:
+    huge = JobDemand("huge", 50, 64, (ScalingPoint(64, 1e9),))
+    answer = solve(AllocationProblem(NODES, 120.0, (huge, linear("a"))), formulation, LIMIT, process)
+    assert answer.solver != "present"
+    assert [len(entry.nodes) for entry in answer.assignments] == [0, 8]
+
+
+def test_stalls_are_charged_at_the_new_rate_and_starts_too() -> None:
+    job = linear("a", current_nodes=("n0", "n1"), scale_up_seconds=10.0)
+    grown = solve(AllocationProblem(NODES, 120.0, (job,), CostModel.STALL))
+    assert grown.objective == pytest.approx((120 - 10) * 800)
+    started = solve(AllocationProblem(NODES, 120.0, (linear("a", scale_up_seconds=10.0),), CostModel.STALL))
+    assert started.objective == pytest.approx((120 - 10) * 800)
+
+
+def test_the_paper_charges_the_old_rate_and_starts_are_free() -> None:
+    job = linear("a", current_nodes=("n0", "n1"), scale_up_seconds=10.0)
+    grown = solve(AllocationProblem(NODES, 120.0, (job,), CostModel.PAPER))
+    assert grown.objective == pytest.approx(120 * 800 - 10 * 200)
+    started = solve(AllocationProblem(NODES, 120.0, (linear("a", scale_up_seconds=10.0),), CostModel.PAPER))
+    assert started.objective == pytest.approx(120 * 800)
+
+
+def test_a_growth_that_does_not_pay_is_not_made() -> None:
+    job = linear("a", current_nodes=NODES[:7], scale_up_seconds=30.0)
+    answer = solve(AllocationProblem(NODES, 120.0, (job,)))
+    assert answer.assignments[0].nodes == NODES[:7]
+
+
+def test_scaling_efficiency_treats_jobs_alike() -> None:
+    fast, slow = linear("fast", rate=7000.0), JobDemand("slow", 1, 8, (ScalingPoint(1, 10.0), ScalingPoint(8, 81.0)))
+    throughput = solve(AllocationProblem(NODES, 120.0, (fast, slow)))
+    efficiency = solve(
+        AllocationProblem(NODES, 120.0, (fast, slow), objective_metric=ObjectiveMetric.SCALING_EFFICIENCY)
+    )
+    assert [len(entry.nodes) for entry in throughput.assignments] == [8, 0]
+    assert [len(entry.nodes) for entry in efficiency.assignments] == [0, 8]
+
+
+def test_ties_prefer_no_change_then_few_nodes_then_the_earlier_job() -> None:
+    flat = (ScalingPoint(1, 100.0), ScalingPoint(8, 100.0))
+    held = JobDemand("held", 1, 8, flat, current_nodes=("n3", "n5"))
+    fresh = JobDemand("fresh", 1, 8, flat)
+    kept = solve(AllocationProblem(NODES, 120.0, (held, fresh)))
+    assert [entry.nodes for entry in kept.assignments] == [("n3", "n5"), ("n0",)]
+    one = solve(AllocationProblem(("n0",), 120.0, (linear("first"), linear("second"))))
+    assert [entry.nodes for entry in one.assignments] == [("n0",), ()]
+
+
+def test_growths_take_the_nodes_that_stay_and_shrinks_give_up_those_that_leave() -> None:
+    stays = {"n0": 5.0, "n1": 500.0, "n2": 50.0, "n3": 500.0}
+    nodes = tuple(stays)
+    grow = solve(AllocationProblem(nodes, 120.0, (linear("a", most=2),), expected_stay_seconds=stays))
+    assert grow.assignments[0].nodes == ("n1", "n3")
+    small = linear("a", most=2, current_nodes=("n0", "n1", "n2"))
+    shrink = solve(AllocationProblem(nodes, 120.0, (small,), expected_stay_seconds=stays))
+    assert shrink.assignments[0].nodes == ("n1", "n2")
+
+
+def test_no_jobs_and_no_nodes_are_answers_too(process: SolverProcess) -> None:
+    for formulation in Formulation:
+        assert solve(AllocationProblem(NODES, 120.0), formulation, LIMIT, process).assignments == ()
+        empty = solve(AllocationProblem((), 120.0, (linear("a"),)), formulation, LIMIT, process)
+        assert (empty.assignments[0].nodes, empty.objective) == ((), 0.0)

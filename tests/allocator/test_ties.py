@@ -1,0 +1,77 @@
+"""Of several best choices always the same: fewest jobs changed, fewest nodes, the earlier job the larger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malletrain.allocator.dynamic_program import best_counts
+from malletrain.allocator.worth import Worth
+
+
+def worth(values: Sequence[float], current: int = 0, sizes: Sequence[int] | None = None) -> Worth:
+    chosen = np.asarray(range(len(values)) if sizes is None else sizes, dtype=np.int64)
+    return Worth(chosen, np.asarray(values, dtype=np.float64), np.zeros(len(values)), current)
+
+
+@st.composite
+def worths(draw: st.DrawFn) -> Worth:
+    """Few whole values, so that ties abound; present sizes may be among the permitted ones or not."""
+    sizes = draw(st.lists(st.integers(1, 7), max_size=4, unique=True).map(sorted))
+    values = draw(st.lists(st.integers(-1, 3), min_size=len(sizes) + 1, max_size=len(sizes) + 1))
+    return worth(values, draw(st.integers(0, 8)), [0, *sizes])
+
+
+def first_of_the_best(jobs: Sequence[Worth], pool: int) -> list[int]:
+    """By trying everything."""
+
+    def order(indices: Sequence[int]) -> tuple[float, int, int, tuple[int, ...]]:
+        counts = [int(job.sizes[index]) for job, index in zip(jobs, indices, strict=True)]
+        value = sum(float(job.values[index]) for job, index in zip(jobs, indices, strict=True))
+        changed = sum(count != job.current for job, count in zip(jobs, counts, strict=True))
+        return -value, changed, sum(counts), tuple(-count for count in counts)
+
+    possible = (
+        indices
+        for indices in product(*(range(len(job.sizes)) for job in jobs))
+        if sum(int(job.sizes[index]) for job, index in zip(jobs, indices, strict=True)) <= pool
+    )
+    best = min(possible, key=order)
+    return [int(job.sizes[index]) for job, index in zip(jobs, best, strict=True)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(jobs=st.lists(worths(), max_size=4), pool=st.integers(0, 14))
+def test_the_order_of_ties_is_the_stated_one(jobs: list[Worth], pool: int) -> None:
+    assert best_counts(jobs, pool) == first_of_the_best(jobs, pool)
+
+
+def test_rounding_does_not_decide() -> None:
+    third, twice = 0.1 + 0.2, 0.3  # differ in the last digit
+    assert best_counts([worth([0, twice]), worth([0, third])], 1) == [1, 0]
+    assert best_counts([worth([0, third]), worth([0, twice], current=1)], 1) == [0, 1]
+
+
+def test_a_job_keeps_nodes_that_are_worth_nothing_as_long_as_nobody_wants_them() -> None:
+    flat = [0.0, 5.0, 5.0, 5.0]
+    assert best_counts([worth(flat, current=3), worth([0.0])], 3) == [3, 0]
+    assert best_counts([worth(flat, current=3), worth([0.0, 1.0])], 3) == [2, 1]
+
+
+def test_very_many_ties_are_settled_too_and_for_the_earlier_jobs() -> None:
+    """1000 jobs alike on 10,000 nodes: one job's 64 nodes are worth as much as another's."""
+    alike = worth(np.arange(65.0).tolist())
+    counts = best_counts([alike] * 1000, 10_000)
+    assert sum(counts) == 10_000
+    assert counts[:156] == [64] * 156
+    assert sum(count > 0 for count in counts) == 157
+
+
+def test_where_ties_are_too_many_to_be_looked_at_running_jobs_stay() -> None:
+    flat = worth(np.concatenate(([0.0], np.full(64, 7.0))).tolist(), current=5)
+    assert best_counts([flat] * 200, 2000) == [5] * 200
+    assert best_counts([worth([0.0] * 65)] * 200, 2000) == [0] * 200
