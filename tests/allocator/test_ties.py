@@ -59,7 +59,7 @@ def test_rounding_does_not_decide() -> None:
 def test_a_job_keeps_nodes_that_are_worth_nothing_as_long_as_nobody_wants_them() -> None:
     flat = [0.0, 5.0, 5.0, 5.0]
     assert best_counts([worth(flat, current=3), worth([0.0])], 3) == [3, 0]
-    assert best_counts([worth(flat, current=3), worth([0.0, 1.0])], 3) == [2, 1]
+    assert best_counts([worth(flat, current=3), worth([0.0, 1.0])], 3) == [1, 1]
 
 
 def test_very_many_ties_are_settled_too_and_for_the_earlier_jobs() -> None:

@@ -155,7 +155,8 @@ class Membership:
 
     def release(self, hosts: frozenset[str]) -> Membership:
         """Take hosts out of what is commanded."""
-        return replace(self, commanded={host: n for host, n in self.commanded.items() if host not in hosts})
+        left = {host: n for host, n in self.commanded.items() if host not in hosts}
+        return replace(self, commanded=left).settled()
 
     def frozen(self) -> Membership:
         """Want nothing but those who live: members that wait at the rendezvous must get back to work to end well."""

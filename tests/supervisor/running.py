@@ -1,0 +1,161 @@
+"""A real supervisor process with real trainers, driven over its socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+
+from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
+from tests.support.waiting import wait_until
+
+TRAINER = Path(__file__).with_name("trainer.py")
+PATIENCE = 60.0
+
+
+class Supervised:
+    """One job under a supervisor."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes], job_id: str) -> None:
+        self.folder = folder
+        self.process = process
+        self.job_id = job_id
+        self.sequence = 1
+        self._channel = grpc.insecure_channel(f"unix:{folder}/s")
+        self.stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
+
+    def state(self) -> supervisor_pb2.SupervisorState:
+        return self.stub.GetState(supervisor_pb2.GetStateRequest(), timeout=10).state
+
+    def pids(self) -> dict[str, int]:
+        return {worker.host: worker.pid for worker in self.state().workers}
+
+    def command(self, *hosts: str) -> None:
+        """Command hosts without waiting."""
+        self.sequence += 1
+        wanted = [supervisor_pb2.Host(name=host, slots=1) for host in hosts]
+        request = supervisor_pb2.SetHostsRequest(sequence=self.sequence, hosts=wanted)
+        self.stub.SetHosts(request, timeout=10)
+
+    def rescale(self, *hosts: str) -> None:
+        """Command hosts and wait until batches of that scale are there."""
+        self.command(*hosts)
+        self.wait_confirmed()
+        self.wait_batch(len(hosts))
+
+    def wait_confirmed(self) -> None:
+        wait_until(lambda: self.state().confirmed_sequence >= self.sequence, PATIENCE, f"command {self.sequence}")
+
+    def release(self, *hosts: str, grace: float) -> supervisor_pb2.SupervisorState:
+        request = supervisor_pb2.ReleaseHostsRequest(hosts=hosts, grace_seconds=grace)
+        return self.stub.ReleaseHosts(request, timeout=30).state
+
+    def stop(self, grace: float) -> None:
+        self.stub.Stop(supervisor_pb2.StopRequest(grace_seconds=grace), timeout=30)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What the trainers have noted, in order of time."""
+        found = []
+        for path in self.folder.glob("notes-*.jsonl"):
+            whole = path.read_text().rpartition("\n")[0]
+            found += [json.loads(line) for line in whole.splitlines()]
+        return sorted(found, key=lambda line: line["time"])
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Rank 0's batches."""
+        return [line for line in self.lines() if line["event"] == "batch" and line["rank"] == 0]
+
+    def wait_batch(self, size: int) -> dict[str, Any]:
+        """Wait for a batch of that scale that is done from now on."""
+        since = time.time()
+
+        def newest() -> dict[str, Any] | None:
+            fresh = [batch for batch in self.batches() if batch["time"] > since and batch["size"] == size]
+            return fresh[-1] if fresh else None
+
+        return wait_until(newest, PATIENCE, f"a batch of {size} workers")
+
+    def outcome(self) -> dict[str, str]:
+        """How it ended."""
+        self.process.wait(PATIENCE)
+        found: dict[str, str] = json.loads((self.folder / "outcome.json").read_text())
+        return found
+
+    def processes(self, node: str | None = None) -> list[int]:
+        """Processes that are marked as this job's workers, on a node or on all."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+                alive = process.status() != psutil.STATUS_ZOMBIE
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            mine = environment.get("MALLETRAIN_JOB_ID") == self.job_id and "MALLETRAIN_NODE" in environment
+            if alive and mine and node in (None, environment["MALLETRAIN_NODE"]):
+                found.append(process.pid)
+        return found
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        wait_until(lambda: not self.processes(), 10, "the workers' end")
+        self._channel.close()
+
+
+@contextmanager
+def supervised(
+    folder: Path,
+    *hosts: str,
+    command: list[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    slots: int = 1,
+) -> Iterator[Supervised]:
+    """Start a supervisor on these hosts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    job_id = f"test-{os.getpid()}-{time.time_ns()}"
+    marks = {
+        "MALLETRAIN_JOB_ID": job_id,
+        "MALLETRAIN_JOB_DIR": str(folder),
+        "MALLETRAIN_MONITOR": "127.0.0.1:9",
+        "MALLETRAIN_SLOTS_PER_NODE": str(slots),
+        "MALLETRAIN_TARGET_SAMPLES": "0",
+    }
+    launch = {
+        "job_id": job_id,
+        "backend": "horovod",
+        "command": command or [sys.executable, str(TRAINER)],
+        "working_directory": str(folder),
+        "environment": {**marks, **(environment or {})},
+        "slots_per_node": slots,
+        "max_nodes": 8,
+        "socket": f"{folder}/s",
+        "sequence": 1,
+        "hosts": [{"name": host, "slots": slots} for host in hosts],
+    }
+    (folder / "launch.json").write_text(json.dumps(launch))
+    for stale in ("supervisor.json", "outcome.json"):
+        (folder / stale).unlink(missing_ok=True)
+    with (folder / "supervisor.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "malletrain.supervisor", str(folder)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    job = Supervised(folder, process, job_id)
+    try:
+        wait_until(lambda: (folder / "supervisor.json").exists() or process.poll() is not None, 30, "the supervisor")
+        yield job
+    finally:
+        job.close()
