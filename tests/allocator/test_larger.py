@@ -30,7 +30,7 @@ def problem(jobs: int, nodes: int, sizes: tuple[int, ...], cost: CostModel, seed
 
 @pytest.mark.parametrize("cost", list(CostModel))
 @pytest.mark.parametrize("sizes", [(), (4, 32, 64), (7, 13, 29, 31, 37)])
-@pytest.mark.parametrize(("jobs", "nodes"), [(20, 300), (50, 1500)])
+@pytest.mark.parametrize(("jobs", "nodes"), [(12, 200), (25, 1200)])
 def test_both_find_the_same_objective(jobs: int, nodes: int, sizes: tuple[int, ...], cost: CostModel) -> None:
     given = problem(jobs, nodes, sizes, cost, seed=jobs + len(sizes))
     integer = solve(given, Formulation.COUNTS, 60.0)

@@ -19,6 +19,8 @@ import psutil
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 from tests.support.waiting import wait_until
 
+SIZE = 512
+"""Samples in the trainer's dataset."""
 TRAINER = Path(__file__).with_name("trainer.py")
 PATIENCE = 60.0
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from malletrain.client.ring import HEAD, RECORD, RECORD_OFFSET, RECORD_SHIFT, SLOTS, Ring
+from malletrain.client.ring import RECORD, RECORD_OFFSET, RECORD_SHIFT, Ring
 
 CHECK_NS = 100_000_000
 """How long a found rank, world size and sidecar are taken for granted, in nanoseconds."""
@@ -33,7 +33,7 @@ class Station(Protocol):
     """What `report` asks now and then: where to write, and for how many workers."""
 
     def check(self, now_ns: int) -> tuple[Ring | None, int]:
-        """The ring to write to (None: this process does not report) and the number of worker processes."""
+        """The ring to write to, fresh at first (None: this process does not report), and the number of workers."""
 
     def reject(self, error: Exception) -> None:
         """Count and say that a call of `report` could not be used."""
@@ -49,26 +49,23 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
         clock: Nanoseconds since the epoch.
     """
     pack_into = RECORD.pack_into
-    shift, base, head, most_samples, most_position = RECORD_SHIFT, RECORD_OFFSET, HEAD, MOST_SAMPLES, MOST_POSITION
-    nothing = memoryview(b"")
+    base, step, most_samples, most_position = RECORD_OFFSET, 1 << RECORD_SHIFT, MOST_SAMPLES, MOST_POSITION
+    nothing = memoryview(bytearray())
     ring: Ring | None = None
-    buffer, words = nothing, nothing.cast("q")
-    mask = sequence = 0
+    buffer = nothing
+    sequence = offset = end = 0
     world = 1
     checked = due = 0
 
     def look(now: int) -> None:
-        nonlocal ring, buffer, words, mask, sequence, world, checked, due
+        nonlocal ring, buffer, sequence, offset, end, world, checked, due
         # First, so that a check that fails is not repeated at every batch.
         checked, due = now, now + CHECK_NS
         found, world = station.check(now)
         if found is not ring:
             ring = found
-            if found is None:
-                buffer, words = nothing, nothing.cast("q")
-            else:
-                buffer, words = memoryview(found.buffer), found.words
-                mask, sequence = words[SLOTS] - 1, words[HEAD]
+            buffer = nothing if found is None else memoryview(found.buffer)
+            sequence, offset, end = 0, base, len(buffer)
 
     def report(samples: int, position: int | None = None, workers: int | None = None) -> None:
         """Report that one global batch has been trained: the one line in the training loop.
@@ -82,7 +79,7 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
             position: The job's own sample counter after this step. With it MalleTrain tells a rollback from progress.
             workers: Number of worker processes; found by itself if left out.
         """
-        nonlocal sequence
+        nonlocal sequence, offset
         try:
             now = clock()
             if not checked <= now < due:
@@ -96,13 +93,15 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
             elif type(position) is not int or not 0 <= position <= most_position:
                 position = _within("position", position, 0, MOST_POSITION)
             workers = world if workers is None else _within("workers", workers, 1, MOST_WORKERS)
-            number = sequence + 1
+            # Before the record is written: an interrupt comes after a call at the earliest, so that no number is
+            # given away twice, or left out.
+            sequence += 1
+            offset += step
+            if offset == end:
+                offset = base
             # The large number last: the sums before it stay within one machine word.
-            check = number + samples + position + workers + now
-            pack_into(buffer, base + ((number & mask) << shift), number, now, samples, position, workers, check)
-            # Before it is published, so that an interrupt in between can't give a number away twice.
-            sequence = number
-            words[head] = number
+            check = sequence + samples + position + workers + now
+            pack_into(buffer, offset, sequence, now, samples, position, workers, check)
         except Exception as error:  # noqa: BLE001 - the promise to the training loop: whatever happens here, it goes on
             station.reject(error)
 

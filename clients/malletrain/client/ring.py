@@ -1,15 +1,15 @@
 """The ring of records in shared memory between a trainer (the only writer) and its sidecar (the only reader).
 
-Everything is 64-bit words in the machine's own order. The trainer writes a record and then advances HEAD; it never
+Everything is 64-bit words in the machine's own order. The trainer writes record after record and nothing else; it never
 looks at the reader, so the oldest records are overwritten when the reader falls behind.
 
-A torn record is never delivered, for two reasons:
+Every record carries its sequence number (its first word) and the sum of its fields (its last), and with them speaks for
+itself: in the slot where record n belongs there is n, or a later one (n was overwritten), or an earlier one (n is not
+written yet). A torn record is never delivered:
 
-- The record after HEAD may be in the making, so the reader leaves alone the slot that it goes to, and after copying a
-  record it reads HEAD again and throws the copy away if the writer may have come that far. Where stores become visible
-  in program order (x86) this is enough.
-- Where they need not (ARM), every record carries its sequence number and the sum of its fields. A copy that does not
-  add up, or is not the record looked for, is not visible yet: it is read again at the next turn.
+- Where stores become visible in program order (x86), the reader's second look at the first word shows it: the writer
+  changes that word first.
+- Where they need not (ARM), the fields of a torn copy do not add up. It is read again at the next turn.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ RECORD = struct.Struct("qqqqqq")
 RECORD_SHIFT = 6
 """Records lie 64 bytes apart, one cache line each."""
 
-# Words. The trainer's and the sidecar's are on cache lines of their own.
-MAGIC, SLOTS = 0, 1
-HEAD, CLOSED = 8, 9
+# Words of the head. The sidecar's are on a cache line of their own.
+MAGIC, SLOTS, CLOSED = 0, 1, 2
 FLOOR, DROPPED, COMMANDS, STOPS = 16, 17, 18, 19
 
 COMMAND_OFFSET = 256
@@ -144,42 +143,44 @@ class RingReader:
     def __init__(self, words: Words, after: int = 0) -> None:
         """Start behind the record `after`."""
         self._words = words
-        self._mask = words[SLOTS] - 1
+        self._slots = words[SLOTS]
         self._next = after + 1
 
     def read(self, limit: int = CAPACITY, final: bool = False) -> tuple[list[Record], int]:
         """The next records, and how many before or between them are lost because they were overwritten.
 
         Args:
-            limit: Most records to return.
-            final: The writer is gone: what is not valid now never will be, and counts as lost.
+            limit: Most records to look at.
+            final: The writer is gone: what is torn now stays torn, and counts as lost if there are records behind it.
         """
         records: list[Record] = []
         lost = 0
-        head = self._words[HEAD]
-        while self._next <= head and len(records) < limit:
+        for _ in range(limit):
             record = self._copy(self._next)
-            head = self._words[HEAD]
-            # The slot of record `head + 1` may be written to at this moment.
-            oldest = head + 1 - self._mask
-            if self._next < oldest:
-                lost += oldest - self._next
-                self._next = oldest
-            elif record is not None:
-                records.append(record)
-                self._next += 1
-            elif final:
+            if record is None and final and self._is_there(self._next + 1):
                 lost += 1
                 self._next += 1
-            else:
+            elif record is None or record.sequence < self._next:
                 break
+            elif record.sequence == self._next:
+                records.append(record)
+                self._next += 1
+            else:
+                oldest = record.sequence - self._slots
+                lost += oldest - self._next
+                self._next = oldest
         return records, lost
 
+    def _is_there(self, sequence: int) -> bool:
+        record = self._copy(sequence)
+        return record is not None and record.sequence == sequence
+
     def _copy(self, sequence: int) -> Record | None:
-        at = (RECORD_OFFSET + ((sequence & self._mask) << RECORD_SHIFT)) >> 3
+        """What is in the slot of a record; None if it is torn."""
+        at = (RECORD_OFFSET + ((sequence & (self._slots - 1)) << RECORD_SHIFT)) >> 3
         words = self._words
         fields = [words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4]]
-        if fields[0] != sequence or sum(fields) != words[at + 5]:
+        if sum(fields) != words[at + 5] or words[at] != fields[0]:
             return None
         return Record(*fields)
 

@@ -17,6 +17,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import IO, Any
@@ -49,6 +50,7 @@ class SolverProcess:
     """A child process with HiGHS, started when first needed and again after a kill. One solve at a time."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,6 +60,10 @@ class SolverProcess:
 
     def solve(self, model: IntegerModel, seconds: float) -> Answer:
         """Solve a model within `seconds` of wall-clock time, whatever the solver does."""
+        with self._lock:
+            return self._solve(model, seconds)
+
+    def _solve(self, model: IntegerModel, seconds: float) -> Answer:
         try:
             child = self._ready_child()
         except (OSError, EOFError) as error:
@@ -124,8 +130,12 @@ class SolverProcess:
         self._child = None
 
     def close(self) -> None:
-        """End the child."""
-        self._kill()
+        """End the child, and with it a solve that another thread may have under way."""
+        child = self._child
+        if child is not None:
+            child.kill()
+        with self._lock:
+            self._kill()
 
 
 def _send(stream: IO[bytes], message: object, deadline: float | None = None) -> None:
