@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import statistics
@@ -96,7 +97,8 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{platform.machine()}, Python {platform.python_version()}")
+    load = os.getloadavg()[0]
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}")
     heads = ("jobs", "nodes", "problems", "median ms", "p99 ms", "fallbacks", "gap")
     widths = (6, 8, 10, 12, 12, 11, 10)
     print(f"{'formulation':<12}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)))

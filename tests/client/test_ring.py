@@ -156,6 +156,20 @@ def test_a_reader_takes_no_more_than_the_limit() -> None:
     assert [record.sequence for record in reader.read(limit=5)[0]] == [8, 9, 10]
 
 
+def test_a_record_that_stays_torn_counts_as_lost_when_the_writer_is_gone() -> None:
+    station = FixedStation(create_ring(8))
+    report, _ = make_report(station, lambda: 1)
+    for _ in range(5):
+        report(1)
+    # As if the writer had been killed while it replaced record 3 with record 11.
+    station.ring.words[(RECORD_OFFSET + (3 << RECORD_SHIFT)) >> 3] = 11
+    reader = RingReader(station.ring.words)
+    assert [record.sequence for record in reader.read()[0]] == [1, 2]
+    assert reader.read() == ([], 0)
+    records, lost = reader.read(final=True)
+    assert ([record.sequence for record in records], lost) == ([4, 5], 1)
+
+
 def test_other_files_and_capacities_are_refused(tmp_path: Path) -> None:
     short, other = tmp_path / "short", tmp_path / "other"
     short.write_bytes(b"x")

@@ -166,7 +166,7 @@ class RingReader:
                 records.append(record)
                 self._next += 1
             else:
-                oldest = record.sequence - self._slots
+                oldest = record.sequence - self._slots + 1
                 lost += oldest - self._next
                 self._next = oldest
         return records, lost

@@ -14,14 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from malletrain.allocator.ties import Floats, Ints, fewest_changes, unique_choice
+from malletrain.allocator.max_plus import Floats, best_of_sizes
+from malletrain.allocator.ties import fewest_changes, unique_choice
 from malletrain.allocator.worth import Worth
 
 _TIE = 1e-12
-_BLOCK = 1024
-"""Columns per step: what is added and compared stays in the processor's cache."""
-_DENSE = 4
-"""With fewer than one in so many sizes permitted, size by size is faster."""
 
 
 def best_counts(worths: Sequence[Worth], pool: int) -> list[int]:
@@ -44,40 +41,9 @@ def best_counts(worths: Sequence[Worth], pool: int) -> list[int]:
 def _value_tables(worths: Sequence[Worth], pool: int) -> list[Floats]:
     """g_k for every k, each only as long as its jobs can use nodes."""
     tables: list[Floats] = [np.zeros(1)]
-    tallest = max((int(worth.sizes[-1]) for worth in worths), default=0) + 1
-    scratch = np.empty(tallest * min(_BLOCK, pool + 1))
     for worth in reversed(worths):
-        after = tables[-1]
         useful = worth.useful()
-        largest = int(worth.sizes[useful[-1]])
-        length = min(pool, len(after) - 1 + largest) + 1
-        # Entry i of the padded table is g_{k+1}(i - largest): no nodes fewer than 0, nothing gained beyond the end.
-        padded = np.full(largest + length, after[-1])
-        padded[:largest] = -np.inf
-        padded[largest : largest + len(after)] = after[:length]
-        tables.append(_best_of_sizes(padded, length, worth.sizes[useful], worth.values[useful], scratch))
+        length = min(pool, len(tables[-1]) - 1 + int(worth.sizes[useful[-1]])) + 1
+        tables.append(best_of_sizes(tables[-1], length, worth.sizes[useful], worth.values[useful]))
     tables.reverse()
     return tables
-
-
-def _best_of_sizes(padded: Floats, length: int, sizes: Ints, values: Floats, scratch: Floats) -> Floats:
-    """max over sizes s of v(s) + g(c - s), for c from 0 to length - 1."""
-    largest = int(sizes[-1])
-    best: Floats
-    if len(sizes) * _DENSE < largest:
-        best = padded[largest - sizes[0] : largest - sizes[0] + length] + values[0]
-        for size, value in zip(sizes[1:].tolist(), values[1:].tolist(), strict=True):
-            np.maximum(best, padded[largest - size : largest - size + length] + value, out=best)
-        return best
-    dense = np.full((largest + 1, 1), -np.inf)
-    dense[largest - sizes, 0] = values
-    # Row i is the padded table from entry i on: a view, so that all sizes are added and compared at once.
-    step = padded.itemsize
-    shifted: Floats = np.ndarray((largest + 1, length), np.float64, padded, strides=(step, step))
-    best = np.empty(length)
-    for start in range(0, length, _BLOCK):
-        stop = min(start + _BLOCK, length)
-        part = scratch[: (largest + 1) * (stop - start)].reshape(largest + 1, stop - start)
-        np.add(shifted[:, start:stop], dense, out=part)
-        np.maximum.reduce(part, axis=0, out=best[start:stop])
-    return best

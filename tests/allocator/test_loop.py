@@ -1,0 +1,191 @@
+"""The control loop against real servers: coalescing, refusal, restarts of the Allocator and of its peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from malletrain.allocator.service import create
+from malletrain.allocator.settings import AllocatorSettings
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.errors import StalePlanError
+from malletrain.runtime.hub import Hub
+from malletrain.runtime.server import ServiceHost
+from malletrain.v1 import (
+    allocator_pb2,
+    allocator_pb2_grpc,
+    job_manager_pb2,
+    job_manager_pb2_grpc,
+    profiler_pb2_grpc,
+    resources_pb2,
+    scavenger_pb2,
+    scavenger_pb2_grpc,
+)
+from tests.allocator.test_planner import job, jobs, nodes, profiles
+from tests.support.waiting import wait_until_async
+
+
+class Peers(
+    scavenger_pb2_grpc.ScavengerServiceServicer,
+    job_manager_pb2_grpc.JobManagerServiceServicer,
+    profiler_pb2_grpc.ProfilerServiceServicer,
+):
+    """The three services that the loop follows, on one port, told by the test what to say."""
+
+    def __init__(self) -> None:
+        self.nodes: Hub[Any] = Hub()
+        self.jobs: Hub[Any] = Hub()
+        self.first_nodes = nodes("n1", "n2")
+        self.first_jobs = jobs(job("a"))
+        self.applied: list[job_manager_pb2.ApplyPlanRequest] = []
+        self.refusals = 0
+
+    async def WatchNodes(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        with self.nodes.subscribe() as news:
+            yield self.first_nodes
+            async for message in news:
+                yield message
+
+    async def ListNodes(self, request: Any, context: Any) -> Any:
+        return scavenger_pb2.ListNodesResponse(nodes=[resources_pb2.Node(name="n2", expected_stay_seconds=77)])
+
+    async def WatchJobs(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        with self.jobs.subscribe() as news:
+            yield self.first_jobs
+            async for message in news:
+                yield message
+
+    async def WatchProfiles(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        yield profiles("a", "b")
+        await asyncio.Event().wait()
+
+    async def ApplyPlan(self, request: Any, context: Any) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise StalePlanError("n2 has left")
+        self.applied.append(request)
+        return job_manager_pb2.ApplyPlanResponse(generation=request.generation)
+
+    @asynccontextmanager
+    async def serving(self, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+        host = ServiceHost(address)
+        host.add("malletrain.v1.ScavengerService", scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, self)
+        host.add("malletrain.v1.JobManagerService", job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
+        host.add("malletrain.v1.ProfilerService", profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, self)
+        port = await host.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            await host.stop(0)
+
+    def scales(self) -> list[dict[str, int]]:
+        return [{entry.job_id: len(entry.nodes) for entry in plan.assignments} for plan in self.applied]
+
+
+@asynccontextmanager
+async def allocator(folder: Path, peers: str, **options: Any) -> AsyncIterator[allocator_pb2_grpc.AllocatorServiceStub]:
+    addresses = Addresses(scavenger=peers, job_manager=peers, profiler=peers)
+    settings = Settings(state_dir=folder, addresses=addresses)
+    service = create(settings, AllocatorSettings(**options), SystemClock())
+    host = ServiceHost("127.0.0.1:0")
+    service.register(host)
+    port = await host.start()
+    running = asyncio.create_task(service.run())
+    try:
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            yield allocator_pb2_grpc.AllocatorServiceStub(channel)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await service.close()
+        await host.stop(0)
+
+
+@pytest.fixture
+def peers() -> Peers:
+    return Peers()
+
+
+async def test_events_that_come_together_make_one_plan(peers: Peers, tmp_path: Path) -> None:
+    async with peers.serving() as address, allocator(tmp_path, address, coalesce_seconds=0.3) as stub:
+        await wait_until_async(lambda: peers.applied)
+        assert peers.scales() == [{"a": 2}]
+        for name in ("n3", "n4"):
+            peers.nodes.publish(nodes(name, snapshot=False))
+        peers.jobs.publish(jobs(job("b"), snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) == 2)
+        assert sum(peers.scales()[1].values()) == 4
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert plan.applied
+        assert plan.trigger == "nodes joined: n3, n4; jobs arrived: b"
+        assert plan.problem.expected_stay_seconds["n2"] == 77
+        assert plan.allocation.solver == "dp"
+
+
+async def test_a_refused_plan_is_made_again(peers: Peers, tmp_path: Path) -> None:
+    peers.refusals = 2
+    async with peers.serving() as address, allocator(tmp_path, address) as stub:
+        seen = []
+        async for response in stub.WatchPlans(allocator_pb2.WatchPlansRequest(), timeout=20):
+            seen.append(response.plan)
+            if response.plan.applied:
+                break
+        assert peers.applied[0].generation == seen[-1].generation
+        assert {plan.refusal for plan in seen[:-1]} <= {"n2 has left"}
+        assert peers.applied[0].generation == 3
+
+
+async def test_our_own_rescale_is_no_event(peers: Peers, tmp_path: Path) -> None:
+    async with peers.serving() as address, allocator(tmp_path, address, coalesce_seconds=0.01):
+        await wait_until_async(lambda: peers.applied)
+        peers.jobs.publish(jobs(job("a", commanded_nodes=["n1", "n2"]), snapshot=False))
+        peers.nodes.publish(scavenger_pb2.WatchNodesResponse(left=["n2"]))
+        await wait_until_async(lambda: len(peers.applied) == 2)
+        assert peers.scales() == [{"a": 2}, {"a": 1}]
+
+
+async def test_generations_go_on_after_a_restart(peers: Peers, tmp_path: Path) -> None:
+    async with peers.serving() as address:
+        async with allocator(tmp_path, address):
+            await wait_until_async(lambda: peers.applied)
+        async with allocator(tmp_path, address):
+            await wait_until_async(lambda: len(peers.applied) == 2)
+        peers.first_jobs = jobs(job("a", plan_generation=40))
+        async with allocator(tmp_path / "lost", address):
+            await wait_until_async(lambda: len(peers.applied) == 3)
+    assert [plan.generation for plan in peers.applied] == [1, 2, 41]
+
+
+async def test_the_loop_survives_a_restart_of_its_peers(peers: Peers, tmp_path: Path) -> None:
+    async with peers.serving() as address, allocator(tmp_path, address):
+        await wait_until_async(lambda: peers.applied)
+        end_streams_and_change(peers)
+        await wait_until_async(lambda: len(peers.applied) == 2)
+    assert peers.scales()[1] == {"a": 3}
+
+
+def end_streams_and_change(peers: Peers) -> None:
+    """End the streams as a restart does; the next snapshot differs."""
+    peers.first_nodes = nodes("n1", "n2", "n3")
+    peers.nodes.close()
+    peers.nodes = Hub()
+
+
+async def test_solving_is_stateless_and_checks_its_input(peers: Peers, tmp_path: Path) -> None:
+    async with peers.serving() as address, allocator(tmp_path, address) as stub:
+        problem = allocator_pb2.AllocationProblem(nodes=["x"], forward_seconds=60)
+        answer = await stub.Solve(allocator_pb2.SolveRequest(problem=problem), timeout=20)
+        assert answer.allocation.status == "OPTIMAL"
+        problem.forward_seconds = -1
+        with pytest.raises(grpc.aio.AioRpcError, match="forward_seconds"):
+            await stub.Solve(allocator_pb2.SolveRequest(problem=problem), timeout=20)
+        with pytest.raises(grpc.aio.AioRpcError, match="time_limit_seconds"):
+            await stub.Solve(allocator_pb2.SolveRequest(time_limit_seconds=-1), timeout=20)
