@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -16,19 +16,20 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from malletrain.cli.demo.history import idle_intervals, training_intervals
+from malletrain.cli.demo.history import Interval, idle_intervals, training_intervals
 from malletrain.cli.demo.run import follow_run, gather, submit_jobs, wait_for_services
 from malletrain.cli.demo.stage import Stage, services_environment, set_stage
 from malletrain.cli.demo.strays import find_processes
 from malletrain.cli.demo.summary import Summary, summarise
 from malletrain.cli.demo.table import render
-from malletrain.cli.demo.timeline import draw_timeline
 from malletrain.cli.demo.watcher import Watcher
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.cli.peers import Peers
 from malletrain.cli.settings import load
+from malletrain.runtime.errors import MalleTrainError
 
 _DEFAULT_SPEED = 4.5
+Draw = Callable[[Sequence[Interval], Sequence[Interval], dict[str, str], float, Path], None]
 _STOP_SECONDS = 30.0
 _SUMMIT = Path("../shared/traces/summit-2021-02-week1.csv.gz")
 
@@ -42,12 +43,16 @@ def demo(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Harvest eight virtual nodes for two to four minutes; exit 1 if a job failed or a process was left behind."""
+    try:
+        from malletrain.cli.demo.timeline import draw_timeline
+    except ModuleNotFoundError as error:
+        raise MalleTrainError(f"the demo draws with {error.name}: pip install 'malletrain[head,sim]'") from None
     if trace is None and _SUMMIT.exists():
         trace = _SUMMIT
     folder = folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     stage = set_stage(folder, speed, seed, trace)
-    summary = _play(stage, timeline.resolve(), quiet=as_json)
+    summary = _play(stage, timeline.resolve(), draw_timeline, quiet=as_json)
     if as_json:
         print_json(summary.as_dict())
     else:
@@ -56,7 +61,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _play(stage: Stage, timeline: Path, quiet: bool) -> Summary:
+def _play(stage: Stage, timeline: Path, draw: Draw, quiet: bool) -> Summary:
     started = time.time()
     console = Console(stderr=True)
     peers = Peers(load(stage.config).addresses)
@@ -80,7 +85,7 @@ def _play(stage: Stage, timeline: Path, quiet: bool) -> Summary:
     peers.close()
     names = {job_id: watcher.jobs[job_id].spec.name for job_id in job_ids}
     idle = idle_intervals(watcher.history.nodes, ended)
-    draw_timeline(idle, training_intervals(watcher.history.jobs, ended), names, started, timeline)
+    draw(idle, training_intervals(watcher.history.jobs, ended), names, started, timeline)
     return summarise(watcher, job_ids, evidence)
 
 

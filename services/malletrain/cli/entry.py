@@ -1,0 +1,14 @@
+"""Where the `malletrain` script begins: a training environment has the script but not what the command needs."""
+
+from __future__ import annotations
+
+import sys
+
+
+def run() -> None:
+    """Run the command, or say what is missing."""
+    try:
+        from malletrain.cli.main import run as run_command
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: the command needs {error.name}: pip install 'malletrain[head]'")
+    run_command()
