@@ -33,7 +33,7 @@ def by_definition(after: Floats, length: int, sizes: Ints, values: Floats) -> Fl
     return best
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     given_choices=choices(), table=st.sampled_from([1, 50, 900, 1400]), more=st.integers(0, 70), seed=st.integers(0, 9)
 )

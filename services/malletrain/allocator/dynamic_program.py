@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from malletrain.allocator.max_plus import Floats, best_of_sizes
+from malletrain.allocator.reduction import without_hopeless
 from malletrain.allocator.ties import fewest_changes, unique_choice
 from malletrain.allocator.worth import Worth
 
@@ -31,6 +32,7 @@ def best_counts(worths: Sequence[Worth], pool: int) -> list[int]:
     Returns:
         One count per job; their sum is at most `pool`.
     """
+    worths = without_hopeless(worths, pool)
     tables = _value_tables(worths, pool)
     # Tables ascend, so that their ends are their extremes: rounding is relative to the largest sum there is.
     tie = _TIE * max(max(abs(float(table[0])), abs(float(table[-1]))) for table in tables)

@@ -88,7 +88,9 @@ class _Line:
 
 
 def _runs(sizes: Ints, values: Floats) -> list[tuple[int, int]]:
-    """Index ranges (first, last + 1) of consecutive sizes without a bend in their values; they cover all sizes."""
+    """Index ranges (first, last + 1) that cover all sizes; one of `_RUN` and more has no gap and no bend in it."""
+    if len(sizes) < _RUN:
+        return [(0, len(sizes))]
     slopes = np.diff(values)
     follows = np.diff(sizes) == 1
     goes_on = follows[1:] & follows[:-1] & (np.abs(np.diff(slopes)) <= 4 * _tolerance(values))

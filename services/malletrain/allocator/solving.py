@@ -12,6 +12,7 @@ from malletrain.allocator.integer_model import Floats, IntegerModel
 from malletrain.allocator.node_model import node_model, read_node_counts
 from malletrain.allocator.placement import place
 from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
+from malletrain.allocator.reduction import without_hopeless
 from malletrain.allocator.solver_process import Answer, SolverProcess
 from malletrain.allocator.validation import validate
 from malletrain.allocator.worth import Worth, job_worth, objective_of
@@ -108,7 +109,8 @@ def _model(
     problem: AllocationProblem, worths: Sequence[Worth], formulation: Formulation
 ) -> tuple[IntegerModel, ReadSolution]:
     if formulation is Formulation.COUNTS:
-        return counts_model(worths, len(problem.nodes)), lambda solution: read_counts(worths, solution)
+        slim = without_hopeless(worths, len(problem.nodes))
+        return counts_model(slim, len(problem.nodes)), lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 
