@@ -35,7 +35,7 @@ def up(
         Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
     ] = None,
 ) -> None:
-    """Run the five services until Ctrl-C or SIGTERM; running jobs go on without them and are found again."""
+    """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     settings = load(config)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     ending = threading.Event()

@@ -6,7 +6,6 @@ It is the main thread, which starts every worker: the kernel ends a worker when 
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 import time
@@ -15,10 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.supervisor.horovod_world import NO_PLACE, HorovodWorld, SlotInfo, defaults
+from malletrain.supervisor.crew import Crew, Ended
+from malletrain.supervisor.horovod_world import DEFAULTS, NO_PLACE, HorovodWorld, SlotInfo
 from malletrain.supervisor.launch import Launch
-from malletrain.supervisor.membership import Membership, Slot, slots_of
-from malletrain.supervisor.processes import WorkerProcess, sweep
+from malletrain.supervisor.membership import Membership, Slot
 from malletrain.v1 import supervisor_pb2
 
 _LOOK_SECONDS = 0.02
@@ -26,11 +25,12 @@ _NOTICE_SECONDS = 0.5
 _WARM_SECONDS = 30.0
 _ENDING_SECONDS = 300.0
 _ENDING_SECONDS_WHEN_DONE = 10.0
-_FIRST_RESPAWN_SECONDS = 0.5
-_LONGEST_RESPAWN_SECONDS = 15.0
-_RESPAWNS_BEFORE_FAILURE = 3
+_TRIES_TO_WARM = 3
+_ANSWER_SECONDS = 0.2
 
 log = logging.getLogger(__name__)
+
+State = supervisor_pb2.SupervisorState
 
 
 @dataclass
@@ -39,91 +39,83 @@ class Release:
 
     hosts: frozenset[str]
     kill_at: float
-    done: Future[supervisor_pb2.SupervisorState]
+    done: Future[State]
     killed: bool = False
 
 
-@dataclass
-class Respawn:
-    """When a slot whose worker ended may be started again, and how often that has been."""
-
-    count: int
-    at: float
-
-
 class Actor:
-    """Owns the membership and the worker processes of one job."""
+    """Owns the membership and the crew of one job."""
 
-    def __init__(self, launch: Launch, folder: Path, publish: Callable[[supervisor_pb2.SupervisorState], None]) -> None:
+    def __init__(self, launch: Launch, folder: Path, publish: Callable[[State], None]) -> None:
         self._launch = launch
         self._completed = folder / "completed.json"
-        self._logs = folder / "logs"
-        self._logs.mkdir(exist_ok=True)
         self._publish = publish
         self._events: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._over = threading.Event()
         self._membership = Membership()
-        self._workers: dict[Slot, WorkerProcess] = {}
+        self._crew = Crew(launch, folder / "logs", DEFAULTS)
         self._waiting: dict[Slot, Future[SlotInfo]] = {}
         self._releases: list[Release] = []
-        self._respawns: dict[Slot, Respawn] = {}
         self._next_notice = 0.0
         self._finishing_at: float | None = None
         self._stopping: Release | None = None
         self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_UNSPECIFIED
         self._message = ""
-        self._was_confirmed = False
-        self._published = supervisor_pb2.SupervisorState()
+        self._published = State()
         self._world = HorovodWorld(
-            lambda slot, place: self._post(lambda: self._came_back(slot, place)),
-            lambda slot: self._post(lambda: self._registered(slot)),
+            lambda slot, place: self._events.put(lambda: self._came_back(slot, place)),
+            lambda slot: self._events.put(lambda: self._registered(slot)),
         )
 
     # -- called from other threads ---------------------------------------------------------------------------------
 
-    def set_hosts(self, sequence: int, hosts: dict[str, int]) -> supervisor_pb2.SupervisorState:
+    def set_hosts(self, sequence: int, hosts: dict[str, int]) -> State:
         """Use these hosts from now on; returns once the command is taken."""
         return self._ask(lambda done: self._set_hosts(sequence, hosts, done))
 
-    def release_hosts(self, hosts: frozenset[str], grace: float) -> supervisor_pb2.SupervisorState:
+    def release_hosts(self, hosts: frozenset[str], grace: float) -> State:
         """Take hosts out of the job; returns once no process of it is left on them."""
         return self._ask(lambda done: self._release_hosts(hosts, grace, done))
 
-    def stop(self, grace: float) -> supervisor_pb2.SupervisorState:
+    def stop(self, grace: float) -> State:
         """End every worker; returns once none is left."""
         return self._ask(lambda done: self._stop(grace, done))
 
-    def _ask(self, act: Callable[[Future[supervisor_pb2.SupervisorState]], None]) -> supervisor_pb2.SupervisorState:
-        done: Future[supervisor_pb2.SupervisorState] = Future()
-        self._post(lambda: act(done))
-        return done.result()
-
-    def _post(self, event: Callable[[], None]) -> None:
-        self._events.put(event)
+    def _ask(self, act: Callable[[Future[State]], None]) -> State:
+        done: Future[State] = Future()
+        self._events.put(lambda: act(done))
+        while not self._over.is_set():
+            try:
+                return done.result(_ANSWER_SECONDS)
+            except TimeoutError:
+                continue  # the job may have ended before it got to this
+        return self._published
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
-    def run(self) -> supervisor_pb2.SupervisorState:
+    def run(self) -> State:
         """Work until every worker has ended; returns the last state."""
         assert threading.current_thread() is threading.main_thread()
-        self._post(lambda: self._set_hosts(self._launch.sequence, dict(self._launch.hosts), Future()))
+        self._set_hosts(self._launch.sequence, dict(self._launch.hosts), Future())
         while self._outcome == supervisor_pb2.SUPERVISOR_OUTCOME_UNSPECIFIED:
             self._handle_events()
             now = time.monotonic()
-            self._reap(now)
-            self._see_warm_workers()
+            for ended in self._crew.reap():
+                self._see_end(ended, now)
+            for slot in self._crew.newly_warm():
+                self._membership = self._membership.became_warm(slot)
             self._advance(now)
             self._finish_releases(now)
             self._announce()
-        for worker in self._workers.values():
-            worker.kill()
-        self._sweep_until_clean(None)
-        self._workers.clear()
+        self._crew.kill()
+        self._crew.sweep()
+        self._crew.reap()
         for place in self._waiting.values():
             place.set_result(NO_PLACE)
         self._announce()
-        self._resolve_all()
+        self._over.set()
         self._world.close()
-        return self._state()
+        return self._published
 
     def _handle_events(self) -> None:
         try:
@@ -133,28 +125,21 @@ class Actor:
         except queue.Empty:
             return
 
-    def _resolve_all(self) -> None:
-        """Answer everybody who still waits: there is nothing left that they could wait for."""
-        for release in self._releases:
-            release.done.set_result(self._state())
-        self._releases.clear()
-        if self._stopping is not None:
-            self._stopping.done.set_result(self._state())
-
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def _set_hosts(self, sequence: int, hosts: dict[str, int], done: Future[supervisor_pb2.SupervisorState]) -> None:
+    def _set_hosts(self, sequence: int, hosts: dict[str, int], done: Future[State]) -> None:
         releasing = {host for release in self._releases for host in release.hosts}
         hosts = {host: slots for host, slots in hosts.items() if host not in releasing}
         if hosts and self._stopping is None:
-            self._membership = self._membership.command(sequence, hosts, time.monotonic() + _WARM_SECONDS)
+            now = time.monotonic()
+            self._membership = self._membership.command(sequence, hosts, now + _WARM_SECONDS)
             log.info("command %d: %s", sequence, hosts)
             self._next_notice = 0.0
-            self._start_missing(time.monotonic())
+            self._start_missing(now)
             self._end_unwanted()
         done.set_result(self._state())
 
-    def _release_hosts(self, hosts: frozenset[str], grace: float, done: Future[supervisor_pb2.SupervisorState]) -> None:
+    def _release_hosts(self, hosts: frozenset[str], grace: float, done: Future[State]) -> None:
         log.info("release of %s within %.2f s", sorted(hosts), grace)
         left = self._membership.release(hosts)
         if not left.commanded and self._membership.commanded and self._stopping is None:
@@ -165,16 +150,17 @@ class Actor:
         self._end_unwanted()
         self._releases.append(Release(hosts, time.monotonic() + grace, done))
 
-    def _stop(self, grace: float, done: Future[supervisor_pb2.SupervisorState]) -> None:
+    def _stop(self, grace: float, done: Future[State]) -> None:
+        """End all; whoever asked is answered when the loop is over."""
+        del done
         log.info("stop within %.2f s", grace)
+        kill_at = time.monotonic() + grace
         if self._stopping is not None:
-            first, done_too = self._stopping.done, done
-            first.add_done_callback(lambda future: done_too.set_result(future.result()))
-            self._stopping.kill_at = min(self._stopping.kill_at, time.monotonic() + grace)
+            self._stopping.kill_at = min(self._stopping.kill_at, kill_at)
             return
-        self._stopping = Release(frozenset(), time.monotonic() + grace, done)
+        self._stopping = Release(frozenset(), kill_at, Future())
         self._membership = self._membership.frozen()
-        for worker in self._workers.values():
+        for worker in self._crew:
             if worker.going and grace > 0:
                 worker.terminate()
             else:
@@ -190,73 +176,41 @@ class Actor:
     def _registered(self, slot: Slot) -> None:
         self._membership = self._membership.registered(slot)
 
+    def _see_end(self, ended: Ended, now: float) -> None:
+        was_member = ended.slot in self._membership.living
+        self._waiting.pop(ended.slot, None)
+        self._membership = self._membership.ended(ended.slot)
+        log.info("worker %d on %s ended with %d", ended.pid, ended.slot.host, ended.code)
+        if self._stopping is not None:
+            return
+        if ended.going and ended.code == 0 and was_member:
+            self._begin_finish(now)
+        elif ended.slot.host in self._membership.commanded:
+            self._note_failure(ended, now)
+
     # -- what follows from them ------------------------------------------------------------------------------------
 
     def _start_missing(self, now: float) -> None:
-        """Start a process on every commanded slot that has none and need not wait."""
-        for host, count in self._membership.commanded.items():
-            for slot in slots_of(host, count):
-                respawn = self._respawns.get(slot)
-                if slot not in self._workers and (respawn is None or now >= respawn.at):
-                    self._start(slot)
-
-    def _start(self, slot: Slot) -> None:
-        environment = {**os.environ, **self._launch.environment}
-        environment |= defaults(environment) | {"MALLETRAIN_NODE": slot.host}
-        path = self._logs / f"{slot.host}.{slot.local_rank}.log"
         try:
-            worker = WorkerProcess(slot, self._launch.command, self._launch.working_directory, environment, path)
+            self._crew.start_missing(self._membership.commanded, now)
         except OSError as error:
-            self._fail(f"a worker can't be started on {slot.host}: {error}")
-            return
-        self._workers[slot] = worker
+            self._fail(f"a worker can't be started: {error}")
 
     def _end_unwanted(self) -> None:
         """Kill at once what is on hosts that are no longer commanded and not in the world: nobody waits for it."""
-        members = set(self._membership.members)
-        for slot, worker in self._workers.items():
-            if slot.host not in self._membership.commanded and slot not in members:
-                worker.kill()
+        kept = set(self._membership.commanded) | {slot.host for slot in self._membership.members}
+        self._crew.kill(worker for worker in self._crew if worker.slot.host not in kept)
 
-    def _see_warm_workers(self) -> None:
-        for slot, worker in self._workers.items():
-            if not worker.going and slot not in self._membership.warm and worker.is_warm():
-                self._membership = self._membership.became_warm(slot)
-
-    def _reap(self, now: float) -> None:
-        for slot, worker in list(self._workers.items()):
-            code = worker.poll()
-            if code is not None:
-                worker.close()
-                worker.kill()  # what is left of its group
-                del self._workers[slot]
-                self._ended(slot, worker, code, now)
-
-    def _ended(self, slot: Slot, worker: WorkerProcess, code: int, now: float) -> None:
-        was_member = slot in self._membership.living
-        self._waiting.pop(slot, None)
-        self._membership = self._membership.ended(slot)
-        wanted = slot.host in self._membership.commanded
-        log.info("worker %s on %s ended with %d", worker.pid, slot, code)
-        if self._stopping is not None:
+    def _note_failure(self, ended: Ended, now: float) -> None:
+        how = f"killed by signal {-ended.code}" if ended.code < 0 else f"exit status {ended.code}"
+        self._message = f"worker on {ended.slot.host}: {how}"
+        count = self._crew.note_failure(ended.slot, now)
+        if self._membership.living or self._finishing_at is not None:
             return
-        if worker.going and code == 0 and was_member:
-            self._begin_finish(now)
-        elif wanted:
-            self._note_failure(slot, worker, code, now)
-
-    def _note_failure(self, slot: Slot, worker: WorkerProcess, code: int, now: float) -> None:
-        how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-        self._message = f"worker on {slot.host}: {how}"
-        if worker.going and not self._membership.living and self._finishing_at is None:
+        if ended.going:
             self._fail(self._message)
-            return
-        count = self._respawns[slot].count + 1 if slot in self._respawns else 1
-        if not worker.going and count > _RESPAWNS_BEFORE_FAILURE and not self._membership.living:
+        elif count > _TRIES_TO_WARM:
             self._fail(f"{self._message} before it was warm, {count} times")
-            return
-        pause = min(_FIRST_RESPAWN_SECONDS * 2 ** (count - 1), _LONGEST_RESPAWN_SECONDS)
-        self._respawns[slot] = Respawn(count, now + pause)
 
     def _fail(self, message: str) -> None:
         self._outcome, self._message = supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, message
@@ -265,15 +219,14 @@ class Actor:
         """Move towards the world that should be."""
         if self._stopping is not None:
             self._advance_stop(now)
-            return
-        if self._finishing_at is not None:
+        elif self._finishing_at is not None:
             self._advance_finish(now)
-            return
-        self._start_missing(now)
-        if self._membership.can_form(now):
-            self._form(now)
-        elif self._membership.change_due(now) and not self._membership.joining and now >= self._next_notice:
-            self._notify(now)
+        else:
+            self._start_missing(now)
+            if self._membership.can_form(now):
+                self._form(now)
+            elif self._membership.change_due(now) and not self._membership.joining and now >= self._next_notice:
+                self._notify(now)
 
     def _notify(self, now: float) -> None:
         """Tell rank 0; again until the change has happened, since a notice that meets a reset is lost."""
@@ -287,28 +240,23 @@ class Actor:
         places = self._world.assign(formation)
         log.info("world %d: %s", formation.epoch, dict(formation.hosts))
         for slot in formation.newcomers:
-            if slot in self._workers:
-                self._workers[slot].go(self._world.environment(places[slot]))
-        for slot, place in self._waiting.items():
-            if slot in places:
-                place.set_result(places[slot])
+            if (worker := self._crew.get(slot)) is not None:
+                worker.go(self._world.environment(places[slot]))
         for slot in formation.removed:
             # It waits for a place that it does not get; its state lives on in the survivors.
-            if slot in self._workers:
-                self._workers[slot].kill()
-        for slot in set(self._waiting) - set(places):
-            self._waiting[slot].set_result(NO_PLACE)
+            if (worker := self._crew.get(slot)) is not None:
+                worker.kill()
+        for slot, place in self._waiting.items():
+            place.set_result(places.get(slot, NO_PLACE))
         self._waiting.clear()
-        self._membership = self._membership.settled()
         self._next_notice = now + _NOTICE_SECONDS
 
     def _advance_stop(self, now: float) -> None:
         assert self._stopping is not None
-        if not self._workers:
+        if not self._crew:
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_STOPPED
         elif now >= self._stopping.kill_at:
-            for worker in self._workers.values():
-                worker.kill()
+            self._crew.kill()
         elif self._membership.can_form(now):
             self._form(now)
 
@@ -321,30 +269,21 @@ class Actor:
     def _advance_finish(self, now: float) -> None:
         """So will the others, or they are ended."""
         assert self._finishing_at is not None
-        for worker in self._workers.values():
-            if not worker.going or now >= self._finishing_at:
-                worker.kill()
-        if not any(worker.going for worker in self._workers.values()):
+        late = now >= self._finishing_at
+        self._crew.kill(worker for worker in self._crew if late or not worker.going)
+        if not any(worker.going for worker in self._crew):
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_EXITED
 
     def _finish_releases(self, now: float) -> None:
         for release in list(self._releases):
-            left = [worker for slot, worker in self._workers.items() if slot.host in release.hosts]
-            if left:
-                if now >= release.kill_at and not release.killed:
-                    release.killed = True
-                    for worker in left:
-                        worker.kill()
-                continue
-            self._sweep_until_clean(release.hosts)
-            self._releases.remove(release)
-            release.done.set_result(self._state())
-
-    def _sweep_until_clean(self, hosts: frozenset[str] | None) -> None:
-        while sweep(self._launch.job_id, hosts):
-            for worker in self._workers.values():
-                worker.poll()
-            time.sleep(_LOOK_SECONDS / 4)
+            left = self._crew.on(release.hosts)
+            if left and now >= release.kill_at and not release.killed:
+                release.killed = True
+                self._crew.kill(left)
+            if not left:
+                self._crew.sweep(release.hosts)
+                self._releases.remove(release)
+                release.done.set_result(self._state())
 
     # -- what others see -------------------------------------------------------------------------------------------
 
@@ -354,22 +293,20 @@ class Actor:
             self._published = state
             self._publish(state)
 
-    def _state(self) -> supervisor_pb2.SupervisorState:
+    def _state(self) -> State:
         membership = self._membership
-        self._was_confirmed = self._was_confirmed or bool(membership.confirmed_sequence)
-        return supervisor_pb2.SupervisorState(
+        # Workers that end one after the other at the end of a training are no loss of hosts.
+        finishing = self._finishing_at is not None
+        return State(
             job_id=self._launch.job_id,
             phase=self._phase(),
             commanded_sequence=membership.sequence,
             commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in membership.commanded.items()],
             confirmed_sequence=membership.confirmed_sequence,
-            # Workers that end one after the other are no loss of hosts.
-            confirmed_hosts=(
-                membership.confirmed_hosts if self._finishing_at is None else self._published.confirmed_hosts
-            ),
+            confirmed_hosts=self._published.confirmed_hosts if finishing else membership.confirmed_hosts,
             workers=[
-                supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=worker.pid)
-                for slot, worker in sorted(self._workers.items())
+                supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=pid)
+                for slot, pid in self._crew.pids()
             ],
             outcome=self._outcome,
             message=self._message,
@@ -380,5 +317,6 @@ class Actor:
             return supervisor_pb2.SUPERVISOR_PHASE_ENDED
         if self._stopping is not None:
             return supervisor_pb2.SUPERVISOR_PHASE_STOPPING
-        running = self._was_confirmed
-        return supervisor_pb2.SUPERVISOR_PHASE_RUNNING if running else supervisor_pb2.SUPERVISOR_PHASE_STARTING
+        if self._membership.confirmed_sequence:
+            return supervisor_pb2.SUPERVISOR_PHASE_RUNNING
+        return supervisor_pb2.SUPERVISOR_PHASE_STARTING

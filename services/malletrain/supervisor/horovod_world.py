@@ -26,7 +26,6 @@ from malletrain.supervisor.membership import Formation, Slot
 
 _ADDRESS = "127.0.0.1"
 _INTERFACE = "lo"
-_GLOO_TIMEOUT_SECONDS = "10"
 
 log = logging.getLogger(__name__)
 
@@ -97,14 +96,12 @@ class HorovodWorld:
         self._server._httpd.server_close()  # stop() leaves the listening socket open
 
 
-def defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that a worker gets unless its job sets them."""
-    wanted = {
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_TIMEOUT_SECONDS,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-    return {name: value for name, value in wanted.items() if name not in environment}
+DEFAULTS: Mapping[str, str] = {
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "10",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Variables that a worker gets unless its job sets them."""
 
 
 def _handler(
