@@ -45,7 +45,7 @@ async def test_a_profile_goes_from_prior_to_measured_while_its_job_runs(tmp_path
             peer.put(job("j1"))
             before = await watch.next_of("j1")
             assert [point.source for point in before.points] == [PRIOR] * 3
-            assert (before.scale_up_seconds, before.scale_up_source) == (10, PRIOR)
+            assert (before.scale_up_seconds, before.scale_up_source) == (2, PRIOR)
             await report(monitor.stub, [rescaling_trainer().take()])
             after = await watch.next_of("j1")
             while after.points[1].source != MEASURED:
