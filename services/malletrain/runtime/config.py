@@ -88,7 +88,14 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
         loaded: SettingsT = bound()
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise InvalidInputError(".".join(map(str, first["loc"])), first["msg"], first.get("input")) from error
+        raise InvalidInputError(".".join(map(str, first["loc"])), _expected(first["msg"]), first["input"]) from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidInputError(str(config_file or CONFIG_FILE), f"TOML ({error})") from error
     return loaded
+
+
+def _expected(message: str) -> str:
+    """What was expected, out of pydantic's sentence."""
+    for opening in ("Input should be ", "Value error, expected ", "Value error, "):
+        message = message.removeprefix(opening)
+    return {"Extra inputs are not permitted": "a known key"}.get(message, message)
