@@ -18,6 +18,7 @@ training.finish({"accuracy": ...})
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import time
@@ -38,6 +39,10 @@ _MOST_BATCHES_PER_CHECK = 1000
 _MOST_SAVING = 0.05
 """Share of the time that may go into checkpoints beyond those of `checkpoint_seconds`."""
 _BROKEN = (OSError, EOFError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError)
+
+
+class _Stopped(SystemExit):
+    """The job is to stop, and its state is on disk."""
 
 
 class ElasticTraining:
@@ -112,19 +117,29 @@ class ElasticTraining:
         return self._order.share(self.samples, self._batch, int(hvd.rank()))
 
     def run(self, train: Callable[[], None]) -> None:
-        """Run a training function, again after every rescale. Usable as a decorator."""
+        """Run a training function, again after every rescale. Usable as a decorator.
+
+        When MalleTrain stops the job, `step` raises out of the function once the state is on disk, and the process
+        ends here without returning.
+        """
 
         def again(_: object) -> None:
             self._begin()
             train()
 
-        hvd.elastic.run(again)(self._state)
+        try:
+            hvd.elastic.run(again)(self._state)
+        except _Stopped:
+            # The node is wanted back: an interpreter with Horovod and torch takes a second or more to end by itself.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
     def step(self) -> None:
         """Apply the gradients, count and report the batch, and commit if it is time.
 
         Raises:
-            SystemExit: the job is to stop here; its state is on disk.
+            SystemExit: the job is to stop here; its state is on disk. Let it pass.
         """
         self.optimizer.step()
         self._state.samples += self.global_batch
@@ -158,7 +173,7 @@ class ElasticTraining:
             self._save()
         if flags & _STOP:
             print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
-            sys.exit(0)
+            raise _Stopped
         if flags & _COMMIT:
             self._committed_at = time.monotonic()
             self._state.commit()
