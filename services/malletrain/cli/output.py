@@ -15,6 +15,8 @@ from rich.table import Table
 
 from malletrain.v1 import resources_pb2
 
+_WIDE = 160
+
 JsonOption = typer.Option("--json", help="Print JSON instead of a table.")
 
 
@@ -36,7 +38,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
         column.overflow = "fold"
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    # Into a file or a pipe there is no width to keep to.
+    (console if console.is_terminal else Console(width=_WIDE)).print(table)
 
 
 def state_name(state: resources_pb2.JobState.ValueType) -> str:
