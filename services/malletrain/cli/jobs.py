@@ -35,7 +35,7 @@ def jobs(
             f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
             f"{job.samples:,}" + (f" / {job.spec.target_samples:,}" if job.spec.target_samples else ""),
             ago(job.create_time, now),
-            job.reason,
+            job.reason.partition("\n")[0],
         )
         for job in found
     ]
