@@ -1,10 +1,13 @@
-"""From counts to nodes, without migration (BFTrainer Eq. 6): a job only gains or only loses nodes."""
+"""Which nodes: from counts to a map, without migration (BFTrainer, Eq. 6)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from malletrain.allocator.problem import AllocationProblem, Assignment
+
+Rank = Callable[[str], tuple[float, int]]
+"""Nodes with a lower rank are expected to stay longer; no two have the same."""
 
 
 def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment, ...]:
@@ -19,19 +22,45 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     """
     order = {node: index for index, node in enumerate(problem.nodes)}
     stays = problem.expected_stay_seconds
-    # sorted() keeps the problem's order among equal stays.
-    longest_first = sorted(problem.nodes, key=lambda node: -stays.get(node, 0.0)) if stays else problem.nodes
-    rank = {node: index for index, node in enumerate(longest_first)}
-    kept = [
-        sorted(job.current_nodes, key=rank.__getitem__)[:count] for job, count in zip(problem.jobs, counts, strict=True)
-    ]
-    held = {node for nodes in kept for node in nodes}
-    free = [node for node in longest_first if node not in held]
+    held = [job.current_nodes for job in problem.jobs]
+    taken = {node for nodes in held for node in nodes}
+    free = [node for node in problem.nodes if node not in taken]
+    changed = rearrange(held, counts, free, lambda node: (-stays.get(node, 0.0), order[node]))
+    return tuple(
+        Assignment(job.id, tuple(sorted(changed.get(index, held[index]), key=order.__getitem__)))
+        for index, job in enumerate(problem.jobs)
+    )
+
+
+def rearrange(
+    held: Sequence[Collection[str]], counts: Sequence[int], free: Iterable[str], rank: Rank
+) -> dict[int, list[str]]:
+    """New nodes for the jobs whose count changes; the others keep theirs, and cost nothing here.
+
+    Args:
+        held: Nodes of each job.
+        counts: Nodes that each job is to have; their sum is at most the number of nodes, free ones included.
+        free: Nodes that no job holds.
+        rank: Ranks a node; called only for nodes that are free or of a job that shrinks.
+
+    Returns:
+        The nodes of each changed job, by its index.
+    """
+    changed: dict[int, list[str]] = {}
+    pool = list(free)
+    growing = []
+    for index, (nodes, count) in enumerate(zip(held, counts, strict=True)):
+        if count < len(nodes):
+            best_first = sorted(nodes, key=rank)
+            changed[index] = best_first[:count]
+            pool += best_first[count:]
+        elif count > len(nodes):
+            growing.append(index)
+    if len(growing) > 1 or (growing and counts[growing[0]] - len(held[growing[0]]) < len(pool)):
+        pool.sort(key=rank)
     first = 0
-    assignments = []
-    for job, count, nodes in zip(problem.jobs, counts, kept, strict=True):
-        missing = count - len(nodes)
-        taken = free[first : first + missing]
-        first += missing
-        assignments.append(Assignment(job.id, tuple(sorted((*nodes, *taken), key=order.__getitem__))))
-    return tuple(assignments)
+    for index in growing:
+        last = first + counts[index] - len(held[index])
+        changed[index] = [*held[index], *pool[first:last]]
+        first = last
+    return changed

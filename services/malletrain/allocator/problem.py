@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+DEFAULT_SECONDS = 5.0
+"""Wall-clock limit of a solve unless told otherwise, in seconds."""
+
 
 class CostModel(StrEnum):
     """How rescaling is charged; see docs/allocation.md."""

@@ -22,34 +22,42 @@ _MARGIN = 1e-10
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 def without_hopeless(worths: Sequence[Worth], pool: int) -> list[Worth]:
     """The same choices without sizes that are in no best answer; 0 always stays."""
     if not worths:
         return []
-    market = _Market(worths, pool)
-    price = market.price()
-    kept = market.bound_with_each(price) >= market.some_answer(price) - _MARGIN * market.stake
-    kept[market.starts] = True
+    starts = np.cumsum([0, *(len(worth.sizes) for worth in worths)])
+    sizes = np.concatenate([worth.sizes for worth in worths])
+    kept = hopeful(starts, sizes, np.concatenate([worth.values for worth in worths]), pool)
     slim = []
-    for worth, first in zip(worths, market.starts.tolist(), strict=True):
+    for worth, first in zip(worths, starts.tolist(), strict=False):
         chosen = kept[first : first + len(worth.sizes)]
         slim.append(replace(worth, sizes=worth.sizes[chosen], values=worth.values[chosen], costs=worth.costs[chosen]))
     return slim
 
 
+def hopeful(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Flags:
+    """Which sizes a best answer may contain; arguments as for `knapsack.best_places`."""
+    market = _Market(starts, sizes, values, pool)
+    price = market.price()
+    kept: Flags = market.bound_with_each(price) >= market.some_answer(price) - _MARGIN * market.stake
+    kept[market.starts] = True
+    return kept
+
+
 class _Market:
     """All sizes of all jobs, one after the other, and what they come to at a price per node."""
 
-    def __init__(self, worths: Sequence[Worth], pool: int) -> None:
+    def __init__(self, starts: Ints, sizes: Ints, values: Floats, pool: int) -> None:
         self.pool = pool
-        self.sizes = np.concatenate([worth.sizes for worth in worths])
-        self.values = np.concatenate([worth.values for worth in worths])
-        lengths = np.asarray([len(worth.sizes) for worth in worths], dtype=np.int64)
-        self.starts = np.cumsum(lengths) - lengths
-        self.owner = np.repeat(np.arange(len(worths)), lengths)
-        self.stake = float(np.maximum.reduceat(np.abs(self.values), self.starts).sum())
+        self.sizes = sizes
+        self.values = values
+        self.starts = starts[:-1]
+        self.owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        self.stake = float(np.maximum.reduceat(np.abs(values), self.starts).sum())
 
     def _net(self, price: float) -> tuple[Floats, Floats]:
         """Value less price of every size, and the best of each job."""

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from malletrain.allocator.counts_model import counts_model, read_counts
 from malletrain.allocator.dynamic_program import best_counts
 from malletrain.allocator.integer_model import Floats, IntegerModel
+from malletrain.allocator.menu import Choice, Menu, Terms
 from malletrain.allocator.node_model import node_model, read_node_counts
 from malletrain.allocator.placement import place
-from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
+from malletrain.allocator.problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
 from malletrain.allocator.reduction import without_hopeless
 from malletrain.allocator.solver_process import Answer, SolverProcess
 from malletrain.allocator.validation import validate
-from malletrain.allocator.worth import Worth, job_worth, objective_of
+from malletrain.allocator.worth import Worth, choices_of, job_worth, objective_of
 
-DEFAULT_SECONDS = 5.0
 _LARGEST_DP = 2_000_000_000
 """Most steps (sizes of all jobs x nodes) of a dynamic programme that serves as a fallback: some 3 s."""
 
@@ -47,18 +47,27 @@ def solve(
     """
     started = time.perf_counter()
     validate(problem)
-    worths = [job_worth(job, problem) for job in problem.jobs]
     if formulation in (Formulation.AUTO, Formulation.DP):
-        counts, outcome = best_counts(worths, len(problem.nodes)), _Outcome("OPTIMAL", "dp")
+        choice = choose(problem)
+        counts, objective, outcome = choice.counts.tolist(), choice.objective, _Outcome("OPTIMAL", "dp")
     else:
+        worths = [job_worth(job, problem) for job in problem.jobs]
         model, read = _model(problem, worths, formulation)
         answer = _answer(model, seconds, process)
         found = _checked(worths, len(problem.nodes), read, answer.solution)
         counts, outcome = _judge(problem, worths, f"highs-{formulation.value}", answer, found)
+        objective = objective_of(worths, counts)
     assignments = place(problem, counts)
-    objective = objective_of(worths, counts)
     elapsed = time.perf_counter() - started
     return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
+
+
+def choose(problem: AllocationProblem) -> Choice:
+    """The best counts of a valid problem, where only the pool constrains."""
+    pool = len(problem.nodes)
+    menu = Menu.of([choices_of(job, problem.objective_metric, pool) for job in problem.jobs])
+    currents = [len(job.current_nodes) for job in problem.jobs]
+    return menu.choose(currents, pool, Terms(problem.forward_seconds, problem.cost_model))
 
 
 @dataclass(frozen=True)

@@ -65,20 +65,50 @@ def metric_scale(job: JobDemand, metric: ObjectiveMetric) -> float:
     return job.weight
 
 
-def job_worth(job: JobDemand, problem: AllocationProblem) -> Worth:
-    """A job's choices in a problem (derivation in docs/allocation.md).
+@dataclass(frozen=True)
+class Choices:
+    """What a job can choose from, whatever it holds at the moment.
 
-    `paper`: going from C to n costs R x O(C), with R_up for a growth and R_down for a shrink (Eq. 13-16).
-    `stall`: it costs R x O(n): for R seconds of T_fwd, all n nodes stand still.
+    Attributes:
+        sizes: Permitted sizes in nodes, ascending; 0 first.
+        rates: What a second at each is worth, in weighted metric.
+        held_rates: The same at 0, 1, 2.. nodes, permitted or not: what is charged where the old rate counts.
+        scale_up_seconds: R_up, stall of a growth in seconds.
+        scale_down_seconds: R_down, stall of a shrink in seconds.
     """
-    sizes = permitted_sizes(job, len(problem.nodes))
-    current = len(job.current_nodes)
-    stalls = np.where(sizes > current, job.scale_up_seconds, np.where(sizes < current, job.scale_down_seconds, 0.0))
-    speed = rates(job, sizes)
-    charged = rates(job, [current]) if problem.cost_model is CostModel.PAPER else speed
-    scale = metric_scale(job, problem.objective_metric)
-    costs = scale * stalls * charged
-    return Worth(sizes, scale * problem.forward_seconds * speed - costs, costs, current)
+
+    sizes: NDArray[np.int64]
+    rates: NDArray[np.float64]
+    held_rates: NDArray[np.float64]
+    scale_up_seconds: float
+    scale_down_seconds: float
+
+    def worth(self, current: int, forward_seconds: float, cost_model: CostModel) -> Worth:
+        """What the choices come to for a job that holds `current` nodes (derivation in docs/allocation.md).
+
+        `paper`: going from C to n costs R x O(C), with R_up for a growth and R_down for a shrink (Eq. 13-16).
+        `stall`: it costs R x O(n): for R seconds of T_fwd, all n nodes stand still.
+        """
+        up, down = self.scale_up_seconds, self.scale_down_seconds
+        stalls = np.where(self.sizes > current, up, np.where(self.sizes < current, down, 0.0))
+        held = self.held_rates[min(current, len(self.held_rates) - 1)]
+        costs = stalls * (held if cost_model is CostModel.PAPER else self.rates)
+        return Worth(self.sizes, forward_seconds * self.rates - costs, costs, current)
+
+
+def choices_of(job: JobDemand, metric: ObjectiveMetric, pool: int) -> Choices:
+    """A job's choices within a pool of nodes."""
+    scale = metric_scale(job, metric)
+    sizes = permitted_sizes(job, pool)
+    held = np.arange(min(job.curve[-1].nodes, max(pool, len(job.current_nodes))) + 1)
+    up, down = job.scale_up_seconds, job.scale_down_seconds
+    return Choices(sizes, scale * rates(job, sizes), scale * rates(job, held), up, down)
+
+
+def job_worth(job: JobDemand, problem: AllocationProblem) -> Worth:
+    """A job's choices in a problem."""
+    choices = choices_of(job, problem.objective_metric, len(problem.nodes))
+    return choices.worth(len(job.current_nodes), problem.forward_seconds, problem.cost_model)
 
 
 def objective_of(worths: Sequence[Worth], counts: Sequence[int]) -> float:

@@ -10,9 +10,7 @@ import typer
 from google.protobuf import json_format
 
 from malletrain.allocator import messages
-from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
-from malletrain.allocator.solving import DEFAULT_SECONDS
-from malletrain.allocator.solving import solve as solve_problem
+from malletrain.allocator.problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
 from malletrain.allocator.worth import job_worth, rates
 from malletrain.cli.output import JsonOption, print_json, print_table, to_dict
 from malletrain.runtime.errors import InvalidInputError
@@ -28,6 +26,9 @@ def solve(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Solve an allocation problem: which nodes should each job get?"""
+    # The solver takes half a second to load, which no other verb should pay.
+    from malletrain.allocator.solving import solve as solve_problem
+
     problem = messages.problem_from_proto(read_problem(file))
     allocation = solve_problem(problem, formulation, time_limit)
     if as_json:

@@ -1,0 +1,1 @@
+"""Replays: elastic jobs on the idle nodes of a trace."""

@@ -1,0 +1,239 @@
+"""The replay itself: production decisions on a trace's events, with a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice, takewhile
+from math import inf
+
+from malletrain.allocator.placement import rearrange
+from malletrain.allocator.problem import CostModel
+from malletrain.allocator.worth import choices_of
+from malletrain.job_manager.admission import first_in_line
+from malletrain.scavenger.stays import LearnedStay
+from malletrain.simulator.replay.charges import Charges, FreeCharges, PaperCharges, StallCharges
+from malletrain.simulator.replay.node_events import NodeEvent
+from malletrain.simulator.replay.options import Accounting, Options
+from malletrain.simulator.replay.policies import decider
+from malletrain.simulator.replay.records import Decision, Decisions, JobRecord, Played, job_record
+from malletrain.simulator.replay.running import Running, speeds
+from malletrain.simulator.replay.workload import TraceJob
+
+_STAY_HORIZON_S = 1800.0
+_REFIT_SHARE = 0.1
+Progress = Callable[[float], None]
+"""Told the simulated second from time to time."""
+
+
+def play(
+    events: Sequence[NodeEvent],
+    nodes: Sequence[str],
+    jobs: Sequence[TraceJob],
+    options: Options,
+    progress: Progress = lambda _: None,
+) -> Played:
+    """Replay elastic jobs on the idle nodes of a trace.
+
+    Args:
+        events: Changes of the idle set in the order of time.
+        nodes: All nodes, in the trace's order.
+        jobs: Jobs in the order of submission.
+        options: What to do.
+        progress: Told the simulated second after every decision.
+
+    Returns:
+        Every decision and every job that took part. The same arguments give the same result.
+    """
+    return _Replay(events, nodes, jobs, options).run(progress)
+
+
+class _Replay:
+    def __init__(
+        self, events: Sequence[NodeEvent], nodes: Sequence[str], jobs: Sequence[TraceJob], options: Options
+    ) -> None:
+        self._events = events
+        self._jobs = [replace(job, scale_up_s=0.0, scale_down_s=0.0) for job in jobs] if options.free else jobs
+        self._options = options
+        self._eager = options.accounting is Accounting.EVENT
+        self._order = {node: index for index, node in enumerate(nodes)}
+        self._decide = decider(options)
+        self._charges = _charges(options)
+        self._stays = LearnedStay(horizon_seconds=_STAY_HORIZON_S, refit_share=_REFIT_SHARE, refit_seconds=inf)
+        self._now = 0.0
+        self._idle_since: dict[str, float] = {}
+        self._holder: dict[str, Running] = {}
+        self._free: set[str] = set()
+        self._active: list[Running] = []
+        self._ended: list[JobRecord] = []
+        self._ended_samples = 0.0
+        self._next_job = 0
+        self._decisions = Decisions()
+
+    def run(self, progress: Progress) -> Played:
+        position = 0
+        while True:
+            now = self._events[position].time_s if position < len(self._events) else inf
+            event = self._events[position] if position < len(self._events) else None
+            if self._eager:
+                now = min(now, self._next_arrival(), min((run.finish_s for run in self._active), default=inf))
+            if now >= self._options.duration_s:
+                break
+            if event is not None and event.time_s > now:
+                event = None
+            position += event is not None
+            self._step(now, event)
+            progress(now)
+        return self._finish()
+
+    def _next_arrival(self) -> float:
+        full = len(self._active) >= self._options.max_parallel
+        if full or self._next_job == len(self._jobs):
+            return inf
+        return max(self._now, self._jobs[self._next_job].submit_s)
+
+    def _step(self, now: float, event: NodeEvent | None) -> None:
+        self._now = now
+        before = self._samples()
+        ended = self._complete() if self._eager else 0
+        taken: dict[Running, int] = {}
+        preempted = self._take(event, taken) if event is not None else 0.0
+        if not self._eager:
+            ended = self._complete()
+            taken = {run: count for run, count in taken.items() if run.ended_s is None}
+        admitted = self._admit()
+        preempted_jobs = len(taken)
+        if event is not None or ended or admitted:
+            rescaled, invested = self._rescale(taken)
+        else:  # an arrival that found no place
+            rescaled, invested = 0, 0.0
+        self._decisions.add(
+            Decision(
+                time_s=now,
+                node_event=event is not None,
+                joined=len(event.joined) if event else 0,
+                left=len(event.left) if event else 0,
+                admitted=admitted,
+                ended=ended,
+                preempted=preempted_jobs,
+                rescaled=rescaled,
+                pool=len(self._idle_since),
+                used=len(self._holder),
+                active=len(self._active),
+                running=sum(run.rate > 0 for run in self._active),
+                rate=sum(run.rate for run in self._active),
+                preemption_samples=preempted,
+                invested_samples=invested,
+                samples_before=before,
+                samples=self._samples(),
+            )
+        )
+
+    def _samples(self) -> float:
+        now = self._now
+        return self._ended_samples + sum(run.done_at(now) for run in self._active)
+
+    def _complete(self) -> int:
+        done = [run for run in self._active if run.finish_s <= self._now]
+        for run in done:
+            run.settle(self._now)
+            run.done = run.job.samples
+            run.ended_s = self._now
+            for node in run.nodes:
+                del self._holder[node]
+            self._free |= run.nodes
+            self._ended_samples += run.done
+            self._ended.append(job_record(run))
+            self._active.remove(run)
+        return len(done)
+
+    def _take(self, event: NodeEvent, taken: dict[Running, int]) -> float:
+        """Nodes leave and join; `taken` gets the jobs that lost nodes, with how many they had."""
+        cost = 0.0
+        for node in event.left:
+            self._stays.ended(event.time_s - self._idle_since.pop(node))
+            run = self._holder.pop(node, None)
+            if run is None:
+                self._free.discard(node)
+                continue
+            if run not in taken:
+                taken[run] = run.count
+                run.settle(self._now)
+                run.preemptions += 1
+                run.broken = True
+                cost += self._charges.preempt(run, self._now)
+                run.predict()
+            run.nodes.discard(node)
+        for node, since in event.joined:
+            self._idle_since[node] = since
+            self._free.add(node)
+        return cost
+
+    def _admit(self) -> int:
+        later = islice(self._jobs, self._next_job, None)
+        waiting = takewhile(lambda job: job.submit_s <= self._now, later)
+        admitted = first_in_line(waiting, len(self._active), self._options.max_parallel)
+        self._active += [self._running(job) for job in admitted]
+        self._next_job += len(admitted)
+        return len(admitted)
+
+    def _running(self, job: TraceJob) -> Running:
+        most = min(job.max_nodes, job.curve[-1].nodes, len(self._order))
+        return Running(
+            job=job,
+            choices=choices_of(job.demand(), self._options.metric, len(self._order)),
+            speeds=speeds(job, most),
+            most=most,
+            fixed=min(most, self._options.fixed_nodes or most),
+            admitted_s=self._now,
+            nodes=set(),
+            since_s=self._now,
+        )
+
+    def _rescale(self, taken: dict[Running, int]) -> tuple[int, float]:
+        """Decide, give out the nodes and charge for it; how many jobs changed, and the investment in samples."""
+        counts = self._decide(self._active, len(self._idle_since))
+        self._stays.refit(self._now, self._idle_since.values())
+        changed = rearrange([run.nodes for run in self._active], counts, self._free, self._rank)
+        held = {index: self._active[index].count for index in changed}
+        for index, nodes in changed.items():
+            self._move(self._active[index], set(nodes))
+        self._free = self._idle_since.keys() - self._holder.keys() if changed else self._free
+        invested = 0.0
+        touched = {self._active[index]: count for index, count in held.items()}
+        for run in {**touched, **taken}:
+            kept = touched.get(run, run.count)
+            run.settle(self._now)
+            run.rate = run.speeds[run.count]
+            invested += self._charges.rescale(run, taken.get(run, kept), kept, self._now)
+            run.rescales += run.count != kept
+            run.broken = False
+            if run.started_s is None and run.count:
+                run.started_s = self._now
+            run.predict()
+        return len(changed), invested
+
+    def _move(self, run: Running, nodes: set[str]) -> None:
+        run.settle(self._now)
+        for node in run.nodes - nodes:
+            del self._holder[node]
+        for node in nodes - run.nodes:
+            self._holder[node] = run
+        run.nodes = nodes
+
+    def _rank(self, node: str) -> tuple[float, int]:
+        """As the live system: what is expected to stay longest first, from the fragments that have ended so far."""
+        return -self._stays.expected_stay(self._now - self._idle_since[node]), self._order[node]
+
+    def _finish(self) -> Played:
+        self._now = self._options.duration_s
+        for run in self._active:
+            run.settle(self._now)
+        records = [*self._ended, *(job_record(run) for run in self._active)]
+        return Played(self._decisions.columns(), tuple(records), len(self._events))
+
+
+def _charges(options: Options) -> Charges:
+    if options.free:
+        return FreeCharges()
+    return PaperCharges() if options.charged is CostModel.PAPER else StallCharges(options.commit_s)
