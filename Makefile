@@ -22,7 +22,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
-	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dask,dev]'
 	touch $@
 
 $(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh

@@ -116,9 +116,7 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="Parquet"):
-        read_trace(tmp_path / "t.parquet")
-    with pytest.raises(InvalidInputError, match=r"a name that ends in \.csv or \.csv\.gz"):
+    with pytest.raises(InvalidInputError, match=r"a name that ends in \.csv, \.csv\.gz or \.parquet"):
         read_trace(tmp_path / "t.txt")
     with pytest.raises(InvalidInputError, match=r"missing\.csv: expected a readable trace"):
         read_trace(tmp_path / "missing.csv")

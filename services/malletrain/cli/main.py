@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from malletrain.cli.batch import batch
 from malletrain.cli.cancel import cancel
 from malletrain.cli.demo.verb import demo
 from malletrain.cli.doctor import doctor
@@ -15,6 +16,8 @@ from malletrain.cli.logs import logs
 from malletrain.cli.nodes import nodes
 from malletrain.cli.peers import RefusedError
 from malletrain.cli.plan import plan
+from malletrain.cli.replay import replay
+from malletrain.cli.reproduce import reproduce
 from malletrain.cli.serve import serve
 from malletrain.cli.solve import solve
 from malletrain.cli.submit import submit
@@ -29,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for verb in (up, serve, submit, jobs, job, logs, cancel, nodes, plan, solve, doctor, demo):
+for verb in (up, serve, submit, jobs, job, logs, cancel, nodes, plan, solve, replay, reproduce, batch, doctor, demo):
     app.command()(verb)
 app.add_typer(trace_app, name="trace")
 

@@ -1,4 +1,4 @@
-"""Traces in files: CSV, plain or compressed, with a JSON of the same stem for what is not a fragment."""
+"""Traces in files: CSV, plain or compressed, or Parquet; with a JSON of the same stem for what is not a fragment."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace, window
+from malletrain.scavenger.parquet_rows import read_parquet_rows, write_parquet_rows
+from malletrain.scavenger.trace_metadata import metadata_path, read_metadata
 
 __all__ = ["HEADER", "Fragment", "Trace", "read_trace", "window", "write_trace"]
 
@@ -22,83 +24,95 @@ _Row = tuple[float, int, float, int]
 
 
 def read_trace(path: Path) -> Trace:
-    """Read `x.csv` or `x.csv.gz` and, where it exists, `x.json`.
+    """Read `x.csv`, `x.csv.gz` or `x.parquet` and, where it exists, `x.json`.
 
-    The CSV's header is `node,idle_from_s,idle_until_s`. The JSON may hold `nodes` (all nodes, in order), `duration_s`
-    and `earliest_s`; without it, nodes come in the order in which they appear. Fragments of one node that touch are
-    one fragment.
+    The columns are `node,idle_from_s,idle_until_s`. The JSON may hold `nodes` (all nodes, in order), `duration_s`,
+    `earliest_s` and `origin`; without it, nodes come in the order in which they appear. Fragments of one node that
+    touch are one fragment.
 
     Raises:
         InvalidInputError: the file can't be read as a trace; names file and line.
     """
-    metadata_path = _metadata_path(path)
-    metadata = _read_metadata(metadata_path)
+    metadata = read_metadata(path)
     nodes = metadata.get("nodes")
     positions = {} if nodes is None else {name: index for index, name in enumerate(nodes)}
     earliest_s = metadata.get("earliest_s", 0.0)
+    in_parquet = path.suffix == ".parquet"
     try:
-        with path.open("rb") as file:
-            content = io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
-            rows = _read_rows(content, path, positions, nodes is not None, earliest_s)
+        if in_parquet:
+            rows = _check_rows(read_parquet_rows(path, HEADER), path, positions, nodes is not None, earliest_s)
+        else:
+            with path.open("rb") as file:
+                content = io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+                rows = _read_rows(content, path, positions, nodes is not None, earliest_s)
     except OSError as error:
         raise InvalidInputError(str(path), f"a readable trace ({error})") from error
     if not rows:
-        raise InvalidInputError(f"{path}:2", "at least one idle fragment, got none")
+        raise InvalidInputError(f"{path}" if in_parquet else f"{path}:2", "at least one idle fragment, got none")
     names = tuple(positions)
     fragments = _build(rows, names, path)
     duration_s = metadata.get("duration_s", max(fragment.idle_until_s for fragment in fragments))
-    return Trace(fragments, names, duration_s, earliest_s)
+    return Trace(fragments, names, duration_s, earliest_s, metadata.get("origin"))
 
 
-def write_trace(trace: Trace, path: Path) -> None:
-    """Write a trace for `read_trace`: `x.csv` or `x.csv.gz`, and `x.json` beside it.
+def write_trace(trace: Trace, path: Path, about: Mapping[str, object] | None = None) -> None:
+    """Write a trace for `read_trace`: `x.csv`, `x.csv.gz` or `x.parquet`, and `x.json` beside it.
+
+    Args:
+        trace: What to write.
+        path: Where to; its ending chooses the format.
+        about: Further entries of the JSON, e.g. `source`.
 
     Raises:
-        InvalidInputError: the name ends in neither.
+        InvalidInputError: the name ends in none of these, or PyArrow is missing for Parquet.
         OSError: the files can't be written.
     """
+    beside = metadata_path(path)
     metadata = {"nodes": trace.nodes, "duration_s": trace.duration_s, "earliest_s": trace.earliest_s}
-    _metadata_path(path).write_text(json.dumps(metadata) + "\n", encoding="utf-8")
-    rows = (f"{entry.node},{_number(entry.idle_from_s)},{_number(entry.idle_until_s)}" for entry in trace.fragments)
-    content = "\n".join((",".join(HEADER), *rows, "")).encode()
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    dated = {} if trace.origin is None else {"origin": trace.origin}
+    if path.suffix == ".parquet":
+        columns = zip(*((entry.node, entry.idle_from_s, entry.idle_until_s) for entry in trace.fragments), strict=True)
+        nodes, begins, ends = columns if trace.fragments else ((), (), ())
+        write_parquet_rows(path, HEADER, nodes, begins, ends)
+    else:
+        rows = (f"{entry.node},{_number(entry.idle_from_s)},{_number(entry.idle_until_s)}" for entry in trace.fragments)
+        content = "\n".join((",".join(HEADER), *rows, "")).encode()
+        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    beside.write_text(json.dumps({**(about or {}), **metadata, **dated}) + "\n", encoding="utf-8")
 
 
 def _number(seconds: float) -> str:
     return str(int(seconds)) if float(seconds).is_integer() else repr(float(seconds))
 
 
-def _metadata_path(path: Path) -> Path:
-    plain = path.with_suffix("") if path.suffix == ".gz" else path
-    if plain.suffix == ".parquet":
-        raise InvalidInputError(str(path), "a .csv or .csv.gz file (Parquet traces can't be read yet)")
-    if plain.suffix != ".csv":
-        raise InvalidInputError(str(path), "a name that ends in .csv or .csv.gz")
-    return plain.with_suffix(".json")
+def _check_rows(
+    table: Iterable[tuple[object, object, object]],
+    path: Path,
+    positions: dict[str, int],
+    closed: bool,
+    earliest_s: float,
+) -> list[_Row]:
+    """As `_read_rows`, from values."""
+    rows: list[_Row] = []
+    for number, (node, begin, end) in enumerate(table, 1):
+        place = f"{path}: row {number}"
+        if not isinstance(node, str):
+            raise InvalidInputError(place, "the name of a node", node)
+        if not (
+            isinstance(begin, int | float) and isinstance(end, int | float) and earliest_s <= begin < end < math.inf
+        ):
+            raise _bad_times(place, str(begin), str(end), earliest_s)
+        rows.append((begin, _position(node, positions, closed, place), end, number))
+    return rows
 
 
-def _read_metadata(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{path}:{error.lineno}", f"JSON ({error.msg})") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(str(path), f"a readable JSON file ({error})") from error
-    if not isinstance(found, dict):
-        raise InvalidInputError(str(path), "a JSON object")
-    nodes = found.get("nodes")
-    if nodes is not None:
-        named = isinstance(nodes, list) and all(isinstance(name, str) and name for name in nodes)
-        if not named or len(set(nodes)) < len(nodes):
-            raise InvalidInputError(f"{path}: nodes", "a list of names, each once")
-    for key, at_most, meaning in (("duration_s", math.inf, "seconds"), ("earliest_s", 0.0, "seconds, at most 0")):
-        value = found.get(key, 0.0)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value > at_most or (key == "duration_s" and key in found and value <= 0):
-            raise InvalidInputError(f"{path}: {key}", meaning if key != "duration_s" else "seconds, above 0", value)
-    return found
+def _position(node: str, positions: dict[str, int], closed: bool, place: str) -> int:
+    position = positions.get(node)
+    if position is None:
+        if closed or not node or node != node.strip():
+            raise InvalidInputError(place, "a node of the metadata's list" if closed else "the name of a node", node)
+        position = positions[node] = len(positions)
+    return position
 
 
 def _read_rows(
@@ -127,10 +141,7 @@ def _read_rows(
                 raise _bad_times(_place(path, reader), begin_text, end_text, earliest_s)
             position = positions.get(node)
             if position is None:
-                if closed or not node or node != node.strip():
-                    expected = "a node of the metadata's list" if closed else "the name of a node"
-                    raise InvalidInputError(_place(path, reader), expected, node)
-                position = positions[node] = len(positions)
+                position = _position(node, positions, closed, _place(path, reader))
             rows.append((begin, position, end, reader.line_num))
     except csv.Error as error:
         raise InvalidInputError(_place(path, reader), f"CSV ({error})") from error
@@ -184,6 +195,7 @@ def _build(rows: Iterable[_Row], names: Sequence[str], path: Path) -> tuple[Frag
     """
     fragments: list[Fragment] = []
     newest: dict[int, tuple[int, float, int]] = {}
+    separator, word = (": row ", "row") if path.suffix == ".parquet" else (":", "line")
     for begin, position, end, line in sorted(rows):
         index = len(fragments)
         before = newest.get(position)
@@ -194,8 +206,8 @@ def _build(rows: Iterable[_Row], names: Sequence[str], path: Path) -> tuple[Frag
             fragments[index] = Fragment(names[position], fragments[index].idle_from_s, end)
         else:
             raise InvalidInputError(
-                f"{path}:{max(line, before[2])}",
-                f"no overlap of the fragments of node {names[position]} (with line {min(line, before[2])})",
+                f"{path}{separator}{max(line, before[2])}",
+                f"no overlap of the fragments of node {names[position]} (with {word} {min(line, before[2])})",
             )
         newest[position] = (index, end, line)
     return tuple(fragments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from malletrain.runtime.errors import InvalidInputError
 
@@ -37,12 +38,15 @@ class Trace:
         nodes: All nodes that the trace knows, also those that are never idle; the order matters.
         duration_s: The trace tells of the seconds from 0 to this one; fragments may go on beyond it.
         earliest_s: No fragment begins before it; below 0 in an excerpt, whose first nodes were idle before.
+        origin: Second 0 on the calendar in ISO 8601, with its zone or else in the system's local time; None where
+            that is not known.
     """
 
     fragments: tuple[Fragment, ...]
     nodes: tuple[str, ...]
     duration_s: float
     earliest_s: float = 0.0
+    origin: str | None = None
 
 
 def window(
@@ -80,7 +84,14 @@ def window(
         for fragment in trace.fragments
         if fragment.idle_until_s > start_s and fragment.idle_from_s < end_s and fragment.node in names
     )
-    return Trace(found, kept, duration_s, min(0.0, found[0].idle_from_s) if found else 0.0)
+    earliest_s = min(0.0, found[0].idle_from_s) if found else 0.0
+    return Trace(found, kept, duration_s, earliest_s, _later(trace.origin, start_s))
+
+
+def _later(origin: str | None, seconds: float) -> str | None:
+    if origin is None:
+        return None
+    return (datetime.fromisoformat(origin) + timedelta(seconds=seconds)).isoformat()
 
 
 def _kept_nodes(trace: Trace, nodes: int | Sequence[str] | None) -> tuple[str, ...]:

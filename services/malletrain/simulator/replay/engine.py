@@ -179,12 +179,13 @@ class _Replay:
 
     def _running(self, job: TraceJob) -> Running:
         most = min(job.max_nodes, job.curve[-1].nodes, len(self._order))
+        most = most if most >= job.min_nodes else 0
         return Running(
             job=job,
             choices=choices_of(job.demand(), self._options.metric, len(self._order)),
             speeds=speeds(job, most),
             most=most,
-            fixed=min(most, self._options.fixed_nodes or most),
+            fixed=min(most, max(job.min_nodes, self._options.fixed_nodes or most)),
             admitted_s=self._now,
             nodes=set(),
             since_s=self._now,
@@ -229,6 +230,7 @@ class _Replay:
         self._now = self._options.duration_s
         for run in self._active:
             run.settle(self._now)
+            run.done = min(run.done, run.job.samples)  # one that would end at the next node event
         records = [*self._ended, *(job_record(run) for run in self._active)]
         return Played(self._decisions.columns(), tuple(records), len(self._events))
 

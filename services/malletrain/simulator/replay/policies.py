@@ -15,7 +15,9 @@ Decide = Callable[[Sequence[Running], int], Sequence[int]]
 def decider(options: Options) -> Decide:
     """The policy of a replay."""
     if options.policy is Policy.EQUAL:
-        return lambda jobs, pool: equal_counts([(run.job.min_nodes, run.most) for run in jobs], pool, options.paper_quirks)
+        return lambda jobs, pool: equal_counts(
+            [(run.job.min_nodes, run.most) for run in jobs], pool, options.paper_quirks
+        )
     if options.policy is Policy.FIXED:
         return lambda jobs, pool: fixed_counts([(run.count, run.broken, run.fixed) for run in jobs], pool)
     return _Allocator(options)

@@ -17,7 +17,7 @@ class Running:
         job: What it is.
         choices: The allocator's view of it.
         speeds: Samples/s at 0, 1, 2.. nodes; 0 below min_nodes.
-        most: Largest scale in nodes, within what its curve and the trace allow.
+        most: Largest scale in nodes, within what its curve and the trace allow; 0 where that is below min_nodes.
         fixed: Scale in nodes under the policy `fixed`.
         admitted_s: When it was admitted, in seconds.
         nodes: The nodes it holds.
@@ -58,7 +58,9 @@ class Running:
         return len(self.nodes)
 
     def done_at(self, now_s: float) -> float:
-        """Samples processed up to `now_s`, which is not before `since_s`."""
+        """Samples processed up to `now_s`, which is not before `since_s`; never more than the job has."""
+        if now_s >= self.finish_s:
+            return self.job.samples
         begin = self.stalled_until_s if self.stalled_until_s > self.since_s else self.since_s
         return self.done + self.rate * (now_s - begin) if now_s > begin else self.done
 
@@ -84,7 +86,7 @@ class Running:
             self.finish_s = inf
             return
         begin = self.stalled_until_s if self.stalled_until_s > self.since_s else self.since_s
-        self.finish_s = begin + (self.job.samples - self.done) / self.rate
+        self.finish_s = begin + max(0.0, self.job.samples - self.done) / self.rate
 
 
 def speeds(job: TraceJob, nodes: int) -> list[float]:

@@ -1,0 +1,221 @@
+"""`malletrain replay`: what a log's idle nodes would have trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.cli.output import JsonOption, print_json, print_table
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.fragments import read_trace, window
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.simulator.replay.options import Accounting, Options, Policy
+from malletrain.simulator.replay.presets import PRESETS, preset_jobs
+from malletrain.simulator.replay.workload import TraceJob, read_workload
+
+if TYPE_CHECKING:
+    from malletrain.simulator.replay.evaluation import Evaluated, Scene
+    from malletrain.simulator.replay.metrics import Metrics
+
+_HOUR_S = 3600.0
+
+TraceOption = typer.Option(help="Idle fragments: NAME.csv, NAME.csv.gz or NAME.parquet, with NAME.json beside it.")
+NodesOption = typer.Option(min=1, help="Only the first N nodes of the trace.")
+JobsOption = typer.Option(help=f"Job set: a CSV file, or a built-in set: {', '.join(PRESETS)}.")
+ScalingOption = typer.Option(help="Scaling table of the job set; default: scaling.csv beside it.")
+OutOption = typer.Option(help="Folder for tables, figures and the page; made if missing.")
+
+
+def replay(
+    trace: Annotated[Path, TraceOption],
+    nodes: Annotated[int | None, NodesOption] = None,
+    hours: Annotated[float | None, typer.Option(help="Only the first hours; default: the whole trace.")] = None,
+    jobs: Annotated[str, JobsOption] = PRESETS[0],
+    scaling: Annotated[Path | None, ScalingOption] = None,
+    policy: Annotated[Policy, typer.Option(help="Who decides about the nodes.")] = Policy.MILP,
+    forward: Annotated[float, typer.Option(help="T_fwd: how far a decision looks ahead, seconds.")] = 120.0,
+    max_parallel: Annotated[int, typer.Option(help="Jobs that may take part at once.")] = 10,
+    accounting: Annotated[
+        Accounting, typer.Option(help="Jobs arrive and end when it happens (event), or at the next node event (paper).")
+    ] = Accounting.EVENT,
+    cost_model: Annotated[CostModel, typer.Option(help="What the allocator believes.")] = CostModel.STALL,
+    charge: Annotated[CostModel | None, typer.Option(help="What rescaling costs; default: as believed.")] = None,
+    metric: Annotated[ObjectiveMetric, typer.Option(help="What progress is worth.")] = ObjectiveMetric.THROUGHPUT,
+    commit_seconds: Annotated[
+        float, typer.Option(help="With stall charges: a preemption loses what was done since the last commit. 0: none.")
+    ] = 5.0,
+    fixed_nodes: Annotated[
+        int | None, typer.Option(help="Size of every job under `fixed`; default: its largest.")
+    ] = None,
+    paper_quirks: Annotated[
+        bool, typer.Option("--paper-quirks", help="As the published code, flaws included.")
+    ] = False,
+    bound: Annotated[bool, typer.Option(help="Replay once more with free rescaling, for the zero-cost bound.")] = True,
+    out: Annotated[Path | None, OutOption] = None,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Replay a log: what would its idle nodes have trained?"""
+    options = Options(
+        # A whole trace's length is not known before it is read.
+        duration_s=hours * _HOUR_S if hours is not None else 1.0,
+        policy=policy,
+        forward_s=forward,
+        max_parallel=max_parallel,
+        accounting=accounting,
+        cost_model=cost_model,
+        charge=charge,
+        metric=metric,
+        commit_s=commit_seconds,
+        fixed_nodes=fixed_nodes,
+        paper_quirks=paper_quirks,
+    )
+    workload, title = jobs_of(jobs, scaling)
+    scene, options = scene_of(trace, nodes, hours, options)
+    _run(scene, workload, options, bound=bound, out=out, as_json=as_json, titles=(trace.name, title))
+
+
+def jobs_of(jobs: str, scaling: Path | None) -> tuple[tuple[TraceJob, ...], str]:
+    """The job set and what to call it.
+
+    Raises:
+        InvalidInputError: a file can't be read, or `--scaling` goes with a built-in set.
+    """
+    if jobs in PRESETS:
+        if scaling is not None:
+            raise InvalidInputError("--scaling", f"a job set in a file (--jobs is the built-in set {jobs})")
+        return preset_jobs(jobs), f"the built-in job set {jobs}"
+    path = Path(jobs)
+    return read_workload(path, scaling or path.with_name("scaling.csv")), path.name
+
+
+def scene_of(trace: Path, nodes: int | None, hours: float | None, options: Options) -> tuple[Scene, Options]:
+    """The scene of a trace's beginning, and the options with its duration.
+
+    Raises:
+        InvalidInputError: the trace can't be read, or has fewer nodes or hours.
+    """
+    from malletrain.simulator.replay.evaluation import Scene
+
+    found = read_trace(trace)
+    duration_s = check_extent(found, nodes, hours)
+    excerpt = window(found, 0.0, duration_s, nodes)
+    return Scene.of(excerpt, duration_s), replace(options, duration_s=duration_s)
+
+
+def check_extent(trace: Trace, nodes: int | None, hours: float | None) -> float:
+    """Seconds of a trace to replay.
+
+    Raises:
+        InvalidInputError: the trace has fewer nodes or hours.
+    """
+    if nodes is not None and nodes > len(trace.nodes):
+        raise InvalidInputError("--nodes", f"at most {len(trace.nodes)}, as many as the trace knows", nodes)
+    duration_s = trace.duration_s if hours is None else hours * _HOUR_S
+    if not 0 < duration_s <= trace.duration_s:
+        longest = trace.duration_s / _HOUR_S
+        raise InvalidInputError("--hours", f"above 0 and at most {longest:g}, the trace's length", hours)
+    return duration_s
+
+
+def _run(
+    scene: Scene,
+    jobs: tuple[TraceJob, ...],
+    options: Options,
+    *,
+    bound: bool,
+    out: Path | None,
+    as_json: bool,
+    titles: tuple[str, str],
+) -> None:
+    # Solver and plots take a second to load, which no other verb should pay.
+    from malletrain.simulator.replay.evaluation import evaluate
+
+    make_folder(out)
+    with _progress(options.duration_s) as progress:
+        evaluated = evaluate(scene, jobs, options, bound=bound, progress=progress)
+    written = _write(evaluated, options, titles, out) if out is not None else []
+    if as_json:
+        print_json({**asdict(evaluated.metrics), "wall_seconds": evaluated.wall_seconds})
+        return
+    _print(evaluated.metrics, evaluated.wall_seconds)
+    for path in written:
+        typer.echo(f"wrote {path}")
+
+
+def make_folder(out: Path | None) -> None:
+    """Make the folder for results before the work.
+
+    Raises:
+        InvalidInputError: it can't be made.
+    """
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError("--out", f"a folder that can be made ({error})", str(out)) from error
+
+
+def _write(evaluated: Evaluated, options: Options, titles: tuple[str, str], out: Path) -> list[Path]:
+    from malletrain.simulator.report.files import write_tables
+    from malletrain.simulator.report.replay_page import Titles, write_page
+
+    try:
+        return [*write_page(evaluated, options, Titles(*titles), out), *write_tables(evaluated, out)]
+    except OSError as error:
+        raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+
+
+@contextmanager
+def _progress(duration_s: float) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal; nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (TextColumn("replay"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("replay", total=duration_s)
+        shown = [0.0]
+
+        def show(now_s: float) -> None:
+            if now_s - shown[0] > duration_s / 200:
+                shown[0] = now_s
+                progress.update(task, completed=now_s)
+
+        yield show
+
+
+def _print(metrics: Metrics, wall_seconds: float) -> None:
+    share = "–" if metrics.zero_cost_bound is None else f"{metrics.zero_cost_bound:.1%}"
+    invested = "–" if metrics.return_on_investment is None else f"{metrics.return_on_investment:,.1f}"
+    rows = [
+        ("utilization efficiency U", f"{metrics.utilization_efficiency:.1%}"),
+        ("if rescaling were free", share),
+        ("resource integral", f"{metrics.resource_integral_node_hours:,.0f} node-hours"),
+        ("equivalent nodes", f"{metrics.equivalent_nodes:,.2f}"),
+        ("idle node-hours that jobs held", f"{metrics.occupied_fraction:.1%}"),
+        ("samples, net", f"{metrics.samples:,.0f}"),
+        (
+            "lost to preemption",
+            f"{metrics.preemption_cost_samples:,.0f} samples in {metrics.preempted_jobs:,} preemptions",
+        ),
+        ("spent on rescaling", f"{metrics.rescale_cost_samples:,.0f} samples in {metrics.rescales:,} rescales"),
+        ("return on investment", invested),
+        ("preempted within T_fwd", f"{metrics.preemption_within_forward:.1%} of node events"),
+        ("jobs done", f"{metrics.jobs_completed:,}"),
+        *((f"mean runtime, {model}", f"{value:.2f} h") for model, value in metrics.mean_runtime_hours.items()),
+    ]
+    print_table(("figure", "value"), rows)
+    rate = metrics.events / wall_seconds if wall_seconds else 0.0
+    typer.echo(
+        f"{metrics.events:,} node events, {metrics.decisions:,} decisions in {wall_seconds:.2f} s ({rate:,.0f}/s)"
+    )

@@ -1,0 +1,113 @@
+"""`malletrain trace convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.trace.files import save_trace, summary
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.fragments import read_trace
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_metadata import read_metadata
+from malletrain.simulator.traces.convert import convert_pbs, convert_polling, convert_sacct
+
+
+class LogFormat(StrEnum):
+    """What a log is of."""
+
+    POLLING = "polling"
+    SACCT = "sacct"
+    PBS = "pbs"
+    SWF = "swf"
+    FRAGMENTS = "fragments"
+
+
+class BatchPolicy(StrEnum):
+    """How the simulated batch scheduler decides."""
+
+    FCFS = "fcfs"
+    EASY = "easy"
+    WFP = "wfp"
+
+
+_OPTIONS = {
+    LogFormat.POLLING: {"--nodes", "--debounce"},
+    LogFormat.SACCT: {"--nodes", "--window", "--down"},
+    LogFormat.PBS: {"--nodes", "--window", "--down"},
+    LogFormat.SWF: {"--policy", "--nodes-count"},
+    LogFormat.FRAGMENTS: set[str](),
+}
+_KEPT = ("system", "sampling_s", "source")
+
+
+def convert(
+    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="Logs, in the order of time; *.gz too.")],
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--from", help="Polls of sinfo, `sacct -P`, PBS accounting, an SWF workload, or a trace."),
+    ],
+    out: Annotated[Path, typer.Option(help="Where to: NAME.csv, NAME.csv.gz or NAME.parquet; NAME.json beside it.")],
+    nodes: Annotated[
+        Path | None, typer.Option(help="File of all nodes: names, or `scontrol show node -o`. (polling, sacct, pbs)")
+    ] = None,
+    window: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="FROM TO", help="Begin and end of the trace. (sacct, pbs)")
+    ] = None,
+    down: Annotated[
+        Path | None,
+        typer.Option(help="Outages: CSV node,from,until, or `sacctmgr show event -P`. (sacct, pbs)"),
+    ] = None,
+    debounce: Annotated[
+        int | None, typer.Option(min=0, help="Drop idle spells seen in so many samples or fewer. (polling)")
+    ] = None,
+    policy: Annotated[BatchPolicy | None, typer.Option(help="Batch scheduler to simulate; easy. (swf)")] = None,
+    nodes_count: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine. (swf)")] = None,
+) -> None:
+    """Turn a log into a trace of idle nodes."""
+    given = {
+        "--nodes": nodes,
+        "--window": window,
+        "--down": down,
+        "--debounce": debounce,
+        "--policy": policy,
+        "--nodes-count": nodes_count,
+    }
+    for name, value in given.items():
+        if value is not None and name not in _OPTIONS[log_format]:
+            raise InvalidInputError(name, f"no such option with --from {log_format}")
+    about: dict[str, object] = {"source": f"{log_format}: {', '.join(path.name for path in inputs)}"}
+    if log_format is LogFormat.POLLING:
+        trace = convert_polling(inputs, nodes, debounce or 0)
+    elif log_format is LogFormat.SACCT:
+        trace = convert_sacct(inputs, nodes, window, down)
+    elif log_format is LogFormat.PBS:
+        trace = convert_pbs(inputs, nodes, window, down)
+    elif log_format is LogFormat.SWF:
+        trace = _from_workload(_only(inputs), policy or BatchPolicy.EASY, nodes_count)
+    else:
+        path = _only(inputs)
+        trace = read_trace(path)
+        metadata = read_metadata(path)
+        about = {key: metadata[key] for key in _KEPT if key in metadata}
+    if not trace.fragments:
+        raise InvalidInputError(str(inputs[0]), "at least one node that is idle at some time, got none")
+    save_trace(trace, out, about)
+    typer.echo(summary(trace, out))
+
+
+def _only(inputs: Sequence[Path]) -> Path:
+    if len(inputs) != 1:
+        raise InvalidInputError("INPUT", "exactly one file", len(inputs))
+    return inputs[0]
+
+
+def _from_workload(path: Path, policy: BatchPolicy, nodes: int | None) -> Trace:
+    # The batch simulator is large, and only this format needs it.
+    from malletrain.simulator.batch.convert import idle_trace_of
+
+    return idle_trace_of(path, policy=policy.value, nodes=nodes)

@@ -1,0 +1,31 @@
+"""Traces in and out of the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.fragments import write_trace
+from malletrain.scavenger.idle_trace import Trace
+
+HOUR_S = 3600.0
+
+
+def save_trace(trace: Trace, out: Path, about: Mapping[str, object] | None = None) -> None:
+    """Write a trace to `--out`.
+
+    Raises:
+        InvalidInputError: it can't be written there.
+    """
+    try:
+        write_trace(trace, out, about)
+    except OSError as error:
+        raise InvalidInputError("--out", f"a file that can be written ({error})", str(out)) from error
+
+
+def summary(trace: Trace, out: Path) -> str:
+    """One line on what was written."""
+    idle_hours = sum(fragment.length_s for fragment in trace.fragments) / HOUR_S
+    share = idle_hours / (len(trace.nodes) * trace.duration_s / HOUR_S)
+    return f"{out}: {len(trace.fragments)} idle fragments, {idle_hours:.1f} node-hours ({share:.1%} idle)"

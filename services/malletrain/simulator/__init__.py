@@ -1,0 +1,1 @@
+"""Simulator: replays idle traces through the production allocator."""

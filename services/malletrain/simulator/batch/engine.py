@@ -1,0 +1,143 @@
+"""The event-driven simulation of a batch scheduler on a space-shared machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from heapq import heappop, heappush
+
+from malletrain.simulator.batch.cluster import ExpectedEnds, FreeNodes, Reservation
+from malletrain.simulator.batch.policies import Policy, first_of, head_of
+from malletrain.simulator.batch.schedule import BatchRun, Schedule
+from malletrain.simulator.batch.waiting import Floats, Waiting
+from malletrain.simulator.batch.workload import Workload
+
+_PROGRESS_EVERY = 1000
+
+
+class Overrun(StrEnum):
+    """What happens to a job that computes for longer than its estimate."""
+
+    KILL = "kill"
+    RUN = "run"
+
+
+def simulate(
+    workload: Workload,
+    policy: Policy,
+    *,
+    overrun: Overrun = Overrun.KILL,
+    progress: Callable[[int], None] | None = None,
+) -> Schedule:
+    """Run a workload.
+
+    Events are submissions and ends. At each instant all ends come first, then all submissions, then the scheduler
+    decides once: it starts jobs from the head of the queue while they fit, then backfills, if its policy does so.
+
+    Args:
+        workload: What to run; no job larger than the machine.
+        policy: How the scheduler decides.
+        overrun: End jobs at their estimate (what schedulers do), or let them compute to their end. A running job
+            whose estimate has expired is then expected to end at any moment.
+        progress: Is told now and then how many jobs have started.
+    """
+    return _Simulation(workload, policy, overrun, progress).run()
+
+
+class _Simulation:
+    def __init__(
+        self, workload: Workload, policy: Policy, overrun: Overrun, progress: Callable[[int], None] | None
+    ) -> None:
+        self._workload = workload
+        self._jobs = workload.jobs
+        self._policy = policy
+        self._overrun = overrun
+        self._progress = progress
+        self._free = FreeNodes(workload.nodes)
+        self._expected = ExpectedEnds(workload.nodes)
+        self._waiting = Waiting()
+        self._submitted = 0
+        self._runs: list[BatchRun] = []
+        # (end, index in runs): simultaneous ends in order of their starts.
+        self._ends: list[tuple[float, int]] = []
+        self._reserved: dict[int, float] = {}
+        self._now_s = 0.0
+
+    def run(self) -> Schedule:
+        while self._ends or self._submitted < len(self._jobs):
+            self._now_s = self._next_instant()
+            self._end_runs()
+            self._submit_jobs()
+            self._decide()
+        if self._progress:
+            self._progress(len(self._runs))
+        return Schedule(self._policy.name, self._workload.nodes, tuple(self._runs), self._workload.unix_start_s)
+
+    def _next_instant(self) -> float:
+        times = [self._ends[0][0]] if self._ends else []
+        if self._submitted < len(self._jobs):
+            times.append(self._jobs[self._submitted].submit_s)
+        return min(times)
+
+    def _end_runs(self) -> None:
+        while self._ends and self._ends[0][0] <= self._now_s:
+            run = self._runs[heappop(self._ends)[1]]
+            self._free.give_back(run.nodes)
+            self._expected.remove(run.start_s + run.job.estimate_s, run.job.nodes)
+
+    def _submit_jobs(self) -> None:
+        first = end = self._submitted
+        while end < len(self._jobs) and self._jobs[end].submit_s <= self._now_s:
+            end += 1
+        if end > first:
+            self._waiting.add(first, self._jobs[first:end])
+            self._submitted = end
+
+    def _decide(self) -> None:
+        waiting, free = self._waiting, self._free
+        while len(waiting):
+            scores = self._scores()
+            head = head_of(scores)
+            wanted = int(waiting.nodes[head])
+            if wanted > free.count:
+                if self._policy.backfills:
+                    self._backfill(self._reserve(head, wanted), scores)
+                return
+            self._start(head)
+
+    def _scores(self) -> Floats | None:
+        return self._policy.scores(self._waiting, self._now_s) if self._policy.scores else None
+
+    def _reserve(self, head: int, wanted: int) -> Reservation:
+        reservation = self._expected.reserve(wanted, self._free.count, self._now_s)
+        self._reserved.setdefault(self._waiting.job_at(head), reservation.start_s)
+        return reservation
+
+    def _backfill(self, reservation: Reservation, scores: Floats | None) -> None:
+        """Start jobs that leave the head its reservation: they end before it, or use nodes that it does not need.
+
+        The head itself is no candidate: it does not fit.
+        """
+        waiting, extra = self._waiting, reservation.extra
+        while self._free.count and len(waiting) > 1:
+            early = self._now_s + waiting.estimate_s <= reservation.start_s
+            chosen = first_of(scores, (waiting.nodes <= self._free.count) & (early | (waiting.nodes <= extra)))
+            if chosen is None:
+                return
+            if not early[chosen]:
+                extra -= int(waiting.nodes[chosen])
+            self._start(chosen)
+            scores = self._scores()
+
+    def _start(self, position: int) -> None:
+        index = self._waiting.job_at(position)
+        self._waiting.remove(position)
+        job = self._jobs[index]
+        length_s = min(job.run_s, job.estimate_s) if self._overrun is Overrun.KILL else job.run_s
+        taken = self._free.take(job.nodes)
+        run = BatchRun(job, self._now_s, self._now_s + length_s, taken, self._reserved.get(index))
+        heappush(self._ends, (run.end_s, len(self._runs)))
+        self._expected.add(self._now_s + job.estimate_s, job.nodes)
+        self._runs.append(run)
+        if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
+            self._progress(len(self._runs))

@@ -1,0 +1,173 @@
+"""Job logs in the Standard Workload Format, version 2.2 (Feitelson's Parallel Workloads Archive)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from malletrain.runtime.errors import InvalidInputError
+
+FIELDS = (
+    "job number",
+    "submit time",
+    "wait time",
+    "run time",
+    "allocated processors",
+    "average CPU time used",
+    "used memory",
+    "requested processors",
+    "requested time",
+    "requested memory",
+    "status",
+    "user ID",
+    "group ID",
+    "executable number",
+    "queue number",
+    "partition number",
+    "preceding job number",
+    "think time",
+)
+_WHOLE = (0, 4, 7, 10)
+# Times beyond 3,000 years are slips, and sums of them would lose whole seconds.
+_MOST_SECONDS = 1e11
+_MOST_PROCESSORS = 1e9
+_COMMENT = re.compile(r";\s*(\w+)\s*:\s*(-?\d+)(?![\w.])")
+_START = "unixstarttime"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of a log; a value below 0 is unknown.
+
+    Attributes:
+        line: Its number in the file, from 1.
+        number: Job number.
+        submit_s: Submission, seconds after the log's second 0.
+        run_s: Wall-clock run time, seconds.
+        allocated: Processors that the job got.
+        requested: Processors that the user asked for.
+        requested_s: Run time that the user asked for, seconds.
+        status: 0 failed, 1 completed, 2 to 4 part of a job that another line tells of as a whole, 5 cancelled.
+    """
+
+    line: int
+    number: int
+    submit_s: float
+    run_s: float
+    allocated: int
+    requested: int
+    requested_s: float
+    status: int
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log as it stands in the file.
+
+    Attributes:
+        name: What errors call it: the file's path.
+        records: In the file's order.
+        max_nodes: Nodes of the machine, from the header; None where that tells nothing.
+        max_processors: Processors of the machine, likewise.
+        unix_start_s: Second 0 of the log in seconds since the epoch, likewise.
+    """
+
+    name: str
+    records: tuple[Record, ...]
+    max_nodes: int | None = None
+    max_processors: int | None = None
+    unix_start_s: int | None = None
+
+
+def read_log(path: Path) -> Log:
+    """Read a log, plain or gzip.
+
+    Raises:
+        InvalidInputError: the file can't be read as SWF; names file, line and field.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            file.seek(0)
+            return parse_log(io.BufferedReader(gzip.GzipFile(fileobj=file)) if packed else file, str(path))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InvalidInputError(str(path), f"a complete gzip file ({error})") from error
+    except OSError as error:
+        raise InvalidInputError(str(path), f"a readable SWF file ({error})") from error
+
+
+def parse_log(lines: Iterable[bytes], name: str) -> Log:
+    """Parse the lines of a log.
+
+    Of the header comments MaxNodes, MaxProcs and UnixStartTime are used, where they bear a whole number; the first of
+    each counts.
+
+    Raises:
+        InvalidInputError: a line is neither a comment nor 18 numbers, or a number is out of its range.
+    """
+    records: list[Record] = []
+    header: dict[str, int] = {}
+    for line, raw in enumerate(lines, 1):
+        # Comments hold people's and sites' names in whatever encoding; data are ASCII in all of them.
+        text = raw.decode("latin-1").strip()
+        if text.startswith(";"):
+            found = _COMMENT.match(text)
+            if found:
+                header.setdefault(found[1].lower(), int(found[2]))
+                if header.get(_START, 0) > _MOST_SECONDS:
+                    place = f"{name}:{line}: UnixStartTime"
+                    raise InvalidInputError(place, "seconds since the epoch", found[2])
+        elif text:
+            records.append(_record(text.split(), name, line))
+    nodes, processors = header.get("maxnodes", 0), header.get("maxprocs", 0)
+    start_s = header.get(_START, -1)
+    return Log(
+        name,
+        tuple(records),
+        nodes if nodes > 0 else None,
+        processors if processors > 0 else None,
+        start_s if start_s >= 0 else None,
+    )
+
+
+def _record(words: list[str], name: str, line: int) -> Record:
+    place = f"{name}:{line}"
+    if len(words) != len(FIELDS):
+        raise InvalidInputError(place, f"{len(FIELDS)} fields (this line has {len(words)})", " ".join(words)[:80])
+    values = [_value(word, index, place) for index, word in enumerate(words)]
+    if values[1] < 0:
+        raise InvalidInputError(f"{place}: submit time", "seconds, at least 0", words[1])
+    return Record(
+        line=line,
+        number=int(values[0]),
+        submit_s=values[1],
+        run_s=values[3],
+        allocated=int(values[4]),
+        requested=int(values[7]),
+        requested_s=values[8],
+        status=int(values[10]),
+    )
+
+
+def _value(word: str, index: int, place: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = float("nan")
+    # float() takes 1_000, which no log means.
+    if "_" in word or not abs(value) < float("inf"):
+        raise InvalidInputError(f"{place}: {FIELDS[index]}", "a number (-1 where unknown)", word)
+    if index in _WHOLE:
+        if not value.is_integer():
+            raise InvalidInputError(f"{place}: {FIELDS[index]}", "a whole number (-1 where unknown)", word)
+        if value > _MOST_PROCESSORS:
+            raise InvalidInputError(f"{place}: {FIELDS[index]}", f"at most {_MOST_PROCESSORS:.0f}", word)
+    elif index in (1, 3, 8) and value > _MOST_SECONDS:
+        raise InvalidInputError(f"{place}: {FIELDS[index]}", f"seconds, at most {_MOST_SECONDS:.0f}", word)
+    return value

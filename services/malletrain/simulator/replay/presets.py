@@ -1,0 +1,36 @@
+"""Job sets for those who have a log but no jobs: published scaling, jobs of BFTrainer's evaluation."""
+
+from __future__ import annotations
+
+from malletrain.allocator.problem import ScalingPoint
+from malletrain.simulator.replay.workload import TraceJob
+
+_SCALES = (1, 2, 4, 8, 16, 32, 64)
+# BFTrainer, Table 2: thousands of samples/s on Summit, minibatch of 32 per GPU.
+_THOUSANDS = {
+    "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
+    "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),
+    "MnasNet": (3.2, 6.0, 11.5, 23.1, 43.9, 83.5, 160.5),
+    "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
+    "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
+    "VGG-16": (1.2, 2.4, 4.7, 9.3, 18.3, 36.2, 70.2),
+    "DenseNet": (1.0, 2.0, 3.8, 7.6, 15.0, 28.8, 57.8),
+}
+_SAMPLES = 130e6  # 100 epochs of ImageNet (BFTrainer, section 4.2)
+_SUBMIT_EVERY_S = 36.0
+_UP_S, _DOWN_S = 18.0, 12.0
+"""A growth of Elastic Horovod takes some 20 s (BFTrainer, section 2.1), a shrink less."""
+
+MODELS = tuple(_THOUSANDS)
+PRESETS = ("hpo", "imagenet")
+
+
+def preset_jobs(name: str, count: int = 1000) -> tuple[TraceJob, ...]:
+    """`hpo`: trials of ShuffleNet (BFTrainer, section 5.1); `imagenet`: its seven networks in turn (section 5.2)."""
+    models = ("ShuffleNet",) if name == "hpo" else MODELS
+    return tuple(_job(index, models[index % len(models)]) for index in range(count))
+
+
+def _job(index: int, model: str) -> TraceJob:
+    curve = tuple(ScalingPoint(n, 1000.0 * rate) for n, rate in zip(_SCALES, _THOUSANDS[model], strict=True))
+    return TraceJob(f"J{index:05d}", model, index * _SUBMIT_EVERY_S, _UP_S, _DOWN_S, 1, 64, _SAMPLES, curve)

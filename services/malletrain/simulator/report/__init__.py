@@ -1,0 +1,1 @@
+"""What replays look like on paper: tables in Parquet, figures, one page."""

@@ -1,0 +1,54 @@
+"""The reproduction as files: a PNG and a CSV per exhibit, and one page with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from malletrain.simulator.replay.options import Options
+from malletrain.simulator.report.page import render
+from malletrain.simulator.report.plots import as_source, png
+from malletrain.simulator.reproduce.exhibits import Exhibit
+
+PAGE = "report.html"
+_MOST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An exhibit on the page; `rows` are those that it has room for."""
+
+    exhibit: Exhibit
+    source: str | None
+    rows: tuple[tuple[object, ...], ...]
+
+
+def write_book(exhibits: Sequence[Exhibit], options: Options, sources: Sequence[str], folder: Path) -> list[Path]:
+    """Write all files into a folder that exists.
+
+    Args:
+        exhibits: In the order of the paper.
+        options: What the replays have in common.
+        sources: What was replayed, for the page.
+        folder: Where to.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    written, shown = [folder / PAGE], []
+    for exhibit in exhibits:
+        table = folder / f"{exhibit.name}.csv"
+        table.write_text(exhibit.csv(), encoding="utf-8")
+        written.append(table)
+        source = None
+        if exhibit.figure is not None:
+            content = png(exhibit.figure)
+            (folder / f"{exhibit.name}.png").write_bytes(content)
+            written.append(folder / f"{exhibit.name}.png")
+            source = f"{exhibit.name}.png" if exhibit.measured else as_source(content)
+        short = len(exhibit.rows) <= _MOST_ROWS and not exhibit.measured
+        shown.append(Shown(exhibit, source, exhibit.rows if short else ()))
+    page = render("reproduce.html", shown=shown, options=options, sources=sources)
+    (folder / PAGE).write_text(page, encoding="utf-8")
+    return written

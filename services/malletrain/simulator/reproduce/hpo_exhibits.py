@@ -1,0 +1,182 @@
+"""HPO (section 5.1): Fig. 7 to 11."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from malletrain.allocator.problem import ObjectiveMetric
+from malletrain.simulator.replay.evaluation import Evaluated, Scene
+from malletrain.simulator.replay.metrics import cumulative_samples, preemption_within, sums_between
+from malletrain.simulator.replay.yardsticks import static_rate
+from malletrain.simulator.report.plots import bars, lines
+from malletrain.simulator.report.replay_page import slices
+from malletrain.simulator.reproduce.exhibits import Exhibit, rounded
+from malletrain.simulator.reproduce.experiments import FORWARD_S, Workloads, hpo_name
+from malletrain.simulator.reproduce.published import (
+    EFFICIENCY,
+    FIVE_TIMES_EVENTS,
+    TWICE_EVENTS,
+    WORSE_EVENTS,
+)
+from malletrain.simulator.reproduce.trace_exhibits import idle_node_hours
+
+Results = Mapping[str, Evaluated]
+_HOUR_S = 3600.0
+
+
+def hpo_exhibits(results: Results, scene: Scene, workloads: Workloads, parallel: int) -> list[Exhibit]:
+    """Everything about trials of one model."""
+    return [
+        _figure_7a(results, scene),
+        _figure_7b(results),
+        _figure_8(results),
+        _figure_9(results),
+        _figure_10(results, scene, workloads, parallel),
+        _figure_11(results, scene),
+    ]
+
+
+def _figure_7a(results: Results, scene: Scene) -> Exhibit:
+    times = np.asarray([event.time_s for event in scene.events])
+    gaps = np.diff(times)
+    rows = []
+    for seconds in FORWARD_S:
+        columns = results[hpo_name(seconds)].played.decisions
+        rows.append((seconds, preemption_within(columns, seconds), float((gaps <= seconds).mean())))
+    places = [float(row[0]) for row in rows]
+    series = {
+        "a job loses nodes": (places, [row[1] for row in rows]),
+        "any node event": (places, [row[2] for row in rows]),
+    }
+    return Exhibit(
+        "figure-7a",
+        "Fig. 7a: preemption within the forward-looking time",
+        ("T_fwd, s", "a job loses nodes", "any node event"),
+        rounded(rows),
+        "Published: 90 % from 170 s on. That is reached here by the share of events that any other event follows "
+        "within T_fwd; a job loses nodes in fewer of them.",
+        lines("Fig. 7a: within T_fwd of a decision", "T_fwd, s", "share of decisions", series),
+    )
+
+
+def _figure_7b(results: Results) -> Exhibit:
+    rows = [("equal", _cost_per_event(results["hpo equal"]))]
+    rows += [(str(seconds), _cost_per_event(results[hpo_name(seconds)])) for seconds in FORWARD_S]
+    places = [float(seconds) for seconds in FORWARD_S]
+    values = [row[1] for row in rows[1:]]
+    ratio = rows[0][1] / values[0] if values[0] else float("inf")
+    return Exhibit(
+        "figure-7b",
+        "Fig. 7b: rescaling cost by forward-looking time",
+        ("T_fwd, s", "samples per event"),
+        rounded(rows),
+        f"Published: the baseline spends 1.03 million samples per event, 76 times as much as the MILP at 10 s; "
+        f"here {rows[0][1] / 1e6:.2f} million, {ratio:.0f} times.",
+        lines("Fig. 7b: cost of rescaling", "T_fwd, s", "samples per event", {"milp": (places, values)}),
+    )
+
+
+def _cost_per_event(evaluated: Evaluated) -> float:
+    return evaluated.metrics.rescale_cost_samples / evaluated.metrics.events
+
+
+def _figure_8(results: Results) -> Exhibit:
+    rows = []
+    for seconds in FORWARD_S:
+        found = results[hpo_name(seconds)]
+        rows.append((seconds, found.metrics.return_on_investment or 0.0, found.metrics.samples))
+    places = [float(row[0]) for row in rows]
+    return Exhibit(
+        "figure-8",
+        "Fig. 8: return on investment by forward-looking time",
+        ("T_fwd, s", "return on investment", "samples, net"),
+        rounded(rows),
+        "Samples from each decision that rescaled to the next event, over what its rescales cost. As published, it "
+        "falls with T_fwd while the outcome levels off.",
+        lines(
+            "Fig. 8: return on investment", "T_fwd, s", "samples per sample", {"milp": (places, [r[1] for r in rows])}
+        ),
+    )
+
+
+def _figure_9(results: Results) -> Exhibit:
+    equal = results["hpo equal"].metrics.utilization_efficiency
+    rows = [(seconds, results[hpo_name(seconds)].metrics.utilization_efficiency, equal) for seconds in FORWARD_S]
+    places = [float(row[0]) for row in rows]
+    series = {"milp": (places, [row[1] for row in rows]), "equal": (places, [row[2] for row in rows])}
+    bound = results[hpo_name(120)].metrics.zero_cost_bound
+    if bound is not None:
+        series["free rescaling"] = (places, [bound] * len(places))
+    return Exhibit(
+        "figure-9",
+        "Fig. 9: U by forward-looking time",
+        ("T_fwd, s", "milp", "equal"),
+        rounded(rows),
+        f"At 120 s {results[hpo_name(120)].metrics.utilization_efficiency:.1%} and {equal:.1%}; published "
+        f"{EFFICIENCY['milp']:.0%} and {EFFICIENCY['equal']:.0%}, on other nodes of the same machine. The "
+        "bound is that of any allocator on these events.",
+        lines("Fig. 9: resource utilization efficiency U", "T_fwd, s", "U", series),
+    )
+
+
+def _figure_10(results: Results, scene: Scene, workloads: Workloads, parallel: int) -> Exhibit:
+    edges = slices(scene.duration_s)
+    offered = idle_node_hours(scene, edges)
+    lengths = np.diff(edges)
+    static = [
+        static_rate(workloads.hpo[:parallel], float(nodes), ObjectiveMetric.THROUGHPUT) * length
+        for nodes, length in zip(offered * _HOUR_S / lengths, lengths.tolist(), strict=True)
+    ]
+    shares = {
+        policy: np.diff(cumulative_samples(results[name].played.decisions, edges)) / np.maximum(static, 1e-9)
+        for policy, name in (("milp", hpo_name(120)), ("equal", "hpo equal"))
+    }
+    hours = [f"{edge / _HOUR_S:.0f}" for edge in edges[:-1]]
+    rows = list(zip([edge / _HOUR_S for edge in edges[:-1]], *(s.tolist() for s in shares.values()), strict=True))
+    gain = float(np.max(shares["milp"] / np.maximum(shares["equal"], 1e-9)) - 1.0)
+    best = int((shares["milp"] >= 0.9).sum())
+    series = {policy: values.tolist() for policy, values in shares.items()}
+    return Exhibit(
+        "figure-10",
+        "Fig. 10: U every six hours",
+        ("hour", *shares),
+        rounded(rows),
+        f"{best} of {len(rows)} slices reach 90 % here (published: three), and the MILP is up to {gain:.0%} above the "
+        f"baseline (published: 32 %). {_speedups(results)}",
+        bars("Fig. 10: U every six hours", "hours", "U", hours, series),
+    )
+
+
+def _speedups(results: Results) -> str:
+    """The outcome between two events, MILP over baseline; only where both decided at the same events."""
+    ours, theirs = (results[name].played.decisions for name in (hpo_name(120), "hpo equal"))
+    if not np.array_equal(ours["time_s"], theirs["time_s"]):
+        return "Event by event the two can't be compared in this accounting: they decide at different times."
+    baseline = np.diff(theirs["samples_before"])
+    used = baseline > 0
+    ratio = np.diff(ours["samples_before"])[used] / baseline[used]
+    return (
+        f"From event to event the MILP does worse in {(ratio < 1 - 1e-9).mean():.1%} (published: {WORSE_EVENTS:.1%}), "
+        f"at least twice as well in {(ratio >= 2).mean():.1%} ({TWICE_EVENTS:.0%}), five times in "
+        f"{(ratio >= 5).mean():.1%} ({FIVE_TIMES_EVENTS:.0%})."
+    )
+
+
+def _figure_11(results: Results, scene: Scene) -> Exhibit:
+    edges = slices(scene.duration_s)
+    series = {}
+    for policy, name in (("milp", hpo_name(120)), ("equal", "hpo equal")):
+        columns = results[name].played.decisions
+        series[f"{policy} preemption"] = sums_between(columns, "preemption_samples", edges).tolist()
+        series[f"{policy} rescaling"] = sums_between(columns, "invested_samples", edges).tolist()
+    hours = [edge / _HOUR_S for edge in edges[:-1]]
+    return Exhibit(
+        "figure-11",
+        "Fig. 11: preemption and rescaling cost every six hours",
+        ("hour", *series),
+        rounded(list(zip(hours, *series.values(), strict=True))),
+        "As published: preemption costs both about the same, rescaling costs the baseline far more.",
+        bars("Fig. 11: costs every six hours", "hours", "samples", [f"{hour:.0f}" for hour in hours], series),
+    )

@@ -1,0 +1,81 @@
+"""Slurm's hostlist expressions: `n[001-003,7],gpu1`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from malletrain.runtime.errors import InvalidInputError
+
+MOST_NODES = 1_000_000
+"""More than any machine has: an expression that means more is a mistake, not a reason to run out of memory."""
+
+_NAME = re.compile(r"[^\s\[\],|;]+")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def expand(expression: str, place: str = "hostlist") -> tuple[str, ...]:
+    """Names that a hostlist means, in its order; twice named, twice there.
+
+    A bracket holds numbers and ranges, which keep the leading zeros of their first number; there may be several in
+    one name (`rack[1-2]n[1-4]`), and text after them.
+
+    Args:
+        expression: E.g. `n[001-003,7],gpu1`.
+        place: What an error names.
+
+    Raises:
+        InvalidInputError: the expression is none, or means more than `MOST_NODES`.
+    """
+    names = tuple(itertools.islice(_names(expression, place), MOST_NODES + 1))
+    if len(names) > MOST_NODES:
+        raise InvalidInputError(place, f"a node list of at most {MOST_NODES} nodes", _shortened(expression))
+    return names
+
+
+def _names(expression: str, place: str) -> Iterator[str]:
+    for item in _items(expression, place):
+        parts = re.split(r"\[([^\[\]]*)\]", item)
+        if any("[" in part or "]" in part for part in parts) or not _NAME.fullmatch("".join(parts[::2]) or "\n"):
+            raise _malformed(expression, place)
+        # re.split with a group: text and the inside of brackets in turn.
+        choices = [
+            [part] if index % 2 == 0 else list(_numbers(part, expression, place)) for index, part in enumerate(parts)
+        ]
+        yield from map("".join, itertools.product(*choices))
+
+
+def _items(expression: str, place: str) -> Iterator[str]:
+    """What commas outside of brackets separate."""
+    depth = begin = 0
+    for index, character in enumerate(expression):
+        depth += (character == "[") - (character == "]")
+        if depth not in (0, 1):
+            raise _malformed(expression, place)
+        if character == "," and depth == 0:
+            yield expression[begin:index]
+            begin = index + 1
+    if depth:
+        raise _malformed(expression, place)
+    yield expression[begin:]
+
+
+def _numbers(inside: str, expression: str, place: str) -> Iterator[str]:
+    for part in inside.split(","):
+        found = _RANGE.fullmatch(part)
+        if not found:
+            raise _malformed(expression, place)
+        first, last = found[1], found[2] or found[1]
+        if not 0 <= int(last) - int(first) < MOST_NODES:
+            raise _malformed(expression, place)
+        width = len(first)
+        yield from (f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
+
+
+def _malformed(expression: str, place: str) -> InvalidInputError:
+    return InvalidInputError(place, "a node list such as n[001-003,7],gpu1", _shortened(expression))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,193 @@
+"""Synthetic traces that are like a given one (MalleTrain, section 4.1 and Fig. 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.simulator.traces.columns import Columns, Seconds, fragments_of
+from malletrain.simulator.traces.renewals import Renewals, Spans, renewals_of
+
+_MOST_CLASSES = 10
+_SPANS_PER_CLASS = 200
+
+
+@dataclass(frozen=True)
+class Durations:
+    """A discrete distribution of lengths.
+
+    Attributes:
+        seconds: Values, ascending, above 0.
+        shares: Their probabilities; the sum is 1.
+    """
+
+    seconds: Seconds
+    shares: Seconds
+
+    @property
+    def mean(self) -> float:
+        """Expected length in seconds."""
+        return float(self.seconds @ self.shares)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Seconds:
+        """Lengths of `count` spans."""
+        return _pick(self.seconds, self.shares, count, rng)
+
+    def draw_under_way(self, count: int, rng: np.random.Generator) -> Seconds:
+        """What is left, at any instant, of `count` spans under way: long ones are met more often (length bias)."""
+        weights = self.seconds * self.shares
+        return _pick(self.seconds, weights / weights.sum(), count, rng) * (1.0 - rng.random(count))
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Nodes that are idle about as often.
+
+    Attributes:
+        weight: Number of such nodes in the original.
+        idle: Lengths of their fragments; None if they are never idle.
+        busy: Lengths of their gaps; None if they are always idle.
+    """
+
+    weight: int
+    idle: Durations | None
+    busy: Durations | None
+
+
+def synthesize(
+    original: Trace, rng: np.random.Generator, nodes: int | None = None, duration_s: float | None = None
+) -> Trace:
+    """Draw a trace whose fragments and gaps have the distributions of another's.
+
+    Each node by itself is idle and busy in turn (an alternating renewal process), so that nodes no longer join and
+    leave together as they do in a log: the lengths are alike, the events are more. To keep that some nodes are idle
+    far more often than others, nodes of the original are put into up to 10 classes by their number of fragments, and
+    each synthetic node draws from the fragments and gaps of one class; nodes that are never idle, or always, are
+    classes of their own.
+
+    Edges: what was under way at the original's second 0 is left out; what was under way at its end counts as at least
+    so long (Kaplan-Meier, with the mass beyond the longest length put on it). A synthetic node begins in the midst of
+    things, idle with the share of time that its class is, with a length-biased rest to go; fragments are cut at both
+    ends, as in a log.
+
+    Args:
+        original: What to be like.
+        rng: Source of randomness.
+        nodes: Number of nodes, at least 1; None takes the original's.
+        duration_s: Length in seconds, above 0; None takes the original's.
+
+    Raises:
+        InvalidInputError: an argument is out of its range, or the original has no complete fragment or gap.
+    """
+    count = len(original.nodes) if nodes is None else nodes
+    length_s = original.duration_s if duration_s is None else duration_s
+    if count < 1:
+        raise InvalidInputError("nodes", "at least 1", count)
+    if not 0 < length_s < np.inf:
+        raise InvalidInputError("duration_s", "above 0", length_s)
+    renewals = renewals_of(original)
+    classes = learn(renewals)
+    places = rng.permutation(count)
+    parts: list[Columns] = []
+    begin = 0
+    for kind, size in zip(classes, _sizes(classes, count), strict=True):
+        own = places[begin : begin + size]
+        begin += size
+        parts.append(_draw_class(kind, own, length_s, renewals.whole_seconds, rng))
+    columns = Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("node", "begin", "end")))
+    width = len(str(count))
+    names = tuple(f"n{number:0{width}d}" for number in range(1, count + 1))
+    return Trace(fragments_of(columns, names), names, float(length_s))
+
+
+def learn(renewals: Renewals) -> tuple[NodeClass, ...]:
+    """Classes of a trace's nodes, see `synthesize`.
+
+    Raises:
+        InvalidInputError: there is no complete fragment or no complete gap.
+    """
+    idle, busy = renewals.fragments, renewals.gaps
+    if not idle.complete.any() or not busy.complete.any():
+        raise InvalidInputError("trace", "at least one whole idle fragment and one whole gap of a node")
+    total = renewals.idle_s.size
+    turns = np.bincount(idle.node, minlength=total) + np.bincount(busy.node, minlength=total)
+    never = (turns == 0) & (renewals.idle_s == 0)
+    always = (turns == 0) & (renewals.idle_s > 0)
+    mixed = np.flatnonzero(turns > 0)
+    number = int(np.clip(min(idle.complete.sum(), busy.complete.sum()) // _SPANS_PER_CLASS, 1, _MOST_CLASSES))
+    whole = (_estimate(idle), _estimate(busy))
+    ranked = mixed[np.argsort(turns[mixed], kind="stable")]
+    found = [_class(members, renewals, whole) for members in np.array_split(ranked, min(number, mixed.size))]
+    if never.any():
+        found.append(NodeClass(int(never.sum()), None, whole[1]))
+    if always.any():
+        found.append(NodeClass(int(always.sum()), whole[0], None))
+    return tuple(found)
+
+
+def _class(members: NDArray[np.int64], renewals: Renewals, whole: tuple[Durations, Durations]) -> NodeClass:
+    own = [_of_nodes(spans, members) for spans in (renewals.fragments, renewals.gaps)]
+    idle, busy = (_estimate(s) if s.complete.any() else other for s, other in zip(own, whole, strict=True))
+    return NodeClass(members.size, idle, busy)
+
+
+def _of_nodes(spans: Spans, members: NDArray[np.int64]) -> Spans:
+    inside = np.isin(spans.node, members)
+    return Spans(spans.node[inside], spans.seconds[inside], spans.complete[inside])
+
+
+def _estimate(spans: Spans) -> Durations:
+    """The product-limit estimate of Kaplan and Meier (1958), closed at the longest span as Efron (1967) does."""
+    ordered = np.sort(spans.seconds)
+    values, ended = np.unique(spans.ended(), return_counts=True)
+    at_risk = ordered.size - np.searchsorted(ordered, values, side="left")
+    survival = np.cumprod(1.0 - ended / at_risk)
+    shares = -np.diff(np.concatenate(([1.0], survival)))
+    rest = float(survival[-1])
+    if rest <= 0:
+        return Durations(values, shares / shares.sum())
+    closed = np.append(shares, rest)
+    return Durations(np.append(values, ordered[-1]), closed / closed.sum())
+
+
+def _sizes(classes: tuple[NodeClass, ...], count: int) -> list[int]:
+    """Nodes of each class, in proportion; what rounding leaves goes to the largest remainders."""
+    weights = np.array([kind.weight for kind in classes], dtype=np.float64)
+    exact = weights / weights.sum() * count
+    sizes = np.floor(exact).astype(np.int64)
+    order = np.argsort(sizes - exact, kind="stable")
+    sizes[order[: count - int(sizes.sum())]] += 1
+    return [int(size) for size in sizes]
+
+
+def _draw_class(
+    kind: NodeClass, nodes: NDArray[np.int64], duration_s: float, whole_seconds: bool, rng: np.random.Generator
+) -> Columns:
+    if kind.idle is None or not nodes.size:
+        return Columns(nodes[:0], np.empty(0), np.empty(0))
+    if kind.busy is None:
+        return Columns(nodes, np.zeros(nodes.size), np.full(nodes.size, duration_s))
+    round_up = np.ceil if whole_seconds else np.positive
+    starts_idle = rng.random(nodes.size) < kind.idle.mean / (kind.idle.mean + kind.busy.mean)
+    first = round_up(np.where(starts_idle, kind.idle.draw_under_way(nodes.size, rng), 0.0))
+    rest = np.where(starts_idle, kind.busy.draw(nodes.size, rng), kind.busy.draw_under_way(nodes.size, rng))
+    rows = [(nodes[starts_idle], np.zeros(int(starts_idle.sum())), first[starts_idle])]
+    begin = first + round_up(rest)
+    while nodes.size:
+        end = begin + kind.idle.draw(nodes.size, rng)
+        rows.append((nodes, begin, end))
+        begin = end + kind.busy.draw(nodes.size, rng)
+        on = begin < duration_s
+        nodes, begin = nodes[on], begin[on]
+    node, starts, ends = (np.concatenate(column) for column in zip(*rows, strict=True))
+    inside = starts < duration_s
+    return Columns(node[inside], starts[inside], np.minimum(ends[inside], duration_s))
+
+
+def _pick(values: Seconds, shares: Seconds, count: int, rng: np.random.Generator) -> Seconds:
+    found = np.searchsorted(np.cumsum(shares), rng.random(count), side="right")
+    return values[np.minimum(found, values.size - 1)]

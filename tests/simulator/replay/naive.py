@@ -1,0 +1,314 @@
+"""A second replay, written from the definitions and not from the engine: slow, plain, in exact fractions.
+
+It moves from instant to instant, where an instant is whatever can change anything: a node event, an arrival, a
+completion, the end of a stall. In between everything is constant. Decisions are found by trying all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+
+from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.scavenger.stays import LearnedStay
+from malletrain.simulator.replay.options import Accounting, Options, Policy
+from malletrain.simulator.replay.workload import TraceJob
+from tests.simulator.replay.builders import Case
+
+ZERO = Fraction(0)
+
+
+@dataclass(eq=False)
+class NaiveJob:
+    """A job that was admitted; `cut_s` is the end of a stall, `hit_s` of the part that a preemption caused."""
+
+    job: TraceJob
+    admitted_s: Fraction
+    largest: int
+    nodes: list[str] = field(default_factory=list)
+    rate: Fraction = ZERO
+    done: Fraction = ZERO
+    cut_s: Fraction = Fraction(-1)
+    hit_s: Fraction = Fraction(-1)
+    started_s: Fraction | None = None
+    ended_s: Fraction | None = None
+    node_seconds: Fraction = ZERO
+    preemptions: int = 0
+    rescales: int = 0
+    preemption_samples: Fraction = ZERO
+    rescale_samples: Fraction = ZERO
+
+    def curve(self, nodes: int) -> Fraction:
+        """O(n); the curves of these tests have a point at every scale."""
+        points = self.job.curve
+        return Fraction(points[min(nodes, len(points)) - 1].rate) if nodes else ZERO
+
+    def speed(self, nodes: int) -> Fraction:
+        """Samples/s that it really makes: none below its smallest scale."""
+        return self.curve(nodes) if nodes >= self.job.min_nodes else ZERO
+
+    def sizes(self, pool: int) -> list[int]:
+        """0 and all scales that the pool can hold."""
+        return [0, *range(self.job.min_nodes, min(self.largest, pool) + 1)]
+
+    def live(self, since_s: Fraction, until_s: Fraction) -> None:
+        """Nothing changes from one instant to the next: it stalls or it works."""
+        seconds = until_s - since_s
+        self.node_seconds += len(self.nodes) * seconds
+        if since_s < self.hit_s:
+            self.preemption_samples += self.rate * seconds
+        elif since_s < self.cut_s:
+            self.rescale_samples += self.rate * seconds
+        else:
+            self.done += self.rate * seconds
+
+
+class Naive:
+    """One replay; `rows` and `jobs` are its outcome."""
+
+    def __init__(self, case: Case) -> None:
+        """Play the case."""
+        self.options: Options = case.options
+        self.free = case.options.free
+        self.now = ZERO
+        self.waiting = list(case.jobs)
+        self.all_nodes = list(case.trace.nodes)
+        self.since: dict[str, float] = {}
+        self.active: list[NaiveJob] = []
+        self.jobs: list[NaiveJob] = []
+        self.rows: list[dict[str, Fraction | int]] = []
+        self.stays = LearnedStay(horizon_seconds=1800.0, refit_share=0.1, refit_seconds=float("inf"))
+        changes = sorted({Fraction(second) for second in self._edges(case)})
+        for instant in changes:
+            self._pass_until(instant)
+            self._node_event(instant, case)
+        self._pass_until(Fraction(self.options.duration_s))
+        for job in self.active:
+            job.done = min(job.done, Fraction(job.job.samples))
+        self.jobs += self.active
+
+    def _edges(self, case: Case) -> Iterator[float]:
+        for fragment in case.trace.fragments:
+            if fragment.idle_until_s > 0:
+                begin = max(0.0, fragment.idle_from_s)
+                yield from (edge for edge in (begin, fragment.idle_until_s) if edge < self.options.duration_s)
+
+    def _pass_until(self, goal: Fraction) -> None:
+        """Live until a node event or the end; on the way, what does not wait for one."""
+        while True:
+            eager = self.options.accounting is Accounting.EVENT
+            if eager and self.now < goal and (self._over() or self._next_comes()):
+                ended = self._end()
+                self._decide(ended, self._admit(), None)
+                continue
+            if self.now == goal:
+                return
+            instant = min([goal, *(time for time in self._instants(eager) if time > self.now)])
+            for job in self.active:
+                job.live(self.now, instant)
+            self.now = instant
+
+    def _instants(self, eager: bool) -> Iterator[Fraction]:
+        for job in self.active:
+            yield from (job.cut_s, job.hit_s)
+            if eager and job.rate:
+                yield max(self.now, job.cut_s) + (Fraction(job.job.samples) - job.done) / job.rate
+        if eager and self.waiting:
+            yield Fraction(self.waiting[0].submit_s)
+
+    def _over(self) -> list[NaiveJob]:
+        return [job for job in self.active if job.done >= job.job.samples]
+
+    def _next_comes(self) -> bool:
+        place = len(self.active) < self.options.max_parallel
+        return place and bool(self.waiting) and self.waiting[0].submit_s <= self.now
+
+    def _end(self) -> int:
+        over = self._over()
+        for job in over:
+            job.done, job.ended_s, job.nodes = Fraction(job.job.samples), self.now, []
+            self.active.remove(job)
+        self.jobs += over
+        return len(over)
+
+    def _admit(self) -> int:
+        admitted = 0
+        while self._next_comes():
+            job = self.waiting.pop(0)
+            largest = min(job.max_nodes, len(job.curve), len(self.all_nodes))
+            self.active.append(NaiveJob(job, self.now, largest))
+            admitted += 1
+        return admitted
+
+    def _total(self) -> Fraction:
+        return sum((min(job.done, Fraction(job.job.samples)) for job in {*self.jobs, *self.active}), ZERO)
+
+    def _node_event(self, instant: Fraction, case: Case) -> None:
+        before = self._total()
+        ended = self._end() if self.options.accounting is Accounting.EVENT else 0
+        had: dict[NaiveJob, int] = {}
+        cost = ZERO
+        ordered = sorted(case.trace.fragments, key=lambda fragment: self.all_nodes.index(fragment.node))
+        for fragment in ordered:
+            if fragment.idle_until_s == instant and fragment.node in self.since:
+                self.stays.ended(fragment.idle_until_s - self.since.pop(fragment.node))
+                for job in self.active:
+                    if fragment.node in job.nodes:
+                        if job not in had:
+                            had[job] = len(job.nodes)
+                            cost += self._preempt(job)
+                        job.nodes.remove(fragment.node)
+        for fragment in ordered:
+            if fragment.idle_until_s > instant and max(0, fragment.idle_from_s) == instant:
+                self.since[fragment.node] = fragment.idle_from_s
+        ended += self._end()
+        for job in [job for job in had if job.ended_s is not None]:
+            del had[job]
+        self._decide(ended, self._admit(), had, before, cost)
+
+    def _preempt(self, job: NaiveJob) -> Fraction:
+        job.preemptions += 1
+        lost = ZERO
+        if self.free:
+            return lost
+        if self.options.charged is CostModel.PAPER:
+            lost = Fraction(job.job.scale_down_s) * job.rate
+        elif self.options.commit_s and self.now > job.cut_s:
+            since_commit = (self.now - job.cut_s) % Fraction(self.options.commit_s)
+            lost = min(job.done, job.rate * since_commit)
+        job.done -= lost
+        job.preemption_samples += lost
+        return lost
+
+    def _decide(
+        self,
+        ended: int,
+        admitted: int,
+        had: dict[NaiveJob, int] | None,
+        before: Fraction | None = None,
+        lost: Fraction = ZERO,
+    ) -> None:
+        before = self._total() if before is None else before
+        losers = had or {}
+        counts = self._counts(losers)
+        self.stays.refit(float(self.now), self.since.values())
+        kept = [len(job.nodes) for job in self.active]
+        self._hand_out(counts)
+        invested = ZERO
+        for job, left in zip(self.active, kept, strict=True):
+            if job in losers or len(job.nodes) != left:
+                invested += self._charge(job, losers.get(job, left), left)
+                job.rescales += len(job.nodes) != left
+        self.rows.append(
+            {
+                "time_s": self.now,
+                "node_event": had is not None,
+                "admitted": admitted,
+                "ended": ended,
+                "preempted": len(losers),
+                "rescaled": sum(len(job.nodes) != left for job, left in zip(self.active, kept, strict=True)),
+                "pool": len(self.since),
+                "used": sum(len(job.nodes) for job in self.active),
+                "active": len(self.active),
+                "rate": sum((job.rate for job in self.active), ZERO),
+                "preemption_samples": lost,
+                "invested_samples": invested,
+                "samples_before": before,
+                "samples": self._total(),
+            }
+        )
+
+    def _charge(self, job: NaiveJob, before: int, left: int) -> Fraction:
+        """What a job pays that had `before` nodes, was left with some of them, and has others now."""
+        count, old = len(job.nodes), job.speed(left)
+        job.rate = job.speed(count)
+        if job.started_s is None and count:
+            job.started_s = self.now
+        if self.free:
+            return ZERO
+        down = Fraction(job.job.scale_down_s)
+        wanted = Fraction(job.job.scale_up_s) if count > left else down if count < left else ZERO
+        if self.options.charged is CostModel.PAPER:
+            job.done -= wanted * old
+            job.rescale_samples += wanted * old
+            return wanted * old
+        if count == 0:
+            job.cut_s = job.hit_s = self.now
+            return ZERO
+        forced = down if left < before else ZERO
+        job.hit_s = self.now + forced
+        job.cut_s = max(job.cut_s, self.now + max(wanted, forced))
+        return job.rate * max(ZERO, wanted - forced)
+
+    def _hand_out(self, counts: Sequence[int]) -> None:
+        """Those who shrink give back what leaves soonest; those who grow take what stays longest."""
+
+        def order(node: str) -> tuple[float, int]:
+            stay = self.stays.expected_stay(float(self.now) - self.since[node])
+            return -stay, self.all_nodes.index(node)
+
+        for job, count in zip(self.active, counts, strict=True):
+            if count < len(job.nodes):
+                job.nodes = sorted(job.nodes, key=order)[:count]
+        for job, count in zip(self.active, counts, strict=True):
+            taken = {node for other in self.active for node in other.nodes}
+            unused = sorted((node for node in self.since if node not in taken), key=order)
+            job.nodes = job.nodes + unused[: count - len(job.nodes)]
+
+    def _counts(self, losers: dict[NaiveJob, int]) -> list[int]:
+        pool = len(self.since)
+        if self.options.policy is Policy.MILP:
+            return self._best(pool)
+        if self.options.policy is Policy.EQUAL:
+            return self._equal(pool)
+        return self._exact_size(pool, losers)
+
+    def _equal(self, pool: int) -> list[int]:
+        counts, jobs = [], self.active
+        for job in jobs:
+            share = pool // len(jobs)
+            enough = share > job.job.min_nodes or (share == job.job.min_nodes and not self.options.paper_quirks)
+            counts.append(min(share, job.largest) if enough and job.largest >= job.job.min_nodes else 0)
+        for index, job in enumerate(jobs):
+            more = counts[index] + pool - sum(counts)
+            sizes = [size for size in job.sizes(pool) if counts[index] <= size <= more]
+            counts[index] = max([counts[index], *sizes])
+        return counts
+
+    def _exact_size(self, pool: int, losers: dict[NaiveJob, int]) -> list[int]:
+        sizes = []
+        for job in self.active:
+            wished = max(self.options.fixed_nodes or job.largest, job.job.min_nodes)
+            sizes.append(min(wished, job.largest) if job.largest >= job.job.min_nodes else 0)
+        counts = [len(job.nodes) if job not in losers else 0 for job in self.active]
+        for index, job in enumerate(self.active):
+            if job not in losers and counts[index] == 0 and sizes[index] <= pool - sum(counts):
+                counts[index] = sizes[index]
+        return counts
+
+    def _best(self, pool: int) -> list[int]:
+        """The best of all counts (Eq. 16); then the fewest jobs changed, the fewest nodes, the earlier the larger."""
+        most = (pool + 1) // 2 if self.options.paper_quirks else pool
+        menus = [
+            [size for size in job.sizes(pool) if size == 0 or abs(size - len(job.nodes)) <= most]
+            for job in self.active
+        ]
+        worth = [{size: self._worth(job, size) for size in menu} for job, menu in zip(self.active, menus, strict=True)]
+
+        def order(counts: tuple[int, ...]) -> tuple[Fraction, int, int, list[int]]:
+            value = sum((worth[index][count] for index, count in enumerate(counts)), ZERO)
+            changed = sum(count != len(job.nodes) for job, count in zip(self.active, counts, strict=True))
+            return -value, changed, sum(counts), [-count for count in counts]
+
+        return list(min((counts for counts in product(*menus) if sum(counts) <= pool), key=order))
+
+    def _worth(self, job: NaiveJob, size: int) -> Fraction:
+        held = len(job.nodes)
+        stall = ZERO
+        if not self.free and size != held:
+            stall = Fraction(job.job.scale_up_s if size > held else job.job.scale_down_s)
+        charged = job.curve(held) if self.options.cost_model is CostModel.PAPER else job.curve(size)
+        value = Fraction(self.options.forward_s) * job.curve(size) - stall * charged
+        return value / job.curve(1) if self.options.metric is ObjectiveMetric.SCALING_EFFICIENCY else value

@@ -1,0 +1,35 @@
+"""The engine and a plain second implementation come to the same, to the last digit."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from tests.simulator.replay.builders import Case, cases
+from tests.simulator.replay.naive import Naive
+
+JOB_FIGURES = (
+    "admitted_s",
+    "started_s",
+    "ended_s",
+    "node_seconds",
+    "preemptions",
+    "rescales",
+    "preemption_samples",
+    "rescale_samples",
+)
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases())
+def test_every_decision_and_every_job_is_the_same(case: Case) -> None:
+    played, naive = case.play(), Naive(case)
+    assert len(played.decisions["time_s"]) == len(naive.rows)
+    for column in naive.rows[0] if naive.rows else ():
+        assert played.decisions[column].tolist() == [row[column] for row in naive.rows], column
+    expected = {job.job.id: job for job in naive.jobs}
+    assert [record.job for record in played.jobs] == list(expected)
+    for record in played.jobs:
+        twin = expected[record.job]
+        assert record.samples == twin.done, record
+        for figure in JOB_FIGURES:
+            assert getattr(record, figure) == getattr(twin, figure), (figure, record)
