@@ -57,6 +57,7 @@ format: $(VENV)/.package ## Format the code
 benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/replay.py
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

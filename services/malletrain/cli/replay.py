@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,6 +139,8 @@ def _run(
     # Solver and plots take a second to load, which no other verb should pay.
     from malletrain.simulator.replay.evaluation import evaluate
 
+    if out is not None:
+        require_plots()
     make_folder(out)
     with _progress(options.duration_s) as progress:
         evaluated = evaluate(scene, jobs, options, bound=bound, progress=progress)
@@ -148,6 +151,17 @@ def _run(
     _print(evaluated.metrics, evaluated.wall_seconds)
     for path in written:
         typer.echo(f"wrote {path}")
+
+
+def require_plots() -> None:
+    """Before the work: is there what draws figures and writes tables?
+
+    Raises:
+        InvalidInputError: the extra `sim` is not installed.
+    """
+    for name in ("jinja2", "matplotlib", "pyarrow"):
+        if find_spec(name) is None:
+            raise InvalidInputError("--out", f"{name} to be installed (pip install 'malletrain[sim]')")
 
 
 def make_folder(out: Path | None) -> None:

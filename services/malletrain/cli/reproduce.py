@@ -13,7 +13,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from malletrain.allocator.problem import CostModel
-from malletrain.cli.replay import JobsOption, NodesOption, OutOption, ScalingOption, TraceOption, jobs_of, make_folder
+from malletrain.cli.replay import (
+    JobsOption,
+    NodesOption,
+    OutOption,
+    ScalingOption,
+    TraceOption,
+    check_extent,
+    jobs_of,
+    make_folder,
+    require_plots,
+)
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.fragments import read_trace, window
 from malletrain.scavenger.idle_trace import Trace
@@ -47,6 +57,7 @@ def reproduce(
     --jobs may be given twice: a set of one model stands for HPO, one of several for diverse jobs. Which is not given is
     built in.
     """
+    require_plots()
     from malletrain.simulator.reproduce.executors import executor as executor_of
 
     started = time.perf_counter()
@@ -90,7 +101,6 @@ def _workloads(jobs: list[str], scaling: Path | None) -> tuple[Workloads, list[s
 
 
 def _scene(whole: Trace, nodes: int | None, hours: float | None) -> Scene:
-    from malletrain.cli.replay import check_extent
     from malletrain.simulator.replay.evaluation import Scene
 
     duration_s = check_extent(whole, nodes, hours)

@@ -60,10 +60,11 @@ def read_workload(jobs: Path, scaling: Path) -> tuple[TraceJob, ...]:
     Raises:
         InvalidInputError: a file can't be read; names file, line and column.
     """
+    rows = list(_rows(jobs, JOB_COLUMNS))
     curves = read_scaling(scaling)
     seen: dict[str, int] = {}
     found = []
-    for line, row in _rows(jobs, JOB_COLUMNS):
+    for line, row in rows:
         job = _job(f"{jobs}:{line}", row, curves, scaling)
         if job.id in seen:
             raise InvalidInputError(f"{jobs}:{line}: job", f"each job once (line {seen[job.id]} has it too)", job.id)
