@@ -13,7 +13,7 @@ from malletrain.allocator.problem import CostModel
 from malletrain.allocator.reduction import hopeful
 from malletrain.allocator.worth import Choices
 
-_SMALL = 2_000_000
+_SMALL = 8_000_000
 """Steps (sizes of all jobs x nodes) below which looking at every size costs less than leaving some out."""
 NO_LIMIT = np.iinfo(np.int64).max
 

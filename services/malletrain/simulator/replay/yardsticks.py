@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import floor
+from math import ceil, floor
 
 from malletrain.allocator.menu import Menu, Terms
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
-from malletrain.allocator.worth import choices_of
+from malletrain.allocator.worth import choices_of, metric_scale
 from malletrain.simulator.replay.engine import play
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import Accounting, Options, Policy
 from malletrain.simulator.replay.records import Played
 from malletrain.simulator.replay.workload import TraceJob
+
+_GENEROUS = 1.3
 
 
 def outcome_of(played: Played) -> float:
@@ -46,16 +48,11 @@ def static_outcome(jobs: Sequence[TraceJob], nodes: float, options: Options) -> 
 def static_rate(jobs: Sequence[TraceJob], nodes: float, metric: ObjectiveMetric) -> float:
     """Metric per second of some jobs that all run at once on static nodes; linear between whole numbers of nodes."""
     below = floor(nodes)
-    menu = Menu.of([choices_of(replace_costs(job).demand(), metric, below + 1) for job in jobs])
+    menu = Menu.of([choices_of(job.with_costs(0.0).demand(), metric, below + 1) for job in jobs])
     low, high = (
         menu.choose([0] * len(jobs), pool, Terms(1.0, CostModel.STALL)).objective for pool in (below, below + 1)
     )
     return low + (nodes - below) * (high - low)
-
-
-def replace_costs(job: TraceJob) -> TraceJob:
-    """The job without stalls."""
-    return job.with_costs(0.0)
 
 
 def _static(jobs: Sequence[TraceJob], nodes: int, options: Options) -> float:
@@ -63,12 +60,19 @@ def _static(jobs: Sequence[TraceJob], nodes: int, options: Options) -> float:
         return 0.0
     names = [f"static{index}" for index in range(nodes)]
     event = NodeEvent(0.0, tuple((name, 0.0) for name in names), ())
-    repeats = 1
+    repeats = ceil(_about_done(jobs, nodes, options) / len(jobs))
     while True:
         played = play([event], names, _repeated(jobs, repeats), free_options(options))
         if any(job.ended_s is None for job in played.jobs) or jobs[-1].submit_s >= options.duration_s:
             return outcome_of(played)
         repeats *= 2
+
+
+def _about_done(jobs: Sequence[TraceJob], nodes: int, options: Options) -> float:
+    """About how many jobs will be done, rather too many; nothing but the time of a replay depends on it."""
+    rate = static_rate(jobs[: options.max_parallel], nodes, options.metric)
+    size = sum(job.samples * metric_scale(job.demand(), options.metric) for job in jobs) / len(jobs)
+    return _GENEROUS * rate * options.duration_s / size + options.max_parallel
 
 
 def _repeated(jobs: Sequence[TraceJob], repeats: int) -> list[TraceJob]:
