@@ -6,7 +6,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint, Stall
 from malletrain.allocator.worth import job_worth
 
 RATES = st.one_of(st.sampled_from([0.0, 1.0, 100.0]), st.floats(0.1, 1e5, allow_nan=False))
@@ -20,6 +20,14 @@ def curves(draw: st.DrawFn, largest: int) -> tuple[ScalingPoint, ...]:
     rates = draw(st.lists(RATES, min_size=len(scales), max_size=len(scales)))
     rates[0] = rates[0] or 1.0
     return tuple(ScalingPoint(scale, rate) for scale, rate in zip(scales, rates, strict=True))
+
+
+@st.composite
+def stalls(draw: st.DrawFn, smallest: int, largest: int) -> tuple[Stall, ...]:
+    """Stalls of single pairs of scales, some of them permitted ones."""
+    scales = st.integers(max(1, smallest - 1), largest + 1)
+    pairs = draw(st.sets(st.tuples(st.integers(0, largest), scales), max_size=4))
+    return tuple(Stall(before, after, draw(SECONDS)) for before, after in sorted(pairs) if before != after)
 
 
 @st.composite
@@ -44,6 +52,7 @@ def problems(draw: st.DrawFn, most_jobs: int = 4, most_nodes: int = 8) -> Alloca
                 weight=draw(st.sampled_from([1.0, 0.5, 3.0])),
                 current_nodes=tuple(node for node, holder in zip(nodes, holders, strict=True) if holder == index),
                 permitted_nodes=draw(sizes),
+                stalls=draw(stalls(smallest, largest)),
             )
         )
     return AllocationProblem(

@@ -10,9 +10,11 @@ from malletrain.profiler.curve import (
     Cost,
     CurvePoint,
     Knot,
+    PairStall,
     Prior,
     Source,
     estimate,
+    pair_stalls,
     prior_rate,
     rescale_cost,
     single_node_rate,
@@ -182,3 +184,20 @@ def test_isotonic_never_falls_keeps_the_weighted_mean_and_what_rises(pairs: list
     before = sum(value * weight for value, weight in pairs)
     assert sum(value * weight for value, weight in zip(fitted, weights, strict=True)) == pytest.approx(before, abs=1e-6)
     assert non_decreasing(sorted(values), weights) == sorted(values)
+
+
+class TestPairStalls:
+    UP, DOWN = Cost(2.0, Source.MEASURED), Cost(1.0, Source.PRIOR)
+
+    def test_one_measurement_moves_the_general_figure_a_little(self) -> None:
+        found = pair_stalls([PairStall(4, 8, 5.0)], self.UP, self.DOWN, weight=2.0)
+        assert found == (PairStall(4, 8, 3.0),)
+
+    def test_many_outweigh_it_and_each_direction_has_its_own(self) -> None:
+        measured = [*[PairStall(8, 4, 3.0)] * 98, PairStall(4, 8, 2.0)]
+        up, down = pair_stalls(measured, self.UP, self.DOWN, weight=2.0)
+        assert (up.from_nodes, up.to_nodes, up.seconds) == (4, 8, 2.0)
+        assert down.seconds == pytest.approx(2.96)
+
+    def test_nothing_measured_nothing_said(self) -> None:
+        assert pair_stalls([], self.UP, self.DOWN, weight=2.0) == ()

@@ -58,6 +58,7 @@ class Menu:
         held_rates: What a second at 0, 1, 2.. nodes is worth.
         up_seconds: R_up of each job.
         down_seconds: R_down of each job.
+        choices: The choices themselves, where any of them knows the stalls of single pairs of scales.
     """
 
     starts: Ints
@@ -67,6 +68,7 @@ class Menu:
     held_rates: Floats
     up_seconds: Floats
     down_seconds: Floats
+    choices: Sequence[Choices]
 
     @classmethod
     def of(cls, choices: Sequence[Choices]) -> Menu:
@@ -79,6 +81,7 @@ class Menu:
             np.concatenate([np.zeros(0), *(entry.held_rates for entry in choices)]),
             np.asarray([entry.scale_up_seconds for entry in choices], dtype=np.float64),
             np.asarray([entry.scale_down_seconds for entry in choices], dtype=np.float64),
+            tuple(choices) if any(entry.stalls for entry in choices) else (),
         )
 
     def choose(self, currents: Sequence[int], pool: int, terms: Terms) -> Choice:
@@ -96,9 +99,20 @@ class Menu:
             terms.forward_seconds,
             terms.cost_model is CostModel.PAPER,
             terms.most_change,
+            self._known_stalls(currents, terms.cost_model),
         )
         places = best_of(self.starts, self.sizes, values, held, pool)
         return Choice(self.sizes[places], float(values[places].sum()))
+
+    def _known_stalls(self, currents: Sequence[int], cost_model: CostModel) -> Floats:
+        """Seconds by place, NaN where the job's general stall holds; empty where that is everywhere."""
+        if not self.choices or cost_model is CostModel.PAPER:
+            return np.zeros(0)
+        known = np.full(len(self.sizes), np.nan)
+        for first, entry, current in zip(self.starts.tolist(), self.choices, currents, strict=False):
+            for place, seconds in entry.known_stalls(current):
+                known[first + place] = seconds
+        return known
 
 
 def best_of(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
@@ -116,7 +130,7 @@ def _starts(lengths: Sequence[int]) -> Ints:
 
 
 @compiled(
-    "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, b1, i8)",
+    "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, b1, i8, f8[::1])",
 )
 def _values(
     starts: Ints,
@@ -130,6 +144,7 @@ def _values(
     forward_seconds: float,
     paper: bool,
     most_change: int,
+    known_stalls: Floats,
 ) -> Floats:
     """As `Choices.worth`, for all jobs at once; sizes out of reach in one step are worth minus infinity."""
     values = np.empty(len(sizes))
@@ -143,5 +158,7 @@ def _values(
                 values[place] = -np.inf
                 continue
             stall = up_seconds[job] if size > current else (down_seconds[job] if size < current else 0.0)
+            if len(known_stalls) and not np.isnan(known_stalls[place]):
+                stall = known_stalls[place]
             values[place] = forward_seconds * rate - stall * (old if paper else rate)
     return values

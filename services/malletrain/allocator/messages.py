@@ -10,6 +10,7 @@ from malletrain.allocator.problem import (
     JobDemand,
     ObjectiveMetric,
     ScalingPoint,
+    Stall,
 )
 from malletrain.allocator.validation import validate
 from malletrain.runtime.errors import InvalidInputError
@@ -67,6 +68,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         weight=job.weight if job.HasField("weight") else 1.0,
         current_nodes=tuple(job.current_nodes),
         permitted_nodes=tuple(job.permitted_nodes),
+        stalls=tuple(Stall(stall.from_nodes, stall.to_nodes, stall.seconds) for stall in job.stalls),
     )
 
 
@@ -93,6 +95,10 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
                 curve=[resources_pb2.ScalingPoint(nodes=point.nodes, rate=point.rate) for point in job.curve],
                 current_nodes=job.current_nodes,
                 permitted_nodes=job.permitted_nodes,
+                stalls=[
+                    resources_pb2.RescaleStall(from_nodes=s.from_nodes, to_nodes=s.to_nodes, seconds=s.seconds)
+                    for s in job.stalls
+                ],
             )
             for job in problem.jobs
         ],

@@ -15,7 +15,7 @@ import numpy as np
 
 from malletrain.allocator.integer_model import Floats, IntegerModel, ModelBuilder
 from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand
-from malletrain.allocator.worth import metric_scale, permitted_sizes, rates
+from malletrain.allocator.worth import choices_of, metric_scale, permitted_sizes, rates
 
 
 @dataclass(frozen=True)
@@ -154,3 +154,18 @@ class _JobRows:
         for direction, seconds in stalls:
             loss = [(weight, -seconds * relative) for weight, relative in rate]
             self.builder.row([(cost, 1.0), *loss, (direction, -seconds)], lower=-seconds)
+        self._known_stalls()
+
+    def _known_stalls(self) -> None:
+        """Where the stall from C to a size is known, it replaces R: what it differs by counts when N is that size."""
+        choices = choices_of(self.job, self.problem.objective_metric, self.pool)
+        for place, seconds in choices.known_stalls(self.current):
+            size = int(choices.sizes[place])
+            general = self.job.scale_up_seconds if size > self.current else self.job.scale_down_seconds
+            rate = float(rates(self.job, [size])[0]) / self.top
+            (equal,) = self.builder.variables(1, cost=-self.unit * rate * (seconds - general))
+            below, above = self.builder.variables(2)
+            pool = float(self.pool)
+            self.builder.row([(below, 1.0), (equal, 1.0), (above, 1.0)], 1.0, 1.0)
+            self.builder.row([*self.size, (below, pool + 1.0 - size), (equal, pool - size)], upper=pool)
+            self.builder.row([*self.size, (above, -(size + 1.0)), (equal, -float(size))], lower=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from malletrain.allocator.planner import IdleNode, JobCurve, PlannableJob, Situation
-from malletrain.allocator.problem import ScalingPoint
+from malletrain.allocator.problem import ScalingPoint, Stall
 from malletrain.v1 import job_manager_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 _FINAL = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
@@ -104,4 +104,5 @@ def _curve(profile: profiler_pb2.Profile) -> JobCurve | None:
         points=tuple(ScalingPoint(point.nodes, point.rate) for point in profile.points),
         scale_up_seconds=profile.scale_up_seconds,
         scale_down_seconds=profile.scale_down_seconds,
+        stalls=tuple(Stall(stall.from_nodes, stall.to_nodes, stall.seconds) for stall in profile.stalls),
     )

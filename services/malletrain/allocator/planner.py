@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint, Stall
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class PlannableJob:
 
 @dataclass(frozen=True)
 class JobCurve:
-    """What is believed of a job's scaling: samples/s by nodes, and stalls in seconds."""
+    """What is believed of a job's scaling: samples/s by nodes, stalls in seconds, also by pair of scales."""
 
     points: tuple[ScalingPoint, ...]
     scale_up_seconds: float
     scale_down_seconds: float
+    stalls: tuple[Stall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str]) -> JobDemand:
         scale_down_seconds=curve.scale_down_seconds,
         weight=job.weight,
         curve=curve.points,
+        stalls=curve.stalls,
         current_nodes=tuple(node for node in job.current_nodes if node in idle),
     )
 

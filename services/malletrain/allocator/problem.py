@@ -42,6 +42,15 @@ class ScalingPoint:
 
 
 @dataclass(frozen=True)
+class Stall:
+    """What a rescale from one scale to another costs, in seconds of standing still."""
+
+    from_nodes: int
+    to_nodes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class JobDemand:
     """One job of a problem.
 
@@ -56,6 +65,8 @@ class JobDemand:
         weight: Priority weight.
         current_nodes: Nodes that it holds now; may be fewer than min_nodes after a preemption.
         permitted_nodes: Permitted scales; empty: every scale in the bounds.
+        stalls: Stalls known for single pairs of scales, each pair once; elsewhere R_up and R_down hold. The `paper`
+            cost model does without them.
     """
 
     id: str
@@ -67,6 +78,7 @@ class JobDemand:
     weight: float = 1.0
     current_nodes: tuple[str, ...] = ()
     permitted_nodes: tuple[int, ...] = ()
+    stalls: tuple[Stall, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
         raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
     _check_curve(f"{field}.curve", job.curve, metric)
     _check_permitted(f"{field}.permitted_nodes", job)
+    _check_stalls(f"{field}.stalls", job)
 
 
 def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMetric) -> None:
@@ -84,7 +85,8 @@ def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMet
 
 def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> None:
     """What a job is worth must be a number: products of finite ones need not be."""
-    longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds)
+    stalls = (stall.seconds for stall in job.stalls)
+    longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, *stalls)
     unit = 1.0
     if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
         first = next(point for point in job.curve if point.nodes > 0)
@@ -103,6 +105,20 @@ def _check_permitted(field: str, job: JobDemand) -> None:
         if size <= before:
             raise InvalidInputError(f"{field}[{index}]", f"more than the one before ({before})", size)
         before = size
+
+
+def _check_stalls(field: str, job: JobDemand) -> None:
+    seen: set[tuple[int, int]] = set()
+    for index, stall in enumerate(job.stalls):
+        at, pair = f"{field}[{index}]", (stall.from_nodes, stall.to_nodes)
+        if stall.from_nodes < 0:
+            raise InvalidInputError(f"{at}.from_nodes", "at least 0", stall.from_nodes)
+        if stall.to_nodes < 1 or stall.to_nodes == stall.from_nodes:
+            raise InvalidInputError(f"{at}.to_nodes", "at least 1 and not from_nodes", stall.to_nodes)
+        _not_negative(f"{at}.seconds", stall.seconds)
+        if pair in seen:
+            raise InvalidInputError(f"{at}.to_nodes", "each pair of scales once", stall.to_nodes)
+        seen.add(pair)
 
 
 def _check_holders(problem: AllocationProblem) -> None:

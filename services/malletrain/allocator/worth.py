@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,7 @@ class Choices:
         held_rates: The same at 0, 1, 2.. nodes, permitted or not: what is charged where the old rate counts.
         scale_up_seconds: R_up, stall of a growth in seconds.
         scale_down_seconds: R_down, stall of a shrink in seconds.
+        stalls: Stalls in seconds known for single pairs of scales: by the scale before, then by the one after.
     """
 
     sizes: NDArray[np.int64]
@@ -82,15 +83,26 @@ class Choices:
     held_rates: NDArray[np.float64]
     scale_up_seconds: float
     scale_down_seconds: float
+    stalls: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+
+    def known_stalls(self, current: int) -> list[tuple[int, float]]:
+        """Of the rescales from `current` nodes whose stall is known: where the size stands, and seconds."""
+        pairs = self.stalls.get(current, {}).items()
+        places = ((int(np.searchsorted(self.sizes, to)), to, seconds) for to, seconds in pairs)
+        return [(at, seconds) for at, to, seconds in places if at < len(self.sizes) and self.sizes[at] == to]
 
     def worth(self, current: int, forward_seconds: float, cost_model: CostModel) -> Worth:
         """What the choices come to for a job that holds `current` nodes (derivation in docs/allocation.md).
 
         `paper`: going from C to n costs R x O(C), with R_up for a growth and R_down for a shrink (Eq. 13-16).
-        `stall`: it costs R x O(n): for R seconds of T_fwd, all n nodes stand still.
+        `stall`: it costs R x O(n): for R seconds of T_fwd, all n nodes stand still. Where the stall from C to n itself
+        is known, it stands for R.
         """
         up, down = self.scale_up_seconds, self.scale_down_seconds
         stalls = np.where(self.sizes > current, up, np.where(self.sizes < current, down, 0.0))
+        if cost_model is CostModel.STALL:
+            for place, seconds in self.known_stalls(current):
+                stalls[place] = seconds
         held = self.held_rates[min(current, len(self.held_rates) - 1)]
         costs = stalls * (held if cost_model is CostModel.PAPER else self.rates)
         return Worth(self.sizes, forward_seconds * self.rates - costs, costs, current)
@@ -102,7 +114,10 @@ def choices_of(job: JobDemand, metric: ObjectiveMetric, pool: int) -> Choices:
     sizes = permitted_sizes(job, pool)
     held = np.arange(min(job.curve[-1].nodes, max(pool, len(job.current_nodes))) + 1)
     up, down = job.scale_up_seconds, job.scale_down_seconds
-    return Choices(sizes, scale * rates(job, sizes), scale * rates(job, held), up, down)
+    stalls: dict[int, dict[int, float]] = {}
+    for stall in job.stalls:
+        stalls.setdefault(stall.from_nodes, {})[stall.to_nodes] = stall.seconds
+    return Choices(sizes, scale * rates(job, sizes), scale * rates(job, held), up, down, stalls)
 
 
 def job_worth(job: JobDemand, problem: AllocationProblem) -> Worth:

@@ -10,8 +10,10 @@ from malletrain.profiler.curve import (
     Cost,
     CurvePoint,
     Knot,
+    PairStall,
     Prior,
     estimate,
+    pair_stalls,
     prior_rate,
     rescale_cost,
     single_node_rate,
@@ -42,11 +44,12 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What Monitor has measured of a job: points, and median stalls in seconds (None before the first)."""
+    """What Monitor has measured of a job: points, median stalls in seconds (None before the first), single rescales."""
 
     points: tuple[Knot, ...] = ()
     scale_up_seconds: float | None = None
     scale_down_seconds: float | None = None
+    rescales: tuple[PairStall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class JobProfile:
     points: tuple[CurvePoint, ...]
     scale_up: Cost
     scale_down: Cost
+    stalls: tuple[PairStall, ...] = ()
 
 
 class ProfileBook:
@@ -139,12 +143,10 @@ class ProfileBook:
         facts, measured, settings = self._facts[job_id], self._measured(job_id), self._settings
         prior = Prior(self._prior_rate, settings.prior_exponent, settings.prior_weight)
         points = estimate(facts.max_nodes, facts.min_nodes, facts.curve, measured.points, prior)
-        return JobProfile(
-            job_id=job_id,
-            points=tuple(points),
-            scale_up=rescale_cost(measured.scale_up_seconds, facts.scale_up_seconds, settings.scale_up_seconds),
-            scale_down=rescale_cost(measured.scale_down_seconds, facts.scale_down_seconds, settings.scale_down_seconds),
-        )
+        up = rescale_cost(measured.scale_up_seconds, facts.scale_up_seconds, settings.scale_up_seconds)
+        down = rescale_cost(measured.scale_down_seconds, facts.scale_down_seconds, settings.scale_down_seconds)
+        stalls = pair_stalls(measured.rescales, up, down, settings.pair_stall_weight)
+        return JobProfile(job_id, tuple(points), up, down, stalls)
 
 
 def differs(before: JobProfile, after: JobProfile, settings: ProfilerSettings) -> bool:
@@ -161,6 +163,13 @@ def differs(before: JobProfile, after: JobProfile, settings: ProfilerSettings) -
         return True
     rates = zip((point.rate for point in before.points), (point.rate for point in after.points), strict=True)
     if any(abs(new - old) > settings.least_change * max(old, new) for old, new in rates):
+        return True
+    if [(stall.from_nodes, stall.to_nodes) for stall in before.stalls] != [
+        (stall.from_nodes, stall.to_nodes) for stall in after.stalls
+    ]:
+        return True
+    pairs = zip(before.stalls, after.stalls, strict=True)
+    if any(_moved(old.seconds, new.seconds, settings) for old, new in pairs):
         return True
     costs = ((before.scale_up, after.scale_up), (before.scale_down, after.scale_down))
     return any(old.source != new.source or _moved(old.seconds, new.seconds, settings) for old, new in costs)

@@ -140,6 +140,37 @@ def rescale_cost(measured: float | None, declared: float | None, default: float)
     return Cost(default, Source.PRIOR)
 
 
+@dataclass(frozen=True, slots=True)
+class PairStall:
+    """The stall of rescales from one scale to another, in seconds."""
+
+    from_nodes: int
+    to_nodes: int
+    seconds: float
+
+
+def pair_stalls(measured: Iterable[PairStall], up: Cost, down: Cost, weight: float) -> tuple[PairStall, ...]:
+    """Stalls by pair of scales: the mean of what was measured there, drawn towards R_up or R_down while that is little.
+
+    Args:
+        measured: One entry per measured rescale.
+        up: R_up, what growths cost in general.
+        down: R_down, what shrinks cost in general.
+        weight: How many measurements the general figure counts as, above 0.
+
+    Returns:
+        One entry per pair that was measured, in the order of the scales.
+    """
+    found: dict[tuple[int, int], list[float]] = {}
+    for entry in measured:
+        found.setdefault((entry.from_nodes, entry.to_nodes), []).append(entry.seconds)
+    return tuple(
+        PairStall(before, after, (sum(stalls) + weight * general.seconds) / (len(stalls) + weight))
+        for (before, after), stalls in sorted(found.items())
+        for general in (up if after > before else down,)
+    )
+
+
 def _from_declared(grid: Sequence[int], drawn: Sequence[Knot], known: Sequence[Knot], prior: Prior) -> list[CurvePoint]:
     shape = {nodes: _declared_rate(nodes, drawn, prior) for nodes in grid}
     ratios = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from malletrain.profiler.book import JobFacts, JobProfile, Measurements
-from malletrain.profiler.curve import Knot, Source
+from malletrain.profiler.curve import Knot, PairStall, Source
 from malletrain.v1 import monitor_pb2, profiler_pb2, resources_pb2
 
 FINAL_STATES = frozenset(
@@ -38,7 +38,9 @@ def facts_of(job: resources_pb2.Job) -> JobFacts:
 
 def measurements_of(record: monitor_pb2.ScalingRecord) -> Measurements:
     """What Monitor has measured of a job."""
+    rescales = (PairStall(entry.from_nodes, entry.to_nodes, entry.stall_seconds) for entry in record.rescales)
     return Measurements(
+        rescales=tuple(rescales),
         points=tuple(Knot(point.nodes, point.rate, point.steps) for point in record.points),
         scale_up_seconds=record.scale_up_seconds if record.HasField("scale_up_seconds") else None,
         scale_down_seconds=record.scale_down_seconds if record.HasField("scale_down_seconds") else None,
@@ -57,4 +59,8 @@ def profile_message(profile: JobProfile) -> profiler_pb2.Profile:
         scale_up_source=_SOURCES[profile.scale_up.source],
         scale_down_seconds=profile.scale_down.seconds,
         scale_down_source=_SOURCES[profile.scale_down.source],
+        stalls=[
+            resources_pb2.RescaleStall(from_nodes=s.from_nodes, to_nodes=s.to_nodes, seconds=s.seconds)
+            for s in profile.stalls
+        ],
     )

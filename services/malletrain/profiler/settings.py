@@ -21,6 +21,11 @@ class ProfilerSettings(BaseModel):
     )
     scale_up_seconds: float = Field(default=2.0, ge=0, description="Stall of a growth while nothing is known.")
     scale_down_seconds: float = Field(default=1.0, ge=0, description="Stall of a shrink while nothing is known.")
+    pair_stall_weight: float = Field(
+        default=2.0,
+        gt=0,
+        description="How many measured rescales between two scales it takes to outweigh R_up, R_down.",
+    )
     least_change: float = Field(
         default=0.02,
         ge=0,
