@@ -65,7 +65,8 @@ def idle_traces(draw: st.DrawFn) -> Trace:
     """Up to six nodes that come and go at whole seconds, some idle before second 0 and some beyond the end."""
     fragments: dict[str, list[tuple[float, float]]] = {}
     for index in range(draw(st.integers(1, 6))):
-        time, found = draw(st.sampled_from([-20, 0, 0, 0, 7])), []
+        time = draw(st.sampled_from([-20, 0, 0, 0, 7]))
+        found: list[tuple[float, float]] = []
         for gap, length in draw(st.lists(st.tuples(st.integers(1, 15), st.integers(1, 40)), max_size=4)):
             begin = time + gap * bool(found) + draw(st.integers(0, 3))
             time = begin + length

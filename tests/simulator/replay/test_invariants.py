@@ -83,7 +83,7 @@ def test_nodes_belong_to_one_job_are_idle_and_never_migrate(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "rearrange", watched)
         played = case.play()
-    idle_by_time = {event.time_s: set() for event in case.events()}
+    idle_by_time: dict[float, set[str]] = {}
     now: set[str] = set()
     for event in case.events():
         now = now - set(event.left) | {node for node, _ in event.joined}

@@ -19,9 +19,7 @@ OPTIONS = Options(duration_s=100.0, max_parallel=2)
     ("nodes", "per_second"),
     [(0, 0), (1, 10), (2, 20), (6, 60), (7, 62), (8, 64), (9, 64), (0.5, 5), (1.25, 12.5), (6.5, 61), (7.75, 63.5)],
 )
-def test_alike_jobs_share_static_nodes_and_fractions_lie_between_whole_numbers(
-    nodes: float, per_second: float
-) -> None:
+def test_alike_jobs_share_static_nodes_and_fractions_lie_between_whole_numbers(nodes: float, per_second: float) -> None:
     jobs = [trainer(f"j{index}", rates=RATES) for index in range(5)]
     assert static_outcome(jobs, nodes, OPTIONS) == pytest.approx(100 * per_second)
     assert static_rate(jobs[:2], nodes, ObjectiveMetric.THROUGHPUT) == pytest.approx(per_second)

@@ -103,10 +103,7 @@ class _Replay:
             taken = {run: count for run, count in taken.items() if run.ended_s is None}
         admitted = self._admit()
         preempted_jobs = len(taken)
-        if event is not None or ended or admitted:
-            rescaled, invested = self._rescale(taken)
-        else:  # an arrival that found no place
-            rescaled, invested = 0, 0.0
+        rescaled, invested = self._rescale(taken)
         self._decisions.add(
             Decision(
                 time_s=now,

@@ -108,6 +108,9 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> TraceJo
     )
     if largest < smallest:
         raise InvalidInputError(f"{at}: max_nodes", f"at least min_nodes ({smallest})", largest)
+    if smallest > curves[model][-1].nodes:
+        most = curves[model][-1].nodes
+        raise InvalidInputError(f"{at}: min_nodes", f"at most {most}, the last scale of {model} in {scaling}", smallest)
     return TraceJob(
         id=_text(at, row, "job"),
         model=model,
@@ -123,7 +126,7 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> TraceJo
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:
