@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.supervisor.bootstrap import imports_of
+from malletrain.supervisor.bootstrap import imports_of, uses_horovod
 from malletrain.supervisor.worker_command import split_python
 
 
@@ -44,3 +44,22 @@ def test_a_script_that_can_not_be_read_has_no_imports(tmp_path: Path, content: s
     if content is not None:
         script.write_text(content)
     assert imports_of(script) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("import horovod.torch as hvd", True),
+        ("from horovod import torch as hvd", True),
+        ("from malletrain.client.horovod import ElasticTraining", True),
+        ("import subprocess", False),
+        ("import horovodlike", False),
+        ("from malletrain.client import report", False),
+    ],
+)
+def test_scripts_that_initialise_horovod_themselves_are_told_from_others(
+    tmp_path: Path, content: str, expected: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(content)
+    assert uses_horovod(script) is expected

@@ -6,12 +6,15 @@ import itertools
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
-from tests.supervisor.running import PATIENCE, SIZE, Supervised, supervised
+from malletrain.v1 import supervisor_pb2
+from tests.supervisor.running import PATIENCE, SIZE, TRAINER, Supervised, supervised
 from tests.support.waiting import wait_until
 
 pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
@@ -71,7 +74,7 @@ def test_a_job_grows_shrinks_moves_and_loses_nodes(tmp_path: Path) -> None:
 
 
 def test_a_node_killed_without_notice_costs_no_more_than_the_last_commit(tmp_path: Path) -> None:
-    with supervised(tmp_path / "job", "n1", "n2", "n3", environment={"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"}) as job:
+    with supervised(tmp_path / "job", "n1", "n2", "n3", environment={"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}) as job:
         job.wait_confirmed()
         wait_until(lambda: any(batch["before"] > 3000 for batch in job.batches()), PATIENCE, "some commits")
         survivors = {job.pids()[host] for host in ("n1", "n2")}
@@ -170,10 +173,32 @@ def test_a_command_that_fails_at_once_is_a_failure(tmp_path: Path, command: list
         assert job.processes() == []
 
 
+WRAPPER = "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))\n"
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "shell"])
+def test_a_trainer_may_be_started_by_something_else(tmp_path: Path, kind: str) -> None:
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(WRAPPER)
+    commands = {
+        "wrapper": [sys.executable, str(wrapper), str(TRAINER)],
+        "shell": ["/bin/sh", "-c", f"exec {sys.executable} {TRAINER}"],
+    }
+    with supervised(tmp_path / "job", "n1", command=commands[kind]) as job:
+        job.wait_confirmed()
+        survivor = job.pids()["n1"]
+        job.rescale("n1", "n2")
+        assert job.pids()["n1"] == survivor
+        check_samples(job)
+
+
 def test_two_slots_on_a_node_are_two_workers(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", slots=2) as job:
         job.wait_confirmed()
         assert job.wait_batch(2)["size"] == 2
         assert len(job.state().workers) == 2
+        wrong = supervisor_pb2.SetHostsRequest(sequence=9, hosts=[supervisor_pb2.Host(name="n1", slots=3)])
+        with pytest.raises(grpc.RpcError, match=r"hosts\[0\].slots: expected 2"):
+            job.stub.SetHosts(wrong, timeout=10)
         job.stop(grace=5.0)
         assert job.outcome()["outcome"] == "STOPPED"

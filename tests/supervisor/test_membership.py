@@ -106,12 +106,49 @@ def test_an_old_command_is_ignored() -> None:
 
 
 def test_at_a_stop_members_that_wait_get_back_to_work() -> None:
-    state = all_back(running("a", "b").release(frozenset({"a", "b"})))
-    assert not state.can_form(0.0)
-    state, formation = state.frozen().form(0.0)
+    state = warm(all_back(running("a", "b").command(2, {"a": 1, "b": 1, "c": 1}, 10.0)), "c").closed()
+    assert not state.change_due(0.0)
+    state, formation = state.form(0.0)
     assert formation.hosts == (("a", 1), ("b", 1))
     assert formation.newcomers == ()
     assert not state.ready
+
+
+def test_a_host_of_which_a_worker_died_can_not_hand_on_the_state() -> None:
+    state = warm(Membership().command(1, {"a": 2}, 10.0), "a")
+    state = all_registered(state.form(0.0)[0])
+    assert not state.lost
+    state = state.ended(Slot("a", 1))
+    assert state.lost
+    assert not state.can_form(99.0)
+
+
+def test_a_bridge_goes_on_while_its_successors_boot() -> None:
+    state = running("a", "b").command(2, {"c": 1}, 10.0)
+    assert not state.has_heir
+    state, formation = all_back(state).form(0.0)
+    assert formation.hosts == (("a", 1),)
+    assert not state.change_due(0.0)
+    assert warm(state, "c").target(0.0) == (("a", 1), ("c", 1))
+
+
+def test_after_a_world_is_dissolved_newcomers_form_the_next() -> None:
+    state = running("a").command(2, {"a": 1, "b": 1}, 10.0).release(frozenset({"a"}))
+    assert not state.has_heir
+    state = state.closed().ended(Slot("a", 0))
+    assert state.lost
+    state = state.dissolved()
+    assert not state.can_form(0.0)
+    state, formation = warm(state, "b").form(0.0)
+    assert formation.hosts == (("b", 1),)
+    assert formation.newcomers == (Slot("b", 0),)
+    assert all_registered(state).confirmed_sequence == 2
+
+
+def test_members_that_all_wait_are_stuck() -> None:
+    state = running("a", "b").ended(Slot("b", 0))
+    assert not state.stuck
+    assert all_back(state).stuck
 
 
 HOSTS = ("a", "b", "c", "d")
@@ -125,7 +162,7 @@ def test_whatever_happens_it_comes_to_the_commanded_world(data: st.DataObject) -
     now, sequence = 0.0, 1
     for _ in range(data.draw(st.integers(0, 12))):
         now += 1.0
-        match data.draw(st.sampled_from(["command", "release", "warm", "back", "end", "register", "form"])):
+        match data.draw(st.sampled_from(["command", "release", "warm", "back", "end", "register", "form", "close"])):
             case "command":
                 sequence += 1
                 hosts = data.draw(st.sets(st.sampled_from(HOSTS), min_size=1))
@@ -138,12 +175,18 @@ def test_whatever_happens_it_comes_to_the_commanded_world(data: st.DataObject) -
                     state = state.became_warm(Slot(host, 0))
             case "back":
                 state = state.came_back(Slot(data.draw(st.sampled_from(HOSTS)), 0))
-            case "end" if len(state.living) > 1:
+            case "end" if state.living:
                 state = state.ended(data.draw(st.sampled_from(sorted(state.living))))
+            case "close" if not state.has_heir:
+                state = state.closed()
             case "register":
                 state = all_registered(state)
             case "form" if state.can_form(now):
                 state = form_and_check(state, now)
+        if state.lost:
+            state = state.dissolved()
+    if state.closing:
+        state = state.dissolved()
     state = settle(state, now + 10)
     assert dict(state.world) == dict(state.commanded)
     assert state.confirmed_sequence == state.sequence

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import horovod.torch as hvd
 import torch
+from horovod.torch import mpi_ops
 from torch import nn
 from torch.nn import functional
 
@@ -28,14 +32,40 @@ def note(event: str, **more: object) -> None:
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
+if "TEST_CHILD" in os.environ:
+    # One that leaves the worker's session and does not care about its end.
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+time.sleep(float(os.environ.get("TEST_BOOT_SECONDS", "0")))
+if os.environ["MALLETRAIN_NODE"] in os.environ.get("TEST_DIES_JOINING", ""):
+    died = folder / "died"
+    initialise = mpi_ops._basics.init
+
+    def die_once() -> None:
+        """Die after the supervisor has said go, before the others know where this worker is."""
+        if not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        initialise()
+
+    mpi_ops._basics.init = die_once
 hvd.init()
 inputs = torch.randn(SIZE, 16, generator=torch.Generator().manual_seed(1))
 labels = (inputs[:, :4].sum(1) > 0).long()
 model = nn.Linear(16, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
 training = ElasticTraining(
     model, optimizer, dataset_size=SIZE, batch_per_worker=BATCH, reference_batch=BATCH, commit_seconds=1.0
 )
+if "TEST_SYNC_SECONDS" in os.environ:
+    synchronise = training._state.sync
+
+    def slowly() -> None:
+        if hvd.rank() == 0 and hvd.size() > 1:
+            note("sync")
+            time.sleep(float(os.environ["TEST_SYNC_SECONDS"]))
+        synchronise()
+
+    training._state.sync = slowly
 note("start", rank=hvd.rank(), samples=training.samples)
 
 
@@ -48,7 +78,9 @@ def train() -> None:
         loss = functional.cross_entropy(model(inputs[indices]), labels[indices])
         loss.backward()
         rate = training.optimizer.param_groups[0]["lr"]
-        note("batch", rank=hvd.rank(), size=hvd.size(), before=before, indices=indices, rate=rate, loss=loss.item())
+        weight = float(model.weight.detach().double().sum())
+        place = {"rank": hvd.rank(), "size": hvd.size()}
+        note("batch", before=before, indices=indices, rate=rate, loss=loss.item(), weight=weight, **place)
         training.step()
         time.sleep(0.02)
 

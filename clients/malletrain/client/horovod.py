@@ -94,10 +94,11 @@ class ElasticTraining:
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         self._checkpoints = Checkpoints(folder) if folder else None
-        self._state = hvd.elastic.TorchState(model=model, optimizer=self.optimizer, samples=0)
+        # Under another name than "optimizer" it is synchronised before the model: Horovod fills a newcomer's optimizer
+        # by a step with gradients of zero, and with weight decay that step changes the weights.
+        self._state = hvd.elastic.TorchState(distributed_optimizer=self.optimizer, model=model, samples=0)
         self._state.register_reset_callbacks([self._after_reset])
-        if hvd.rank() == 0:
-            self._load()
+        self._has_state = False
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._after_reset()
         install_signal_handler()
@@ -157,6 +158,7 @@ class ElasticTraining:
         hvd.broadcast(torch.zeros(1), root_rank=0, name="malletrain.finish")
 
     def _begin(self) -> None:
+        self._has_state = True
         now = time.monotonic()
         self._batches_to_check = 1
         self._checked_at, self._batches_since_check = now, 0
@@ -197,6 +199,9 @@ class ElasticTraining:
 
     def _after_reset(self) -> None:
         refresh()
+        if hvd.rank() == 0 and not self._has_state:
+            # At the start; or those who had the state have gone before this newcomer got it.
+            self._load()
         if self._reference is None:
             return
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):

@@ -14,12 +14,13 @@ from pathlib import Path
 import grpc
 
 from malletrain.supervisor.actor import Actor
+from malletrain.supervisor.backend import UnknownBackendError, find_backend
 from malletrain.supervisor.files import start_time, write_atomically
+from malletrain.supervisor.guardian import Guardian
 from malletrain.supervisor.launch import LaunchError, read_launch
 from malletrain.supervisor.service import StateBoard, SupervisorService
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
-_BACKENDS = ("horovod",)
 _THREADS = 16
 _GRACE_SECONDS = 2.0
 _TERMINATED_GRACE_SECONDS = 3.0
@@ -31,20 +32,19 @@ def main() -> int:
     folder = Path(sys.argv[1]).resolve()
     try:
         launch = read_launch(folder)
-    except LaunchError as error:
+        open_backend = find_backend(launch.backend)
+    except (LaunchError, UnknownBackendError) as error:
         logging.error("%s", error)
-        return 2
-    if launch.backend not in _BACKENDS:
-        logging.error("backend: expected one of %s, got %r", ", ".join(_BACKENDS), launch.backend)
         return 2
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     board = StateBoard()
-    actor = Actor(launch, folder, board.publish)
+    guardian = Guardian(launch.job_id)
+    actor = Actor(launch, folder, board.publish, open_backend, guardian.mark)
     signal.signal(
         signal.SIGTERM,
         lambda *_: threading.Thread(target=actor.stop, args=(_TERMINATED_GRACE_SECONDS,), daemon=True).start(),
     )
-    server = _serve(SupervisorService(actor, board), launch.socket)
+    server = _serve(SupervisorService(actor, board, launch.slots_per_node), launch.socket)
     write_atomically(
         folder / "supervisor.json",
         json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid()), "socket": launch.socket}),
@@ -53,6 +53,7 @@ def main() -> int:
     outcome = supervisor_pb2.SupervisorOutcome.Name(state.outcome).removeprefix("SUPERVISOR_OUTCOME_")
     write_atomically(folder / "outcome.json", json.dumps({"outcome": outcome, "message": state.message}))
     server.stop(_GRACE_SECONDS).wait()
+    guardian.close()
     Path(launch.socket).unlink(missing_ok=True)
     return 0
 

@@ -3,15 +3,17 @@
     python bootstrap.py PARENT_PID CONTROL_FD STATUS_FD warm script|module TARGET [ARGUMENT...]
     python bootstrap.py PARENT_PID CONTROL_FD STATUS_FD cold PROGRAM [ARGUMENT...]
 
-`warm` imports what the trainer will import, says so on STATUS_FD, and waits on CONTROL_FD for a JSON object of
-environment variables; only then does the trainer's script run. Survivors of a growth thus never wait for a boot:
-Horovod reads its environment when it is initialised. `cold` waits the same way and then becomes the program.
+Before a worker joins a world it says "w" on STATUS_FD and waits on CONTROL_FD for a JSON object of environment
+variables, so that the survivors of a growth never wait for a boot. `warm` imports what the trainer will import. A
+script that imports Horovod itself then runs up to its first `hvd.init()`, which reads that environment, and waits
+there; another one waits before its first line. "s" says that the script runs. `cold` waits and becomes the program.
 """
 
 from __future__ import annotations
 
 import ast
 import ctypes
+import functools
 import importlib
 import importlib.util
 import json
@@ -20,9 +22,11 @@ import runpy
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_IMPORTS = ("torch", "torch._dynamo", "horovod.torch")
+_HOROVOD = "horovod.torch"
+_IMPORTS = ("torch", "torch._dynamo", _HOROVOD)
 
 
 def die_with_parent(parent: int) -> None:
@@ -76,14 +80,44 @@ def script_of(kind: str, target: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def receive_environment(control: int) -> dict[str, str]:
-    """Block until the supervisor says go; without a word from it, end."""
-    with os.fdopen(control, "r", encoding="utf-8") as stream:
-        line = stream.readline()
-    if not line:
-        sys.exit(0)
-    found: dict[str, str] = json.loads(line)
-    return found
+class Gate:
+    """Where a worker waits until it has a place in a world."""
+
+    def __init__(self, control: int, status: int) -> None:
+        self._control = control
+        self._status = status
+
+    def say_started(self) -> None:
+        """Say that the job's own code runs from here on."""
+        os.write(self._status, b"s")
+
+    def wait(self) -> None:
+        """Block until the supervisor says go; without a word from it, end."""
+        os.write(self._status, b"w")
+        with os.fdopen(self._control, "r", encoding="utf-8") as stream:
+            line = stream.readline()
+        if not line:
+            os._exit(0)
+        os.environ.update(json.loads(line))
+
+
+def uses_horovod(script: Path | None) -> bool:
+    """Whether a script will initialise Horovod itself, rather than have another process do it."""
+    names = imports_of(script) if script else []
+    return any(name.partition(".")[0] == "horovod" or name == "malletrain.client.horovod" for name in names)
+
+
+def wait_in_init(gate: Gate, horovod: Any) -> None:
+    """Have Horovod's first initialisation wait at the gate."""
+    original = horovod.init
+
+    @functools.wraps(original)
+    def init(*arguments: Any, **options: Any) -> Any:
+        horovod.init = original
+        gate.wait()
+        return original(*arguments, **options)
+
+    horovod.init = init
 
 
 def main() -> None:
@@ -91,16 +125,20 @@ def main() -> None:
     parent, control, status = (int(word) for word in sys.argv[1:4])
     mode, *rest = sys.argv[4:]
     die_with_parent(parent)
-    if mode == "warm":
-        if rest[0] == "module":
-            sys.path[0] = str(Path.cwd())
-        warm_up(script_of(rest[0], rest[1]))
-    with os.fdopen(status, "w") as stream:
-        stream.write("warm\n")
-    os.environ.update(receive_environment(control))
+    gate = Gate(control, status)
     if mode == "cold":
+        gate.wait()
         os.execvp(rest[0], rest)
     kind, target, *arguments = rest
+    if kind == "module":
+        sys.path[0] = str(Path.cwd())
+    script = script_of(kind, target)
+    warm_up(script)
+    if _HOROVOD in sys.modules and uses_horovod(script):
+        wait_in_init(gate, sys.modules[_HOROVOD])
+    else:
+        gate.wait()
+    gate.say_started()
     sys.argv = [target, *arguments]
     if kind == "module":
         runpy.run_module(target, run_name="__main__", alter_sys=True)

@@ -10,48 +10,62 @@ from pathlib import Path
 
 from malletrain.supervisor.launch import Launch
 from malletrain.supervisor.membership import Slot, slots_of
-from malletrain.supervisor.processes import WorkerProcess, sweep
+from malletrain.supervisor.processes import NODE, SUPERVISOR, WorkerProcess, sweep
+from malletrain.supervisor.respawn import Failures
 
-_FIRST_RESPAWN_SECONDS = 0.5
-_LONGEST_RESPAWN_SECONDS = 15.0
 _SWEEP_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker that has ended: its exit status, negative for a signal, and whether its trainer had started."""
+    """A worker that has ended.
+
+    Attributes:
+        slot: Its place.
+        pid: Its process id.
+        code: Exit status, negative for a signal.
+        started: Whether the job's own code ran.
+        going: Whether it had been told to go.
+        killed: Whether it was the supervisor that killed it.
+        hung: Whether that was because it hung.
+    """
 
     slot: Slot
     pid: int
     code: int
+    started: bool
     going: bool
+    killed: bool
+    hung: bool
 
-
-@dataclass(frozen=True)
-class _Respawn:
-    """How often a slot's worker has failed, and when it may be started again (monotonic seconds)."""
-
-    count: int
-    at: float
+    @property
+    def how(self) -> str:
+        """How it ended, in words."""
+        if self.hung:
+            how = "hung, killed"
+        else:
+            how = f"killed by signal {-self.code}" if self.code < 0 else f"exit status {self.code}"
+        return f"worker on {self.slot.host}: {how}"
 
 
 class Crew:
     """All workers of a job, by slot. Use from one thread that lives as long as they shall."""
 
-    def __init__(self, launch: Launch, logs: Path, defaults: Mapping[str, str]) -> None:
+    def __init__(self, launch: Launch, logs: Path, defaults: Mapping[str, str], mark: str) -> None:
         """Manage workers.
 
         Args:
             launch: What to run.
             logs: Folder of their logs.
             defaults: Environment variables for those that the job does not set.
+            mark: Names this supervisor in the workers' environment.
         """
         logs.mkdir(exist_ok=True)
         self._launch = launch
         self._logs = logs
-        self._environment = {**defaults, **os.environ, **launch.environment}
+        self._environment = {**defaults, **os.environ, **launch.environment, SUPERVISOR: mark}
         self._workers: dict[Slot, WorkerProcess] = {}
-        self._respawns: dict[Slot, _Respawn] = {}
+        self._failures: dict[Slot, Failures] = {}
 
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(list(self._workers.values()))
@@ -78,20 +92,19 @@ class Crew:
             OSError: the interpreter or the working folder is missing.
         """
         for slot in (slot for host, count in hosts.items() for slot in slots_of(host, count)):
-            respawn = self._respawns.get(slot)
-            if slot not in self._workers and (respawn is None or now >= respawn.at):
+            if slot not in self._workers and self._failures.get(slot, Failures()).over(now):
                 self._start(slot)
 
     def _start(self, slot: Slot) -> None:
-        environment = self._environment | {"MALLETRAIN_NODE": slot.host}
+        environment = self._environment | {NODE: slot.host}
         log = self._logs / f"{slot.host}.{slot.local_rank}.log"
         self._workers[slot] = WorkerProcess(
             slot, self._launch.command, self._launch.working_directory, environment, log
         )
 
-    def newly_warm(self) -> list[Slot]:
-        """Slots whose worker has become warm since the last call."""
-        return [worker.slot for worker in self if not worker.going and worker.is_warm()]
+    def warm(self) -> list[Slot]:
+        """Slots whose worker waits for its start."""
+        return [worker.slot for worker in self if worker.is_warm() and not (worker.going or worker.killed)]
 
     def reap(self) -> list[Ended]:
         """Workers that have ended since the last call; what is left of their groups is killed."""
@@ -99,18 +112,17 @@ class Crew:
         for slot, worker in list(self._workers.items()):
             code = worker.poll()
             if code is not None:
+                worker.is_warm()  # what it said last
+                ended.append(Ended(slot, worker.pid, code, worker.started, worker.going, worker.killed, worker.hung))
                 worker.close()
                 worker.kill()
                 del self._workers[slot]
-                ended.append(Ended(slot, worker.pid, code, worker.going))
         return ended
 
     def note_failure(self, slot: Slot, now: float) -> int:
         """Let a slot wait before its worker is started again, longer each time; returns how often it has failed."""
-        count = self._respawns[slot].count + 1 if slot in self._respawns else 1
-        pause = min(_FIRST_RESPAWN_SECONDS * 2 ** (count - 1), _LONGEST_RESPAWN_SECONDS)
-        self._respawns[slot] = _Respawn(count, now + pause)
-        return count
+        self._failures[slot] = self._failures.get(slot, Failures()).noted(now)
+        return self._failures[slot].count
 
     def kill(self, workers: Iterable[WorkerProcess] | None = None) -> None:
         """Kill these workers, or all."""

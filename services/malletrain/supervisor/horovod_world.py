@@ -10,116 +10,134 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from typing import Any
 
 from horovod.runner.common.util import codec
-from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, HostInfo, get_host_assignments
-from horovod.runner.common.util.hosts import SlotInfo as SlotInfo
+from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, HostInfo, SlotInfo, get_host_assignments
 from horovod.runner.elastic.rendezvous import GET_RANK_AND_SIZE, PUT_WORKER_ADDRESSES
 from horovod.runner.elastic.worker import HostUpdateResult, WorkerNotificationClient
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousServer
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
+from malletrain.supervisor.backend import SlotEvent
 from malletrain.supervisor.membership import Formation, Slot
+from malletrain.supervisor.places import Places
 
 _ADDRESS = "127.0.0.1"
 _INTERFACE = "lo"
+_GLOO_SECONDS = {True: "10", False: "60"}
+"""Gloo's time-out: a worker that has not booted before it joins keeps the others waiting for as long as that takes."""
+_FIRST_SCOPE, _FIRST_KEY = "global", "rank_"
+"""What a worker writes first when it connects to the others, with its rank."""
 
 log = logging.getLogger(__name__)
 
 
 class HorovodWorld:
-    """Rendezvous server and notices of one job."""
+    """Rendezvous server and notices of one job. See `malletrain.supervisor.backend.Backend`."""
 
-    def __init__(
-        self, on_ready: Callable[[Slot, Future[SlotInfo]], None], on_registered: Callable[[Slot], None]
-    ) -> None:
-        """Start the rendezvous server.
-
-        Args:
-            on_ready: Called when a member comes back; the future gets its place in the next world.
-            on_registered: Called when a worker takes part in its world.
-        """
+    def __init__(self, on_ready: SlotEvent, on_registered: SlotEvent) -> None:
+        """Start the rendezvous server."""
+        self._on_ready = on_ready
+        self._on_registered = on_registered
         self._clients: dict[Slot, WorkerNotificationClient] = {}
-        self._server = RendezvousServer(0)
-        self._port = self._server.start(_handler(on_ready, self._register(on_registered)))
+        self._places = Places(INVALID_SLOT_INFO)
+        # Horovod's own start() listens on every interface, and what is put there is unpickled.
+        self._server = RendezvousHTTPServer((_ADDRESS, 0), _handler(self), 0)
+        self._server.daemon_threads = True  # a worker that waits for its place must not keep this process from ending
         self._server.init([])
+        threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True).start()
         self._notices: queue.Queue[tuple[Slot, float] | None] = queue.Queue()
         threading.Thread(target=self._send_notices, name="notices", daemon=True).start()
 
-    def _register(self, on_registered: Callable[[Slot], None]) -> Callable[[Slot, Any, Any], None]:
-        def register(slot: Slot, addresses: Any, key: Any) -> None:
-            self._clients[slot] = WorkerNotificationClient(addresses, key, 0)
-            on_registered(slot)
+    def defaults(self, warm: bool) -> Mapping[str, str]:
+        """Variables that a worker gets unless its job sets them."""
+        return {
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS[warm],
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
 
-        return register
-
-    def assign(self, formation: Formation) -> dict[Slot, SlotInfo]:
-        """Open the rendezvous of a new world and return every member's place in it."""
-        hosts = [HostInfo(host, slots) for host, slots in formation.hosts]
-        places = get_host_assignments(hosts, 1)
-        self._server.init(places)
+    def form(self, formation: Formation) -> Mapping[Slot, Mapping[str, str]]:
+        """Open the rendezvous of a new world."""
+        infos = get_host_assignments([HostInfo(host, slots) for host, slots in formation.hosts], 1)
+        places = {Slot(info.hostname, info.local_rank): info for info in infos}
+        self._server.init(infos)
         for slot in formation.removed:
             self._clients.pop(slot, None)
-        return {Slot(place.hostname, place.local_rank): place for place in places}
+        self._places.give(places, {places[slot].rank for slot in formation.newcomers})
+        return {slot: self._environment(places[slot]) for slot in formation.newcomers}
 
-    def environment(self, place: SlotInfo) -> dict[str, str]:
-        """What a newcomer needs to find its world."""
-        variables = create_run_env_vars(_ADDRESS, [_INTERFACE], self._port, elastic=True) | create_slot_env_vars(place)
+    def recall(self) -> frozenset[Slot]:
+        """Give up the newest world where its members still wait for newcomers."""
+        return self._places.recall()
+
+    def _environment(self, place: SlotInfo) -> dict[str, str]:
+        port = self._server.server_address[1]
+        variables = create_run_env_vars(_ADDRESS, [_INTERFACE], port, elastic=True) | create_slot_env_vars(place)
         return {name: str(value) for name, value in variables.items()}
 
-    def notify(self, coordinator: Slot, now: float) -> None:
-        """Tell rank 0, without waiting, that hosts have changed; workers come back at their next check.
+    def notify(self, coordinator: Slot, stamp: float) -> None:
+        """Tell rank 0 that hosts have changed; workers come back at their next check.
 
         Always "mixed": after a notice of removals alone, survivors would skip the state's synchronisation, and a
         newcomer that joined in the meantime would wait for it for ever.
         """
-        self._notices.put((coordinator, now))
+        self._notices.put((coordinator, stamp))
+
+    def refuse(self, slot: Slot) -> None:
+        """Whoever waits for a place at this slot does not get one."""
+        self._places.refuse(slot)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._places.close()
+        self._notices.put(None)
+        self._server.shutdown()
+        self._server.server_close()
+
+    def place_of(self, slot: Slot) -> SlotInfo:
+        """The place of a worker that has come back; waits for it."""
+        place = self._places.ask(slot)
+        self._on_ready(slot)
+        return place.result()
+
+    def show_up(self, rank: int) -> None:
+        """A member of the newest world has begun to connect."""
+        self._places.show_up(rank)
+
+    def register(self, slot: Slot, addresses: Any, key: Any) -> None:
+        """A worker takes part, and takes notices at these addresses."""
+        self._clients[slot] = WorkerNotificationClient(addresses, key, 0)
+        self._on_registered(slot)
 
     def _send_notices(self) -> None:
         while (notice := self._notices.get()) is not None:
-            slot, now = notice
+            slot, stamp = notice
             client = self._clients.get(slot)
             if client is None:
                 continue
             try:
-                client.notify_hosts_updated(now, HostUpdateResult.mixed)
+                client.notify_hosts_updated(stamp, HostUpdateResult.mixed)
             except Exception as error:  # noqa: BLE001  # Horovod's client raises plain Exception; the notice is repeated
                 log.info("notice to %s failed: %s", slot, error)
 
-    def close(self) -> None:
-        """Stop serving."""
-        self._notices.put(None)
-        self._server.stop()
-        self._server._httpd.server_close()  # stop() leaves the listening socket open
 
-
-DEFAULTS: Mapping[str, str] = {
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": "10",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-}
-"""Variables that a worker gets unless its job sets them."""
-
-
-def _handler(
-    on_ready: Callable[[Slot, Future[SlotInfo]], None], register: Callable[[Slot, Any, Any], None]
-) -> type[RendezvousHandler]:
+def _handler(world: HorovodWorld) -> type[RendezvousHandler]:
     class Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
         def _get_value(self, scope: str, key: str) -> Any:
             if scope != GET_RANK_AND_SIZE:
                 return super()._get_value(scope, key)
-            place: Future[SlotInfo] = Future()
-            on_ready(_slot(key), place)
-            return place.result().to_response_string().encode("ascii")
+            return world.place_of(_slot(key)).to_response_string().encode("ascii")
 
         def _put_value(self, scope: str, key: str, value: Any) -> None:
             if scope == PUT_WORKER_ADDRESSES:
                 addresses, secret = codec.loads_base64(value)
-                register(_slot(key), addresses, secret)
+                world.register(_slot(key), addresses, secret)
             super()._put_value(scope, key, value)
+            if scope == _FIRST_SCOPE and key.startswith(_FIRST_KEY):
+                world.show_up(int(key.removeprefix(_FIRST_KEY)))
 
     return Handler
 
@@ -127,7 +145,3 @@ def _handler(
 def _slot(key: str) -> Slot:
     host, _, index = key.rpartition(":")
     return Slot(host, int(index))
-
-
-NO_PLACE: SlotInfo = INVALID_SLOT_INFO
-"""The answer to a worker that has no place in the new world."""

@@ -23,6 +23,7 @@ class Launch:
         command: Program and arguments of a worker.
         working_directory: Where workers start.
         environment: Environment of the workers, on top of the supervisor's own.
+        slots_per_node: Worker processes on every node, at least 1.
         socket: Path of the Unix socket to serve on.
         sequence: Sequence of the first command.
         hosts: Its hosts: name to worker processes there.
@@ -33,6 +34,7 @@ class Launch:
     command: tuple[str, ...]
     working_directory: str
     environment: Mapping[str, str]
+    slots_per_node: int
     socket: str
     sequence: int
     hosts: Mapping[str, int] = field(default_factory=dict)
@@ -53,6 +55,7 @@ def read_launch(folder: Path) -> Launch:
             command=tuple(raw["command"]),
             working_directory=raw["working_directory"],
             environment=dict(raw["environment"]),
+            slots_per_node=int(raw["slots_per_node"]),
             socket=raw["socket"],
             sequence=int(raw["sequence"]),
             hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},

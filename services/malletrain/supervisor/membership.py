@@ -49,6 +49,7 @@ class Membership:
         ready: Members that have come back to the rendezvous.
         dead: Members whose process has ended.
         joining: Members that were started with the present world and have not yet registered.
+        closing: The present world ends, and nobody joins it any more.
         warm_by: Until when a growth waits for all its newcomers, in seconds; then those that are warm go alone.
         confirmed_sequence: Newest command whose hosts are exactly those of a complete world.
     """
@@ -61,6 +62,7 @@ class Membership:
     ready: frozenset[Slot] = frozenset()
     dead: frozenset[Slot] = frozenset()
     joining: frozenset[Slot] = frozenset()
+    closing: bool = False
     warm_by: float = 0.0
     confirmed_sequence: int = 0
 
@@ -75,9 +77,39 @@ class Membership:
         return frozenset(self.members) - self.dead
 
     @property
+    def has_heir(self) -> bool:
+        """Whether a member that lives is to stay: one that hands on the state."""
+        return any(host in self.commanded for host, _ in self._unhurt)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody is left who could hand on the state: no host of the world has all its workers."""
+        return bool(self.world) and not self._unhurt
+
+    @property
+    def stuck(self) -> bool:
+        """Whether all who live wait at the rendezvous."""
+        return bool(self.living) and self.ready >= self.living
+
+    @property
+    def laggards(self) -> frozenset[Slot]:
+        """Members for whom those that have come back wait."""
+        return self.living - self.ready if self.ready else frozenset()
+
+    @property
+    def _unhurt(self) -> tuple[tuple[str, int], ...]:
+        dead = {slot.host for slot in self.dead}
+        return tuple(entry for entry in self.world if entry[0] not in dead)
+
+    @property
     def complete(self) -> bool:
         """Whether every member of the present world takes part in it."""
         return bool(self.world) and not (self.joining or self.dead or self.ready)
+
+    @property
+    def fulfilled(self) -> bool:
+        """Whether the present world is complete and exactly what is commanded."""
+        return self.complete and dict(self.world) == dict(self.commanded)
 
     @property
     def confirmed_hosts(self) -> tuple[str, ...]:
@@ -90,10 +122,12 @@ class Membership:
     def target(self, now: float) -> tuple[tuple[str, int], ...]:
         """The world that should be: those that may stay, then newcomers once all are warm or time is up.
 
-        Where nobody may stay, the first living host stays as a bridge: state is handed on by a survivor only.
+        Where nobody may stay, the first living host stays as a bridge: state is handed on by a survivor only. A world
+        that is closing keeps those that live.
         """
-        dead = {slot.host for slot in self.dead}
-        staying = tuple(entry for entry in self.world if entry[0] in self.commanded and entry[0] not in dead)
+        if self.closing:
+            return self._unhurt
+        staying = tuple(entry for entry in self._unhurt if entry[0] in self.commanded)
         newcomers = tuple(
             (host, slots)
             for host, slots in self.commanded.items()
@@ -101,10 +135,7 @@ class Membership:
         )
         if len(staying) + len(newcomers) < len(self.commanded) and now < self.warm_by:
             newcomers = ()
-        if self.world and not staying:
-            bridge = next((entry for entry in self.world if entry[0] not in dead), None)
-            staying = (bridge,) if bridge and newcomers else ()
-        return staying + newcomers
+        return (staying or self._unhurt[:1]) + newcomers
 
     def _is_warm(self, host: str, slots: int) -> bool:
         return self.warm >= frozenset(slots_of(host, slots))
@@ -112,7 +143,7 @@ class Membership:
     def change_due(self, now: float) -> bool:
         """Whether the present world differs from the one that should be."""
         target = self.target(now)
-        return bool(target) and set(target) != set(self.world)
+        return bool(target) and not self.closing and set(target) != set(self.world)
 
     def can_form(self, now: float) -> bool:
         """Whether a new world can be formed: all who live have come back, or there is no world yet."""
@@ -143,7 +174,7 @@ class Membership:
 
     def settled(self) -> Membership:
         """The state with its confirmation brought up to date."""
-        if self.complete and dict(self.world) == dict(self.commanded):
+        if self.fulfilled:
             return replace(self, confirmed_sequence=max(self.sequence, self.confirmed_sequence))
         return self
 
@@ -158,10 +189,14 @@ class Membership:
         left = {host: n for host, n in self.commanded.items() if host not in hosts}
         return replace(self, commanded=left).settled()
 
-    def frozen(self) -> Membership:
-        """Want nothing but those who live: members that wait at the rendezvous must get back to work to end well."""
-        hosts = {slot.host for slot in self.living}
-        return replace(self, commanded={host: n for host, n in self.world if host in hosts}, warm=frozenset())
+    def closed(self) -> Membership:
+        """Let the present world end: members that wait at the rendezvous get back to work, to end well."""
+        return replace(self, closing=True)
+
+    def dissolved(self) -> Membership:
+        """Forget the present world; the next one is formed of newcomers only."""
+        nobody: frozenset[Slot] = frozenset()
+        return replace(self, world=(), ready=nobody, dead=nobody, joining=nobody, closing=False)
 
     def became_warm(self, slot: Slot) -> Membership:
         """A slot's process waits for its start."""

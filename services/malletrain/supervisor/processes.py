@@ -14,9 +14,25 @@ from pathlib import Path
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.worker_command import worker_command
 
+NODE = "MALLETRAIN_NODE"
+"""Variable that names a worker's node."""
+SUPERVISOR = "MALLETRAIN_SUPERVISOR"
+"""Variable that names the supervisor that started a worker: its pid and start time."""
+
+_STARTED = b"s"
+_WARM = b"w"
+
 
 class WorkerProcess:
-    """One worker: started warm, then told to go."""
+    """One worker: started warm, then told to go.
+
+    Attributes:
+        slot: Its place.
+        started: Whether the job's own code runs, as of the last `is_warm`.
+        going: Whether it has been told to go.
+        killed: Whether it was the supervisor that killed it.
+        hung: Whether that was because it hung.
+    """
 
     def __init__(self, slot: Slot, command: Iterable[str], folder: str, environment: Mapping[str, str], log: Path):
         """Start the process in a session of its own, its output appended to `log`.
@@ -25,7 +41,11 @@ class WorkerProcess:
             OSError: the interpreter or the folder is missing.
         """
         self.slot = slot
+        self.started = False
         self.going = False
+        self.killed = False
+        self.hung = False
+        self._said = b""
         control_read, self._control = os.pipe()
         self._status, status_write = os.pipe()
         os.set_blocking(self._status, False)
@@ -58,12 +78,20 @@ class WorkerProcess:
         """Exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
-    def is_warm(self) -> bool:
-        """Whether the process has said that it is warm since the last call."""
+    def is_stopped(self) -> bool:
+        """Whether it has been stopped by a signal, such as SIGSTOP; one that a debugger holds has not."""
         try:
-            return bool(os.read(self._status, 64))
-        except BlockingIOError:
+            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
             return False
+        return status.rpartition(")")[2].split()[0] == "T"
+
+    def is_warm(self) -> bool:
+        """Whether the process waits for its start; notes whether the job's own code runs already."""
+        with contextlib.suppress(BlockingIOError):
+            self._said += os.read(self._status, 64)
+        self.started = _STARTED in self._said
+        return _WARM in self._said
 
     def go(self, environment: Mapping[str, str]) -> None:
         """Let the trainer start with these variables on top of its environment."""
@@ -78,6 +106,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process and its group."""
+        self.killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -88,20 +117,29 @@ class WorkerProcess:
                 os.close(descriptor)
 
 
-def sweep(job_id: str, hosts: Iterable[str] | None = None) -> list[int]:
+def sweep(job_id: str, hosts: Iterable[str] | None = None, marks: Mapping[str, str] | None = None) -> list[int]:
     """Kill every process whose environment marks it as a worker's of this job, on these hosts or on all.
 
-    Finds what has left its group: data loaders, sidecars. Returns the process ids that were killed.
+    Finds what has left its group: data loaders, sidecars.
+
+    Args:
+        job_id: The job.
+        hosts: Nodes to look at; None: all.
+        marks: More variables that a process must have.
+
+    Returns:
+        The process ids that were killed.
     """
-    wanted = None if hosts is None else set(hosts)
+    wanted = {"MALLETRAIN_JOB_ID": job_id, **(marks or {})}
+    nodes = None if hosts is None else set(hosts)
     killed = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            mark = _environment(entry)
-            node = mark.get("MALLETRAIN_NODE")
-            if mark.get("MALLETRAIN_JOB_ID") == job_id and node is not None and (wanted is None or node in wanted):
+            found = _environment(entry)
+            node = found.get(NODE)
+            if node is not None and (nodes is None or node in nodes) and wanted.items() <= found.items():
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed.append(int(entry.name))
         except OSError:

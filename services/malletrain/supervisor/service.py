@@ -48,7 +48,15 @@ class StateBoard:
 class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
     """Passes commands to the actor."""
 
-    def __init__(self, actor: Actor, board: StateBoard) -> None:
+    def __init__(self, actor: Actor, board: StateBoard, slots_per_node: int) -> None:
+        """Serve.
+
+        Args:
+            actor: Who does it.
+            board: Where the state is shown.
+            slots_per_node: Worker processes on every host of the job.
+        """
+        self._slots = slots_per_node
         self._actor = actor
         self._board = board
 
@@ -67,9 +75,13 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
         self, request: supervisor_pb2.SetHostsRequest, context: grpc.ServicerContext
     ) -> supervisor_pb2.SetHostsResponse:
         """Use these hosts from now on."""
-        hosts = {host.name: max(1, host.slots) for host in request.hosts}
+        hosts = {host.name: host.slots for host in request.hosts}
         if not hosts:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hosts: expected at least one (use Stop for none)")
+        for index, host in enumerate(request.hosts):
+            if host.slots != self._slots:
+                message = f"hosts[{index}].slots: expected {self._slots} as launched, got {host.slots}"
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         return supervisor_pb2.SetHostsResponse(state=self._actor.set_hosts(request.sequence, hosts))
 
     def ReleaseHosts(

@@ -59,7 +59,8 @@ def test_columns_may_stand_in_any_order_and_others_are_left_alone(tmp_path: Path
         (HEAD + "a,net,0,1,1,1,4\n", "jobs.csv:2", "8 columns"),
         (HEAD + "a,net,0,1,1,1,4,9,9\n", "jobs.csv:2", "8 columns"),
         (HEAD.replace("samples", "sample"), "jobs.csv:1", "samples is missing"),
-        (HEAD, "jobs.csv:2", "at least one job"),
+        (HEAD + "a,net,0,1,1,99,100,9\n", "jobs.csv:2: min_nodes", "the last scale of net"),
+        ("\ufeff" + HEAD, "jobs.csv:2", "at least one job"),  # as spreadsheets save it
         ("", "jobs.csv:1", "job is missing"),
         ('"unfinished\n', "jobs.csv", "CSV"),
     ],

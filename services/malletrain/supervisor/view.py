@@ -1,0 +1,59 @@
+"""What others see of a supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from malletrain.supervisor.membership import Membership, Slot
+from malletrain.v1 import supervisor_pb2
+
+State = supervisor_pb2.SupervisorState
+Outcome: TypeAlias = "supervisor_pb2.SupervisorOutcome.ValueType"
+
+UNDECIDED = supervisor_pb2.SUPERVISOR_OUTCOME_UNSPECIFIED
+
+
+def view(
+    job_id: str,
+    membership: Membership,
+    confirmed_hosts: Iterable[str],
+    pids: Iterable[tuple[Slot, int]],
+    stopping: bool,
+    outcome: Outcome,
+    message: str,
+) -> State:
+    """The state as a message.
+
+    Args:
+        job_id: The job.
+        membership: Its world.
+        confirmed_hosts: Hosts that count as confirmed.
+        pids: Its workers' process ids.
+        stopping: Whether the workers are being ended on command.
+        outcome: How they ended, once they have.
+        message: What went wrong.
+    """
+    return State(
+        job_id=job_id,
+        phase=_phase(membership, stopping, outcome),
+        commanded_sequence=membership.sequence,
+        commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in membership.commanded.items()],
+        confirmed_sequence=membership.confirmed_sequence,
+        confirmed_hosts=confirmed_hosts,
+        workers=[
+            supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=pid) for slot, pid in pids
+        ],
+        outcome=outcome,
+        message=message,
+    )
+
+
+def _phase(membership: Membership, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
+    if outcome != UNDECIDED:
+        return supervisor_pb2.SUPERVISOR_PHASE_ENDED
+    if stopping:
+        return supervisor_pb2.SUPERVISOR_PHASE_STOPPING
+    if membership.confirmed_sequence:
+        return supervisor_pb2.SUPERVISOR_PHASE_RUNNING
+    return supervisor_pb2.SUPERVISOR_PHASE_STARTING
