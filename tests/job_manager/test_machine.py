@@ -284,9 +284,19 @@ def test_a_stall_that_ends_is_forgotten() -> None:
     assert play.job().state is JobState.RUNNING
 
 
+def test_a_job_that_trains_on_waits_longer_for_its_newcomers() -> None:
+    play = running("a", spare="b")
+    play.plan(j1="a b")
+    play.wait(299)
+    assert play.job().state is JobState.RESCALING
+    play.wait(1)
+    assert play.job().stop is StopIntent.RESTART
+
+
 def test_unconfirmed_changes_time_out() -> None:
     play = running("a", spare="b")
     play.plan(j1="a b")
+    play(Progressed(ONE, 10, stalled=True))
     play.wait(59)
     assert play.job().state is JobState.RESCALING
     play.wait(1)

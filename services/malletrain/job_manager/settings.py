@@ -25,7 +25,9 @@ class JobManagerSettings(BaseModel):
         default=5.0, ge=0, le=600, description="What a job that is stopped gets to commit and save a checkpoint."
     )
     rescale_deadline_seconds: float = Field(
-        default=60.0, gt=0, description="A start or rescale that is not confirmed by then is given up for a restart."
+        default=60.0,
+        gt=0,
+        description="A start or rescale not confirmed by then is given up for a restart; a growth has five times as long.",
     )
     stall_seconds: float = Field(
         default=30.0, gt=0, description="A running job that Monitor calls stalled for so long is restarted."

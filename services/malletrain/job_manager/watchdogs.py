@@ -7,6 +7,8 @@ from malletrain.job_manager.states import JobState
 from malletrain.job_manager.stopping import stop
 from malletrain.job_manager.world import Turn
 
+_PATIENCE_WITH_NEWCOMERS = 5.0
+
 
 def see_progress(turn: Turn, job: Job, samples: int, stalled: bool) -> None:
     """Take over what Monitor knows."""
@@ -37,13 +39,17 @@ def _check_limits(turn: Turn, job: Job) -> None:
     policy, now = turn.policy, turn.now
     if job.done_since is not None and now - job.done_since >= policy.finish_seconds:
         stop(turn, job, StopIntent.COMPLETE, f"done, but did not end within {policy.finish_seconds:g} s")
-    elif job.state is not JobState.RUNNING and now - job.changed_at >= policy.rescale_deadline_seconds:
-        limit = (
-            f"scale of {nodes_in_words(len(job.commanded))} not confirmed within {policy.rescale_deadline_seconds:g} s"
-        )
+    elif job.state is not JobState.RUNNING and now - job.changed_at >= _rescale_limit(turn, job):
+        limit = f"scale of {nodes_in_words(len(job.commanded))} not confirmed within {_rescale_limit(turn, job):g} s"
         stop(turn, job, StopIntent.RESTART, limit, job.wanted)
     elif job.state is JobState.RUNNING:
         _check_running(turn, job)
+
+
+def _rescale_limit(turn: Turn, job: Job) -> float:
+    """Seconds until a change must be confirmed: more where the job trains on while its newcomers boot."""
+    trains_on = job.stalled_since is None and bool(job.confirmed) and set(job.confirmed) < set(job.commanded)
+    return turn.policy.rescale_deadline_seconds * (_PATIENCE_WITH_NEWCOMERS if trains_on else 1.0)
 
 
 def _check_running(turn: Turn, job: Job) -> None:
