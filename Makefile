@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SOURCES := services clients benchmarks examples tests hatch_build.py
 
-.PHONY: help setup demo test check lint test-quick test-demo format benchmarks clean
+.PHONY: help setup demo test check test-quick test-demo test-faults format benchmarks clean
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
+
+test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (about an hour)
+	$(BIN)/python benchmarks/faults.py
 
 check: $(VENV)/.package ## ruff, mypy, import-linter, buf
 	$(BIN)/ruff check $(SOURCES)

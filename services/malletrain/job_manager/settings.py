@@ -27,7 +27,7 @@ class JobManagerSettings(BaseModel):
     rescale_deadline_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="A start or rescale not confirmed by then is given up for a restart; a growth has five times as long.",
+        description="A start or rescale not confirmed by then is given up for a restart; a growth gets five times it.",
     )
     stall_seconds: float = Field(
         default=30.0, gt=0, description="A running job that Monitor calls stalled for so long is restarted."
