@@ -94,7 +94,7 @@ def test_a_plan_once_applied_stays(problem: AllocationProblem, data: st.DataObje
     free = AllocationProblem(
         problem.nodes,
         problem.forward_seconds,
-        tuple(_with(job, scale_up_seconds=0.0, scale_down_seconds=0.0) for job in problem.jobs),
+        tuple(_with(job, scale_up_seconds=0.0, scale_down_seconds=0.0, stalls=()) for job in problem.jobs),
         problem.cost_model,
         problem.objective_metric,
     )

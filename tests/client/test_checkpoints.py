@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.client.checkpoints import Checkpoints
+from malletrain.client.checkpoints import Checkpoints, Unfinished
+from malletrain.client.sealing import SealedWriter
 
 
 def read(path: Path) -> str:
-    text = path.read_text()
+    text = path.read_text().partition("\nmalletrain-sha256:")[0]
     if not text.endswith("."):
         raise ValueError(f"{path.name} is torn")
     return text
 
 
-def save(checkpoints: Checkpoints, samples: int, text: str) -> Path:
-    return checkpoints.save(samples, lambda stream: stream.write(text.encode()))
+def save(checkpoints: Checkpoints, samples: int, text: str) -> None:
+    def write(stream: SealedWriter) -> None:
+        stream.write(text.encode())
+
+    checkpoints.save(samples, write)
 
 
 def test_the_newest_two_are_kept(tmp_path: Path) -> None:
@@ -38,7 +42,13 @@ def test_a_torn_one_falls_back_to_the_one_before(tmp_path: Path, capsys: pytest.
     save(checkpoints, 1, "first.")
     save(checkpoints, 2, "sec")
     assert checkpoints.load(read, (ValueError,)) == "first."
-    assert "samples-000000000000002.pt can't be read" in capsys.readouterr().out
+    assert "samples-000000000000002.pt can't be read" in capsys.readouterr().err
+    # It does not count among the two that are kept.
+    save(checkpoints, 3, "third.")
+    assert [path.name for path in checkpoints.newest_first()] == [
+        "samples-000000000000003.pt",
+        "samples-000000000000001.pt",
+    ]
 
 
 def test_nothing_there_is_none(tmp_path: Path) -> None:
@@ -71,4 +81,28 @@ def test_a_kill_in_mid_write_leaves_the_earlier_ones(tmp_path: Path) -> None:
     os.kill(writer.pid, signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
+    assert len(list(tmp_path.iterdir())) == 2
     assert Checkpoints(tmp_path).load(read, (ValueError,)) == "first."
+    # What the killed writer has left is gone.
+    assert [path.name for path in tmp_path.iterdir()] == ["samples-000000000000001.pt"]
+
+
+def test_what_another_is_writing_is_left_alone(tmp_path: Path) -> None:
+    writing = Unfinished(tmp_path / ".samples-000000000000007.pt.elsewhere.1")
+    save(Checkpoints(tmp_path), 1, "first.")
+    assert writing.path.exists()
+    writing.close()
+    save(Checkpoints(tmp_path), 2, "second.")
+    assert not writing.path.exists()
+
+
+@pytest.mark.parametrize("place", [0, 3, 9, -1, -40, -64])
+def test_one_changed_byte_anywhere_is_noticed(tmp_path: Path, place: int) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1, "first.")
+    save(checkpoints, 2, "the second.")
+    newest = checkpoints.newest_first()[0]
+    content = bytearray(newest.read_bytes())
+    content[place] ^= 1
+    newest.write_bytes(content)
+    assert checkpoints.load(read, (ValueError,)) == "first."

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from malletrain.client.learning_rate import Accumulation
 
 Permute = Callable[[int, int], Sequence[int]]
 
@@ -60,3 +63,81 @@ class EpochOrder:
             self._epochs = {known: order for known, order in self._epochs.items() if abs(known - epoch) <= 1}
             self._epochs[epoch] = self._permute(self._size, self._seed * 1_000_003 + epoch)
         return self._epochs[epoch]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a worker's share of the samples depends on, besides the position.
+
+    Attributes:
+        generation: Changes with every rescale and rollback.
+        rank: The worker's rank.
+        division: How the global batch is divided.
+    """
+
+    generation: int
+    rank: int
+    division: Accumulation
+
+
+class ElasticBatches:
+    """A worker's batches from the present position on, for `DataLoader(batch_sampler=...)`.
+
+    Each `iter()` begins at the present position and at the present scale, so that a training function which is called
+    anew after each rescale, and makes its iterator there, goes on where the committed history ends. What a data
+    loader has fetched ahead is not counted: the position is that of the training.
+    """
+
+    def __init__(
+        self,
+        order: EpochOrder,
+        position: Callable[[], int],
+        place: Callable[[], Place],
+        until: int | None = None,
+    ) -> None:
+        """Follow a training.
+
+        Args:
+            order: The order of samples, the same for all workers.
+            position: Samples processed so far, by all workers together.
+            place: This worker's place.
+            until: The iteration ends when the position has reached this number of samples; None: never.
+        """
+        self._order = order
+        self._position = position
+        self._place = place
+        self._until = until
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Dataset indices of one micro-batch after the other.
+
+        Raises:
+            RuntimeError: a rescale or a rollback has come in between; make a new iterator.
+        """
+        # Not in the generator below, whose first line runs at the first batch.
+        return self._batches(self._position(), self._place())
+
+    def _batches(self, position: int, place: Place) -> Iterator[list[int]]:
+        while self._until is None or position < self._until:
+            for indices in micro_batches(self._order, position, place):
+                if self._place() != place:
+                    raise RuntimeError("ElasticBatches: the scale has changed, make a new iterator after each rescale")
+                yield indices
+            position += place.division.global_batch
+
+
+def micro_batches(order: EpochOrder, position: int, place: Place) -> list[list[int]]:
+    """Dataset indices of a worker's micro-batches of the next global batch.
+
+    Args:
+        order: The order of samples.
+        position: Samples processed so far, by all workers together.
+        place: The worker's place.
+    """
+    offset, count = place.division.span(place.rank)
+    indices = order.span(position + offset, count)
+    batches = []
+    for size in place.division.micro_batches(place.rank):
+        batches.append(indices[:size])
+        indices = indices[size:]
+    return batches
