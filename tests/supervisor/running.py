@@ -122,6 +122,7 @@ def supervised(
     command: list[str] | None = None,
     environment: Mapping[str, str] | None = None,
     slots: int = 1,
+    backend: str = "horovod",
 ) -> Iterator[Supervised]:
     """Start a supervisor on these hosts."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,7 @@ def supervised(
     }
     launch = {
         "job_id": job_id,
-        "backend": "horovod",
+        "backend": backend,
         "command": command or [sys.executable, str(TRAINER)],
         "working_directory": str(folder),
         "environment": {**marks, **(environment or {})},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.supervisor.bootstrap import imports_of, uses_horovod
+from malletrain.supervisor.bootstrap import imports_of, initialiser_of
 from malletrain.supervisor.worker_command import split_python
 
 
@@ -58,8 +58,28 @@ def test_a_script_that_can_not_be_read_has_no_imports(tmp_path: Path, content: s
     ],
 )
 def test_scripts_that_initialise_horovod_themselves_are_told_from_others(
-    tmp_path: Path, content: str, expected: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: bool
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(content)
-    assert uses_horovod(script) is expected
+    monkeypatch.setenv("MALLETRAIN_BACKEND", "horovod")
+    assert initialiser_of(script) == (("horovod.torch", "init") if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("from malletrain.client.distributed import ElasticTraining", True),
+        ("from malletrain.client.distributed import ElasticTraining\nrank = os.environ['RANK']", False),
+        ("from malletrain.client.distributed import ElasticTraining\nn = os.environ['LOCAL_RANK']", False),
+        ("import torch.distributed as dist", False),
+        ("import horovod.torch as hvd", False),
+    ],
+)
+def test_a_torchrun_script_waits_in_its_initialisation_only_if_it_needs_no_place_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(content)
+    monkeypatch.setenv("MALLETRAIN_BACKEND", "torchrun")
+    assert initialiser_of(script) == (("torch.distributed", "init_process_group") if expected else None)

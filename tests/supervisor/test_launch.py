@@ -54,4 +54,5 @@ def test_an_unknown_backend_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "malletrain.supervisor", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "backend: expected horovod, got 'smoke-signals'" in done.stderr
+    assert "backend: expected one of horovod, torchrun, command, got 'smoke-signals'" in done.stderr
+    assert json.loads((tmp_path / "outcome.json").read_text())["outcome"] == "FAILED"

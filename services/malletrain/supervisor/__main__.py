@@ -13,8 +13,7 @@ from pathlib import Path
 
 import grpc
 
-from malletrain.supervisor.actor import Actor
-from malletrain.supervisor.backend import UnknownBackendError, find_backend
+from malletrain.supervisor.backends import UnknownBackendError, open_actor
 from malletrain.supervisor.files import start_time, write_atomically
 from malletrain.supervisor.guardian import Guardian
 from malletrain.supervisor.launch import LaunchError, read_launch
@@ -32,14 +31,14 @@ def main() -> int:
     folder = Path(sys.argv[1]).resolve()
     try:
         launch = read_launch(folder)
-        open_backend = find_backend(launch.backend)
-    except (LaunchError, UnknownBackendError) as error:
+        guardian = Guardian(launch.job_id)
+        board = StateBoard()
+        actor = open_actor(launch, folder, board.publish, guardian.mark)
+    except (LaunchError, UnknownBackendError, ImportError) as error:
         logging.error("%s", error)
+        _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
         return 2
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    board = StateBoard()
-    guardian = Guardian(launch.job_id)
-    actor = Actor(launch, folder, board.publish, open_backend, guardian.mark)
     signal.signal(
         signal.SIGTERM,
         lambda *_: threading.Thread(target=actor.stop, args=(_TERMINATED_GRACE_SECONDS,), daemon=True).start(),
@@ -50,12 +49,16 @@ def main() -> int:
         json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid()), "socket": launch.socket}),
     )
     state = actor.run()
-    outcome = supervisor_pb2.SupervisorOutcome.Name(state.outcome).removeprefix("SUPERVISOR_OUTCOME_")
-    write_atomically(folder / "outcome.json", json.dumps({"outcome": outcome, "message": state.message}))
+    _write_outcome(folder, state.outcome, state.message)
     server.stop(_GRACE_SECONDS).wait()
     guardian.close()
     Path(launch.socket).unlink(missing_ok=True)
     return 0
+
+
+def _write_outcome(folder: Path, outcome: supervisor_pb2.SupervisorOutcome.ValueType, message: str) -> None:
+    name = supervisor_pb2.SupervisorOutcome.Name(outcome).removeprefix("SUPERVISOR_OUTCOME_")
+    write_atomically(folder / "outcome.json", json.dumps({"outcome": name, "message": message}))
 
 
 def _serve(service: SupervisorService, socket: str) -> grpc.Server:

@@ -62,20 +62,3 @@ class OpenBackend(Protocol):
             on_ready: Called, from any thread, when a worker has come back and waits for its place in the next world.
             on_registered: Called, from any thread, when a worker takes part in its world.
         """
-
-
-class UnknownBackendError(Exception):
-    """There is no backend of that name."""
-
-
-def find_backend(name: str) -> OpenBackend:
-    """The backend that a launch file names; only that one is imported.
-
-    Raises:
-        UnknownBackendError: there is none.
-    """
-    if name == "horovod":
-        from malletrain.supervisor.horovod_world import HorovodWorld
-
-        return HorovodWorld
-    raise UnknownBackendError(f"backend: expected horovod, got {name!r}")

@@ -4,9 +4,11 @@
     python bootstrap.py PARENT_PID CONTROL_FD STATUS_FD cold PROGRAM [ARGUMENT...]
 
 Before a worker joins a world it says "w" on STATUS_FD and waits on CONTROL_FD for a JSON object of environment
-variables, so that the survivors of a growth never wait for a boot. `warm` imports what the trainer will import. A
-script that imports Horovod itself then runs up to its first `hvd.init()`, which reads that environment, and waits
-there; another one waits before its first line. "s" says that the script runs. `cold` waits and becomes the program.
+variables, so that nobody who trains ever waits for a boot. `warm` imports what the trainer will import. A script that
+is known to look at that environment only when it initialises its communication runs up to there and waits: one that
+imports Horovod up to its first `hvd.init()`, one with the client's torch.distributed helper up to
+`init_process_group()`. Any other waits before its first line. "s" says that the script runs. `cold` waits and becomes
+the program.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _HOROVOD = "horovod.torch"
-_IMPORTS = ("torch", "torch._dynamo", _HOROVOD)
+_DISTRIBUTED = "torch.distributed"
+_IMPORTS = {
+    "horovod": ("torch", "torch._dynamo", _HOROVOD),
+    "torchrun": ("torch", "torch._dynamo", _DISTRIBUTED, "torch.nn.parallel"),
+}
+_HELPERS = ("malletrain.client.distributed", "malletrain.client.elastic")
+_PLACES = (b"RANK", b"WORLD_SIZE", b"MASTER_")
+"""Variables (parts of their names) that a script which reads them needs from its first line on."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -39,7 +48,8 @@ def die_with_parent(parent: int) -> None:
 def warm_up(script: Path | None) -> None:
     """Import what the trainer will import; what goes wrong here will go wrong again, and be seen, in the trainer."""
     named = filter(None, os.environ.get("MALLETRAIN_PREIMPORT", "").split(","))
-    for name in dict.fromkeys((*_IMPORTS, *named, *(imports_of(script) if script else ()))):
+    general = _IMPORTS[os.environ.get("MALLETRAIN_BACKEND", "horovod")]
+    for name in dict.fromkeys((*general, *named, *(imports_of(script) if script else ()))):
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001  # a module may raise anything
@@ -101,23 +111,30 @@ class Gate:
         os.environ.update(json.loads(line))
 
 
-def uses_horovod(script: Path | None) -> bool:
-    """Whether a script will initialise Horovod itself, rather than have another process do it."""
+def initialiser_of(script: Path | None) -> tuple[str, str] | None:
+    """Module and name of the function at which a script can wait; None where it must wait before its first line."""
     names = imports_of(script) if script else []
-    return any(name.partition(".")[0] == "horovod" or name == "malletrain.client.horovod" for name in names)
+    if os.environ.get("MALLETRAIN_BACKEND") == "torchrun":
+        if script is None or not any(name in _HELPERS for name in names):
+            return None
+        text = script.read_bytes()
+        return None if any(place in text for place in _PLACES) else (_DISTRIBUTED, "init_process_group")
+    if any(name.partition(".")[0] == "horovod" or name == "malletrain.client.horovod" for name in names):
+        return _HOROVOD, "init"
+    return None
 
 
-def wait_in_init(gate: Gate, horovod: Any) -> None:
-    """Have Horovod's first initialisation wait at the gate."""
-    original = horovod.init
+def wait_in(gate: Gate, module: Any, name: str) -> None:
+    """Have the first call of a module's function wait at the gate."""
+    original = getattr(module, name)
 
     @functools.wraps(original)
-    def init(*arguments: Any, **options: Any) -> Any:
-        horovod.init = original
+    def waiting(*arguments: Any, **options: Any) -> Any:
+        setattr(module, name, original)
         gate.wait()
         return original(*arguments, **options)
 
-    horovod.init = init
+    setattr(module, name, waiting)
 
 
 def main() -> None:
@@ -134,8 +151,9 @@ def main() -> None:
         sys.path[0] = str(Path.cwd())
     script = script_of(kind, target)
     warm_up(script)
-    if _HOROVOD in sys.modules and uses_horovod(script):
-        wait_in_init(gate, sys.modules[_HOROVOD])
+    initialiser = initialiser_of(script)
+    if initialiser is not None and initialiser[0] in sys.modules:
+        wait_in(gate, sys.modules[initialiser[0]], initialiser[1])
     else:
         gate.wait()
     gate.say_started()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.supervisor.launch import Launch
-from malletrain.supervisor.membership import Slot, slots_of
-from malletrain.supervisor.processes import NODE, SUPERVISOR, WorkerProcess, sweep
+from malletrain.supervisor.membership import Slot
+from malletrain.supervisor.processes import BACKEND, NODE, SUPERVISOR, WorkerProcess, sweep
 from malletrain.supervisor.respawn import Failures
 
 _SWEEP_SECONDS = 0.005
@@ -51,7 +51,9 @@ class Ended:
 class Crew:
     """All workers of a job, by slot. Use from one thread that lives as long as they shall."""
 
-    def __init__(self, launch: Launch, logs: Path, defaults: Mapping[str, str], mark: str) -> None:
+    def __init__(
+        self, launch: Launch, logs: Path, defaults: Mapping[str, str], mark: str, *, warm: bool = True
+    ) -> None:
         """Manage workers.
 
         Args:
@@ -59,11 +61,13 @@ class Crew:
             logs: Folder of their logs.
             defaults: Environment variables for those that the job does not set.
             mark: Names this supervisor in the workers' environment.
+            warm: Whether a Python script's worker imports what it needs before its start.
         """
         logs.mkdir(exist_ok=True)
         self._launch = launch
         self._logs = logs
-        self._environment = {**defaults, **os.environ, **launch.environment, SUPERVISOR: mark}
+        self._environment = {**defaults, **os.environ, **launch.environment, SUPERVISOR: mark, BACKEND: launch.backend}
+        self._warm = warm
         self._workers: dict[Slot, WorkerProcess] = {}
         self._failures: dict[Slot, Failures] = {}
 
@@ -85,13 +89,13 @@ class Crew:
         """Slot and process id of every worker."""
         return sorted((slot, worker.pid) for slot, worker in self._workers.items())
 
-    def start_missing(self, hosts: Mapping[str, int], now: float) -> None:
-        """Start a process on every slot that has none and need not wait.
+    def start_missing(self, slots: Iterable[Slot], now: float) -> None:
+        """Start a process on each of these slots that has none and need not wait.
 
         Raises:
             OSError: the interpreter or the working folder is missing.
         """
-        for slot in (slot for host, count in hosts.items() for slot in slots_of(host, count)):
+        for slot in slots:
             if slot not in self._workers and self._failures.get(slot, Failures()).over(now):
                 self._start(slot)
 
@@ -99,8 +103,20 @@ class Crew:
         environment = self._environment | {NODE: slot.host}
         log = self._logs / f"{slot.host}.{slot.local_rank}.log"
         self._workers[slot] = WorkerProcess(
-            slot, self._launch.command, self._launch.working_directory, environment, log
+            slot, self._launch.command, self._launch.working_directory, environment, log, warm=self._warm
         )
+
+    def adopt(self, worker: WorkerProcess) -> None:
+        """Take over a worker from another crew; its slot has none here."""
+        self._workers[worker.slot] = worker
+
+    def give_away(self, slot: Slot) -> WorkerProcess:
+        """Let go of a slot's worker, for another crew.
+
+        Raises:
+            KeyError: it has none.
+        """
+        return self._workers.pop(slot)
 
     def warm(self) -> list[Slot]:
         """Slots whose worker waits for its start."""

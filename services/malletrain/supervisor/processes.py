@@ -16,6 +16,8 @@ from malletrain.supervisor.worker_command import worker_command
 
 NODE = "MALLETRAIN_NODE"
 """Variable that names a worker's node."""
+BACKEND = "MALLETRAIN_BACKEND"
+"""Variable that names the launcher backend."""
 SUPERVISOR = "MALLETRAIN_SUPERVISOR"
 """Variable that names the supervisor that started a worker: its pid and start time."""
 
@@ -34,7 +36,16 @@ class WorkerProcess:
         hung: Whether that was because it hung.
     """
 
-    def __init__(self, slot: Slot, command: Iterable[str], folder: str, environment: Mapping[str, str], log: Path):
+    def __init__(
+        self,
+        slot: Slot,
+        command: Iterable[str],
+        folder: str,
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        warm: bool = True,
+    ) -> None:
         """Start the process in a session of its own, its output appended to `log`.
 
         Raises:
@@ -49,7 +60,8 @@ class WorkerProcess:
         control_read, self._control = os.pipe()
         self._status, status_write = os.pipe()
         os.set_blocking(self._status, False)
-        arguments = worker_command(list(command), sys.executable, os.getpid(), control_read, status_write)
+        pipes = (control_read, status_write)
+        arguments = worker_command(list(command), sys.executable, os.getpid(), pipes, warm=warm)
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -59,7 +71,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(control_read, status_write),
+                    pass_fds=pipes,
                     start_new_session=True,
                 )
         except OSError:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
-from malletrain.supervisor.crew import Crew
+from malletrain.supervisor.processes import WorkerProcess
 from malletrain.supervisor.view import State
+
+
+class Occupants(Protocol):
+    """The job's processes, by host."""
+
+    def on(self, hosts: Set[str]) -> list[WorkerProcess]:
+        """The workers that use hosts."""
+
+    def kill(self, workers: Iterable[WorkerProcess]) -> None:
+        """Kill workers."""
+
+    def sweep(self, hosts: frozenset[str]) -> None:
+        """Kill what bears the job's mark on hosts, until nothing is left."""
 
 
 @dataclass
@@ -30,9 +44,9 @@ class Release:
 class Releases:
     """All that are under way."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, occupants: Occupants) -> None:
         """Begin with none."""
-        self._crew = crew
+        self._occupants = occupants
         self._open: list[Release] = []
 
     @property
@@ -49,17 +63,17 @@ class Releases:
         due = [
             release
             for release in self._open
-            if now >= release.kill_at and not release.killed and self._crew.on(release.hosts)
+            if now >= release.kill_at and not release.killed and self._occupants.on(release.hosts)
         ]
         for release in due:
             release.killed = True
-            self._crew.kill(self._crew.on(release.hosts))
+            self._occupants.kill(self._occupants.on(release.hosts))
         return bool(due)
 
     def finished(self) -> Iterator[Release]:
         """Take out those whose workers have gone, their hosts swept of all that is the job's."""
         for release in list(self._open):
-            if not self._crew.on(release.hosts):
-                self._crew.sweep(release.hosts)
+            if not self._occupants.on(release.hosts):
+                self._occupants.sweep(release.hosts)
                 self._open.remove(release)
                 yield release

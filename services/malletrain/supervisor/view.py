@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeAlias
 
-from malletrain.supervisor.membership import Membership, Slot
+from malletrain.supervisor.membership import Slot
 from malletrain.v1 import supervisor_pb2
 
 State = supervisor_pb2.SupervisorState
@@ -14,9 +14,25 @@ Outcome: TypeAlias = "supervisor_pb2.SupervisorOutcome.ValueType"
 UNDECIDED = supervisor_pb2.SUPERVISOR_OUTCOME_UNSPECIFIED
 
 
+class Course(Protocol):
+    """How far a job is on its way to what is commanded."""
+
+    @property
+    def sequence(self) -> int:
+        """Sequence of the newest command."""
+
+    @property
+    def commanded(self) -> Mapping[str, int]:
+        """Hosts and slots that the job shall use."""
+
+    @property
+    def confirmed_sequence(self) -> int:
+        """Newest command that has been carried out."""
+
+
 def view(
     job_id: str,
-    membership: Membership,
+    course: Course,
     confirmed_hosts: Iterable[str],
     pids: Iterable[tuple[Slot, int]],
     stopping: bool,
@@ -27,7 +43,7 @@ def view(
 
     Args:
         job_id: The job.
-        membership: Its world.
+        course: How far it is.
         confirmed_hosts: Hosts that count as confirmed.
         pids: Its workers' process ids.
         stopping: Whether the workers are being ended on command.
@@ -36,10 +52,10 @@ def view(
     """
     return State(
         job_id=job_id,
-        phase=_phase(membership, stopping, outcome),
-        commanded_sequence=membership.sequence,
-        commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in membership.commanded.items()],
-        confirmed_sequence=membership.confirmed_sequence,
+        phase=_phase(course, stopping, outcome),
+        commanded_sequence=course.sequence,
+        commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in course.commanded.items()],
+        confirmed_sequence=course.confirmed_sequence,
         confirmed_hosts=confirmed_hosts,
         workers=[
             supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=pid) for slot, pid in pids
@@ -49,11 +65,11 @@ def view(
     )
 
 
-def _phase(membership: Membership, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
+def _phase(course: Course, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
     if outcome != UNDECIDED:
         return supervisor_pb2.SUPERVISOR_PHASE_ENDED
     if stopping:
         return supervisor_pb2.SUPERVISOR_PHASE_STOPPING
-    if membership.confirmed_sequence:
+    if course.confirmed_sequence:
         return supervisor_pb2.SUPERVISOR_PHASE_RUNNING
     return supervisor_pb2.SUPERVISOR_PHASE_STARTING

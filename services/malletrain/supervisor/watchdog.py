@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from malletrain.supervisor.membership import Slot
+WorkerT = TypeVar("WorkerT", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Watchdog:
+class Watchdog(Generic[WorkerT]):
     """Workers that show one sign of being hung.
 
     Attributes:
@@ -18,12 +19,12 @@ class Watchdog:
     """
 
     limit: float
-    since: Mapping[Slot, float] = field(default_factory=dict)
+    since: Mapping[WorkerT, float] = field(default_factory=dict)
 
-    def seen(self, suspects: Set[Slot], now: float) -> Watchdog:
+    def seen(self, suspects: Set[WorkerT], now: float) -> Watchdog[WorkerT]:
         """The watchdog after a look: who is no longer suspect is forgotten."""
-        return Watchdog(self.limit, {slot: self.since.get(slot, now) for slot in suspects})
+        return Watchdog(self.limit, {worker: self.since.get(worker, now) for worker in suspects})
 
-    def overdue(self, now: float) -> frozenset[Slot]:
+    def overdue(self, now: float) -> frozenset[WorkerT]:
         """Those that have shown it for too long."""
-        return frozenset(slot for slot, since in self.since.items() if now - since >= self.limit)
+        return frozenset(worker for worker, since in self.since.items() if now - since >= self.limit)

@@ -12,18 +12,20 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)*)?$")
 _FLAGS_WITH_VALUE = ("-W", "-X")
 
 
-def worker_command(command: Sequence[str], python: str, parent: int, control: int, status: int) -> list[str]:
+def worker_command(
+    command: Sequence[str], python: str, parent: int, pipes: tuple[int, int], *, warm: bool = True
+) -> list[str]:
     """Arguments of a worker's process.
 
     Args:
         command: The job's command.
         python: An interpreter for commands that are not Python.
         parent: Process id of the supervisor.
-        control: File descriptor from which the worker reads its start.
-        status: File descriptor on which the worker says that it is warm.
+        pipes: File descriptors: from the first the worker reads its start, on the second it says that it is warm.
+        warm: Whether a Python script's worker imports what it needs before its start.
     """
-    numbers = [str(parent), str(control), str(status)]
-    split = split_python(command)
+    numbers = [str(number) for number in (parent, *pipes)]
+    split = split_python(command) if warm else None
     if split is None:
         return [python, str(BOOTSTRAP), *numbers, "cold", *command]
     interpreter, kind, target = split

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from malletrain.supervisor.backend import Backend
 from malletrain.supervisor.connections import cut
 from malletrain.supervisor.crew import Crew, Ended
-from malletrain.supervisor.membership import Membership, Slot
+from malletrain.supervisor.membership import Membership, Slot, slots_of
 from malletrain.supervisor.processes import WorkerProcess
 from malletrain.supervisor.watchdog import Watchdog
 
@@ -39,8 +39,8 @@ class World:
         self._backend = backend
         self._next_notice = 0.0
         self._formed_at = float("-inf")
-        self._stopped = Watchdog(_STOPPED_SECONDS)
-        self._lagging = Watchdog(_LAGGING_SECONDS)
+        self._stopped: Watchdog[Slot] = Watchdog(_STOPPED_SECONDS)
+        self._lagging: Watchdog[Slot] = Watchdog(_LAGGING_SECONDS)
 
     def command(self, sequence: int, hosts: Mapping[str, int], now: float) -> None:
         """Take over a command; nobody waits for what is on other hosts and not in the world.
@@ -69,7 +69,8 @@ class World:
         Raises:
             OSError: one can't be started.
         """
-        self._crew.start_missing(self.membership.commanded, now)
+        slots = (slot for host, count in self.membership.commanded.items() for slot in slots_of(host, count))
+        self._crew.start_missing(slots, now)
 
     def safe_to_kill_at(self, hosts: Iterable[str]) -> float:
         """From when on members on these hosts can be killed without harm to the others, in monotonic seconds."""

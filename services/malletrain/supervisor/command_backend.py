@@ -1,0 +1,59 @@
+"""Any program that can be restarted: it finds its hosts in a file and is started anew at every change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from malletrain.supervisor.files import write_atomically
+from malletrain.supervisor.membership import Slot
+from malletrain.supervisor.rotation import Hosts
+
+
+class CommandBackend:
+    """One process on the first host, as a batch script is. See `malletrain.supervisor.restarting.RestartingBackend`.
+
+    The hosts are in the file that MALLETRAIN_HOSTFILE names, one `NAME slots=N` a line, as `mpirun --hostfile` reads
+    it. At a change the program gets SIGTERM, to save and end all that it has started on other hosts.
+    """
+
+    warm = False
+
+    def __init__(self, folder: Path) -> None:
+        """Keep the file in the job's folder."""
+        self._file = folder / "hosts"
+
+    def defaults(self) -> Mapping[str, str]:
+        """Nothing."""
+        return {}
+
+    def is_ready(self) -> bool:
+        """At once."""
+        return True
+
+    def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
+        """The first."""
+        return tuple(Slot(host, 0) for host, _ in hosts[:1])
+
+    def occupies(self, world: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
+        """The one process uses all hosts."""
+        used = {host for host, _ in world}
+        return frozenset(self.slots(world)) if used & set(hosts) else frozenset()
+
+    def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
+        """Write the file.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        write_atomically(self._file, "".join(f"{host} slots={slots}\n" for host, slots in hosts))
+        environment = {
+            "MALLETRAIN_HOSTFILE": str(self._file),
+            "MALLETRAIN_HOSTS": ",".join(f"{host}:{slots}" for host, slots in hosts),
+            "MALLETRAIN_WORLD_SIZE": str(sum(slots for _, slots in hosts)),
+            "MALLETRAIN_GENERATION": str(epoch),
+        }
+        return dict.fromkeys(self.slots(hosts), environment)
+
+    def close(self) -> None:
+        """Leave the file; it says what ran last."""
