@@ -42,10 +42,10 @@ class Supervised:
     def pids(self) -> dict[str, int]:
         return {worker.host: worker.pid for worker in self.state().workers}
 
-    def command(self, *hosts: str) -> None:
+    def command(self, *hosts: str, slots: int = 1) -> None:
         """Command hosts without waiting."""
         self.sequence += 1
-        wanted = [supervisor_pb2.Host(name=host, slots=1) for host in hosts]
+        wanted = [supervisor_pb2.Host(name=host, slots=slots) for host in hosts]
         request = supervisor_pb2.SetHostsRequest(sequence=self.sequence, hosts=wanted)
         self.stub.SetHosts(request, timeout=10)
 

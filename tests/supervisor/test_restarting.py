@@ -1,0 +1,111 @@
+"""Jobs whose workers are restarted at every change: real supervisors, real torch.distributed, real programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.supervisor.running import Supervised, supervised
+from tests.support.waiting import wait_until
+
+PLAIN = [sys.executable, str(Path(__file__).with_name("plain_trainer.py"))]
+PROGRAM = Path(__file__).with_name("program.sh")
+
+
+def steps(job: Supervised) -> list[int]:
+    """Steps of rank 0, in order of time."""
+    return [batch["step"] for batch in job.batches()]
+
+
+def test_an_unchanged_torchrun_script_grows_and_shrinks_without_losing_a_step(tmp_path: Path) -> None:
+    with supervised(tmp_path, "n1", command=PLAIN, backend="torchrun") as job:
+        job.wait_batch(1)
+        job.rescale("n1", "n2")
+        job.rescale("n2")
+        job.stop(grace=10)
+        assert job.outcome()["outcome"] == "STOPPED"
+        done = steps(job)
+        assert done == list(range(1, len(done) + 1)), "each step once, none skipped"
+        starts = [line for line in job.lines() if line["event"] == "start" and line["rank"] == 0]
+        assert [line["restart"] for line in starts] == [0, 1, 2]
+        assert not job.processes()
+
+
+def test_a_killed_worker_sends_its_job_back_to_the_checkpoint_and_no_further(tmp_path: Path) -> None:
+    with supervised(tmp_path, "n1", "n2", command=PLAIN, backend="torchrun") as job:
+        wait_until(lambda: len(steps(job)) > 30, 60, "30 steps")
+        before = job.pids()
+        os.kill(before["n2"], signal.SIGKILL)
+        wait_until(lambda: not set(before.values()) & set(job.pids().values()), 60, "new workers")
+        job.wait_batch(2)
+        done = steps(job)
+        again = next(index for index in range(1, len(done)) if done[index] <= done[index - 1])
+        assert 0 <= done[again - 1] - done[again] < 20, "at most what came after the last checkpoint is done again"
+        assert set(done) == set(range(1, max(done) + 1))
+
+
+def test_a_node_is_clean_when_its_release_is_answered(tmp_path: Path) -> None:
+    with supervised(tmp_path, "n1", "n2", command=PLAIN, backend="torchrun") as job:
+        job.wait_batch(2)
+        state = job.release("n1", grace=5)
+        assert not job.processes("n1")
+        assert [host.name for host in state.commanded_hosts] == ["n2"]
+        job.wait_batch(1)
+        job.command("n1", "n2")
+        job.wait_batch(2)
+        job.release("n2", grace=0)
+        assert not job.processes("n2")
+        job.wait_batch(1)
+
+
+def test_a_script_that_fails_each_time_fails_for_good(tmp_path: Path) -> None:
+    with supervised(tmp_path, "n1", command=["/bin/sh", "-c", "exit 3"], backend="torchrun") as job:
+        outcome = job.outcome()
+    assert outcome["outcome"] == "FAILED"
+    assert "exit status 3" in outcome["message"]
+
+
+def test_a_training_that_ends_is_over(tmp_path: Path) -> None:
+    with supervised(tmp_path, "n1", "n2", command=PLAIN, backend="torchrun", environment={"TEST_STEPS": "40"}) as job:
+        assert job.outcome()["outcome"] == "EXITED"
+        assert max(steps(job)) == 40
+        assert not job.processes()
+
+
+def test_any_program_reads_its_hosts_from_a_file_and_is_started_anew(tmp_path: Path) -> None:
+    log = tmp_path / "program.log"
+
+    def said() -> list[str]:
+        return log.read_text().splitlines() if log.exists() else []
+
+    with supervised(tmp_path, "n1", "n2", command=["/bin/sh", str(PROGRAM)], backend="command", slots=2) as job:
+        wait_until(lambda: "hosts n1 slots=2,n2 slots=2, generation 1" in said(), 30, "the first start")
+        job.command("n1", "n2", "n3", slots=2)
+        wait_until(lambda: said()[-1] == "hosts n1 slots=2,n2 slots=2,n3 slots=2, generation 2", 30, "the second start")
+        assert said()[1] == "saved", "it was asked, and ended, before it was started again"
+        job.release("n1", grace=5)
+        assert not job.processes("n1")
+        wait_until(lambda: said()[-1] == "hosts n2 slots=2,n3 slots=2, generation 3", 30, "the third start")
+        job.release("n3", grace=0)
+        wait_until(lambda: said()[-1] == "hosts n2 slots=2, generation 4", 30, "the fourth start")
+        job.stop(grace=5)
+        assert job.outcome()["outcome"] == "STOPPED"
+    assert said()[-1] == "saved"
+
+
+def test_a_program_that_ends_well_is_done(tmp_path: Path) -> None:
+    with supervised(
+        tmp_path, "n1", command=["/bin/sh", "-c", "cat $MALLETRAIN_HOSTFILE > seen"], backend="command"
+    ) as job:
+        assert job.outcome()["outcome"] == "EXITED"
+    assert (tmp_path / "seen").read_text() == "n1 slots=1\n"
+
+
+@pytest.mark.parametrize("backend", ["torchrun", "command"])
+def test_a_program_that_is_not_there_fails_with_its_name(tmp_path: Path, backend: str) -> None:
+    with supervised(tmp_path, "n1", command=["/no/such/program"], backend=backend) as job:
+        assert job.outcome()["outcome"] == "FAILED"
