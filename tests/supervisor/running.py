@@ -28,7 +28,10 @@ PATIENCE = 60.0
 class Supervised:
     """One job under a supervisor."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes], job_id: str) -> None:
+    def __init__(
+        self, folder: Path, process: subprocess.Popen[bytes], job_id: str, agents: Mapping[str, str] | None = None
+    ) -> None:
+        self.agents = dict(agents or {})
         self.folder = folder
         self.process = process
         self.job_id = job_id
@@ -45,7 +48,7 @@ class Supervised:
     def command(self, *hosts: str, slots: int = 1) -> None:
         """Command hosts without waiting."""
         self.sequence += 1
-        wanted = [supervisor_pb2.Host(name=host, slots=slots) for host in hosts]
+        wanted = [supervisor_pb2.Host(name=host, slots=slots, agent=self.agents.get(host, "")) for host in hosts]
         request = supervisor_pb2.SetHostsRequest(sequence=self.sequence, hosts=wanted)
         self.stub.SetHosts(request, timeout=10)
 
@@ -123,8 +126,10 @@ def supervised(
     environment: Mapping[str, str] | None = None,
     slots: int = 1,
     backend: str = "horovod",
+    agents: Mapping[str, str] | None = None,
+    token_file: Path | None = None,
 ) -> Iterator[Supervised]:
-    """Start a supervisor on these hosts."""
+    """Start a supervisor on these hosts; those with an agent are not this machine's own."""
     folder.mkdir(parents=True, exist_ok=True)
     job_id = f"test-{os.getpid()}-{time.time_ns()}"
     marks = {
@@ -144,7 +149,8 @@ def supervised(
         "max_nodes": 8,
         "socket": f"{folder}/s",
         "sequence": 1,
-        "hosts": [{"name": host, "slots": slots} for host in hosts],
+        "hosts": [{"name": host, "slots": slots, "agent": (agents or {}).get(host, "")} for host in hosts],
+        "token_file": str(token_file or ""),
     }
     (folder / "launch.json").write_text(json.dumps(launch))
     for stale in ("supervisor.json", "outcome.json"):
@@ -156,7 +162,7 @@ def supervised(
             stderr=log,
             start_new_session=True,
         )
-    job = Supervised(folder, process, job_id)
+    job = Supervised(folder, process, job_id, agents or {})
     try:
         wait_until(lambda: (folder / "supervisor.json").exists() or process.poll() is not None, 30, "the supervisor")
         yield job

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import grpc
 
+from malletrain.agent.wire import WireError, read_token
+from malletrain.supervisor.actor import Context
 from malletrain.supervisor.backends import UnknownBackendError, open_actor
 from malletrain.supervisor.files import start_time, write_atomically
 from malletrain.supervisor.guardian import Guardian
 from malletrain.supervisor.launch import LaunchError, read_launch
+from malletrain.supervisor.remote import Agents
 from malletrain.supervisor.service import StateBoard, SupervisorService
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
@@ -33,8 +36,10 @@ def main() -> int:
         launch = read_launch(folder)
         guardian = Guardian(launch.job_id)
         board = StateBoard()
-        actor = open_actor(launch, folder, board.publish, guardian.mark)
-    except (LaunchError, UnknownBackendError, ImportError) as error:
+        agents = Agents(read_token(Path(launch.token_file)) if launch.token_file else b"")
+        agents.know(launch.agents)
+        actor = open_actor(Context(launch, folder, board.publish, guardian.mark, agents))
+    except (LaunchError, UnknownBackendError, WireError, ImportError) as error:
         logging.error("%s", error)
         _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
         return 2

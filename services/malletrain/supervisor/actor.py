@@ -9,15 +9,17 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.supervisor.crew import Ended
+from malletrain.supervisor.crew import Crew, Ended
 from malletrain.supervisor.inbox import Inbox
 from malletrain.supervisor.launch import Launch
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.releases import Occupants, Release, Releases
+from malletrain.supervisor.remote import Agents
 from malletrain.supervisor.view import UNDECIDED, Course, Outcome, State, view
 from malletrain.v1 import supervisor_pb2
 
@@ -28,23 +30,45 @@ _ENDING_SECONDS_WHEN_DONE = 10.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Context:
+    """One job, and what there is to drive it by.
+
+    Attributes:
+        launch: The job's launch.
+        folder: The job's folder.
+        publish: Called with every new state.
+        mark: Names this supervisor in the workers' environment.
+        agents: Those of the nodes that are not this machine.
+    """
+
+    launch: Launch
+    folder: Path
+    publish: Callable[[State], None]
+    mark: str
+    agents: Agents
+
+    def crew(self, defaults: Mapping[str, str], *, warm: bool = True) -> Crew:
+        """An empty crew; see `Crew`."""
+        return Crew(self.launch, self.folder / "logs", defaults, self.mark, self.agents, warm=warm)
+
+
 class Actor(ABC):
     """Owns the workers of one job: what all kinds of worlds have in common."""
 
-    def __init__(self, launch: Launch, folder: Path, publish: Callable[[State], None], occupants: Occupants) -> None:
+    def __init__(self, context: Context, occupants: Occupants) -> None:
         """Take a job; nothing is started before `run`.
 
         Args:
-            launch: The job's launch.
-            folder: The job's folder.
-            publish: Called with every new state.
+            context: The job, and what there is to drive it by.
             occupants: The job's processes by host.
         """
-        self.launch = launch
-        self.completed = folder / "completed.json"
+        self.agents = context.agents
+        self.launch = context.launch
+        self.completed = context.folder / "completed.json"
         self.releases = Releases(occupants)
         self.message = ""
-        self._publish = publish
+        self._publish = context.publish
         self._inbox = Inbox(lambda: self._published)
         self._finishing_at: float | None = None
         self._kill_all_at: float | None = None
@@ -53,9 +77,20 @@ class Actor(ABC):
 
     # -- called from other threads ---------------------------------------------------------------------------------
 
-    def set_hosts(self, sequence: int, hosts: dict[str, int]) -> State:
-        """Use these hosts from now on; returns once the command is taken."""
-        return self._inbox.ask(lambda done: self._set_hosts(sequence, hosts, done))
+    def set_hosts(self, sequence: int, hosts: dict[str, int], agents: Mapping[str, str]) -> State:
+        """Use these hosts from now on; returns once the command is taken.
+
+        Args:
+            sequence: Grows with every command.
+            hosts: Host to worker processes there.
+            agents: Where the agents are of those that are not this machine.
+        """
+
+        def act(done: Future[State]) -> None:
+            self.agents.know(agents)
+            self._set_hosts(sequence, hosts, done)
+
+        return self._inbox.ask(act)
 
     def release_hosts(self, hosts: frozenset[str], grace: float) -> State:
         """Take hosts out of the job; returns once no process of it is left on them."""
@@ -149,6 +184,7 @@ class Actor(ABC):
             self._finish_releases(now)
             self._announce()
         self.close()
+        self.agents.close()
         self._announce()
         self._inbox.close()
         return self._published

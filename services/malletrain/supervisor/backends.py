@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-from malletrain.supervisor.actor import Actor
+from malletrain.supervisor.actor import Actor, Context
 from malletrain.supervisor.elastic_actor import ElasticActor
-from malletrain.supervisor.launch import Launch
 from malletrain.supervisor.restarting_actor import RestartingActor
-from malletrain.supervisor.view import State
 
 BACKENDS = ("horovod", "torchrun", "command")
 
@@ -18,29 +13,28 @@ class UnknownBackendError(Exception):
     """There is no backend of that name."""
 
 
-def open_actor(launch: Launch, folder: Path, publish: Callable[[State], None], mark: str) -> Actor:
+def open_actor(context: Context) -> Actor:
     """The actor for the backend that a launch names.
 
     Args:
-        launch: The job's launch.
-        folder: The job's folder.
-        publish: Called with every new state.
-        mark: Names this supervisor in the workers' environment.
+        context: The job, and what there is to drive it by.
 
     Raises:
         UnknownBackendError: there is none.
         ImportError: a package that it needs is missing.
     """
+    launch = context.launch
     if launch.backend == "horovod":
         from malletrain.supervisor.horovod_world import HorovodWorld
 
-        return ElasticActor(launch, folder, publish, mark, HorovodWorld)
+        place = launch.address, launch.interfaces
+        return ElasticActor(context, lambda on_ready, on_registered: HorovodWorld(place, on_ready, on_registered))
     if launch.backend == "torchrun":
         from malletrain.supervisor.torchrun_backend import TorchrunBackend
 
-        return RestartingActor(launch, folder, publish, mark, TorchrunBackend(launch.job_id))
+        return RestartingActor(context, TorchrunBackend(launch.job_id, launch.address))
     if launch.backend == "command":
         from malletrain.supervisor.command_backend import CommandBackend
 
-        return RestartingActor(launch, folder, publish, mark, CommandBackend(folder))
+        return RestartingActor(context, CommandBackend(context.folder))
     raise UnknownBackendError(f"backend: expected one of {', '.join(BACKENDS)}, got {launch.backend!r}")

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -39,6 +41,40 @@ def cut(workers: Iterable[int]) -> int:
         _, pid, descriptor = holders[inode]
         _shut_down(pid, descriptor, inode)
     return len(found)
+
+
+def cut_off(workers: Iterable[int], head: str) -> int:
+    """Shut down every TCP connection of workers on this machine to another one, except to the head node.
+
+    Args:
+        workers: As for `cut`.
+        head: Address of the head node: its services are to be reached still.
+
+    Returns:
+        The number of sockets that were shut down.
+
+    Raises:
+        OSError: the kernel does not let this process reach into another's sockets.
+    """
+    holders = _sockets(frozenset(workers))
+    spared = {found[4][0] for found in socket.getaddrinfo(head, None)}
+    count = 0
+    for inode, (_, remote) in _connections().items():
+        address = address_of(remote)
+        if inode in holders and not (address.is_loopback or str(address) in spared):
+            _, pid, descriptor = holders[inode]
+            _shut_down(pid, descriptor, inode)
+            count += 1
+    return count
+
+
+def address_of(written: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address in what the kernel writes as ADDRESS:PORT: words in the machine's byte order, in hexadecimal."""
+    digits = written.partition(":")[0]
+    words = (int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
+    found = ipaddress.ip_address(b"".join(words))
+    mapped = getattr(found, "ipv4_mapped", None)
+    return mapped if mapped is not None else found
 
 
 def between(connections: Mapping[int, tuple[str, str]], owners: Mapping[int, int]) -> list[int]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from malletrain.supervisor.launch import Launch
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.processes import BACKEND, NODE, SUPERVISOR, WorkerProcess, sweep
+from malletrain.supervisor.remote import Agents, start_message
 from malletrain.supervisor.respawn import Failures
+from malletrain.supervisor.worker import Worker
 
 _SWEEP_SECONDS = 0.005
 
@@ -52,7 +54,14 @@ class Crew:
     """All workers of a job, by slot. Use from one thread that lives as long as they shall."""
 
     def __init__(
-        self, launch: Launch, logs: Path, defaults: Mapping[str, str], mark: str, *, warm: bool = True
+        self,
+        launch: Launch,
+        logs: Path,
+        defaults: Mapping[str, str],
+        mark: str,
+        agents: Agents,
+        *,
+        warm: bool = True,
     ) -> None:
         """Manage workers.
 
@@ -61,27 +70,30 @@ class Crew:
             logs: Folder of their logs.
             defaults: Environment variables for those that the job does not set.
             mark: Names this supervisor in the workers' environment.
+            agents: Those of the nodes that are not this machine.
             warm: Whether a Python script's worker imports what it needs before its start.
         """
         logs.mkdir(exist_ok=True)
         self._launch = launch
         self._logs = logs
-        self._environment = {**defaults, **os.environ, **launch.environment, SUPERVISOR: mark, BACKEND: launch.backend}
+        self._defaults = defaults
+        self._own = {**launch.environment, SUPERVISOR: mark, BACKEND: launch.backend}
+        self._agents = agents
         self._warm = warm
-        self._workers: dict[Slot, WorkerProcess] = {}
+        self._workers: dict[Slot, Worker] = {}
         self._failures: dict[Slot, Failures] = {}
 
-    def __iter__(self) -> Iterator[WorkerProcess]:
+    def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._workers.values()))
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def get(self, slot: Slot) -> WorkerProcess | None:
+    def get(self, slot: Slot) -> Worker | None:
         """The worker of a slot."""
         return self._workers.get(slot)
 
-    def on(self, hosts: Set[str]) -> list[WorkerProcess]:
+    def on(self, hosts: Set[str]) -> list[Worker]:
         """The workers on hosts."""
         return [worker for worker in self if worker.slot.host in hosts]
 
@@ -100,17 +112,27 @@ class Crew:
                 self._start(slot)
 
     def _start(self, slot: Slot) -> None:
-        environment = self._environment | {NODE: slot.host}
         log = self._logs / f"{slot.host}.{slot.local_rank}.log"
-        self._workers[slot] = WorkerProcess(
-            slot, self._launch.command, self._launch.working_directory, environment, log, warm=self._warm
-        )
+        command, folder = self._launch.command, self._launch.working_directory
+        agent = self._agents.of(slot.host)
+        if agent is None:
+            environment = {**self._defaults, **os.environ, **self._own, NODE: slot.host}
+            self._workers[slot] = WorkerProcess(slot, command, folder, environment, log, warm=self._warm)
+        else:
+            # What this machine's environment says of programs and libraries need not be true there.
+            environment = {**self._defaults, **self._own}
+            message = start_message(slot, command, folder, environment, log, warm=self._warm)
+            self._workers[slot] = agent.start(slot, message)
 
-    def adopt(self, worker: WorkerProcess) -> None:
+    def cut_off(self, workers: Iterable[Worker]) -> None:
+        """Shut down the connections that workers on other nodes have among each other."""
+        self._agents.cut({worker.slot.host for worker in workers})
+
+    def adopt(self, worker: Worker) -> None:
         """Take over a worker from another crew; its slot has none here."""
         self._workers[worker.slot] = worker
 
-    def give_away(self, slot: Slot) -> WorkerProcess:
+    def give_away(self, slot: Slot) -> Worker:
         """Let go of a slot's worker, for another crew.
 
         Raises:
@@ -140,13 +162,14 @@ class Crew:
         self._failures[slot] = self._failures.get(slot, Failures()).noted(now)
         return self._failures[slot].count
 
-    def kill(self, workers: Iterable[WorkerProcess] | None = None) -> None:
+    def kill(self, workers: Iterable[Worker] | None = None) -> None:
         """Kill these workers, or all."""
         for worker in self if workers is None else workers:
             worker.kill()
 
     def sweep(self, hosts: frozenset[str] | None = None) -> None:
         """Kill what bears the job's mark on hosts, or anywhere, until nothing is left."""
+        self._agents.sweep(self._launch.job_id, hosts)
         while sweep(self._launch.job_id, hosts):
             for worker in self:
                 worker.poll()

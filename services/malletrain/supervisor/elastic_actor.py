@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
-from malletrain.supervisor.actor import Actor, end_of
+from malletrain.supervisor.actor import Actor, Context, end_of
 from malletrain.supervisor.backend import OpenBackend
-from malletrain.supervisor.crew import Crew, Ended
-from malletrain.supervisor.launch import Launch
+from malletrain.supervisor.crew import Ended
 from malletrain.supervisor.membership import Membership, Slot
-from malletrain.supervisor.view import State
 from malletrain.supervisor.worker_command import split_python
 from malletrain.supervisor.world import World
 
@@ -23,26 +20,21 @@ log = logging.getLogger(__name__)
 class ElasticActor(Actor):
     """Owns the membership and the crew of one job."""
 
-    def __init__(
-        self, launch: Launch, folder: Path, publish: Callable[[State], None], mark: str, open_backend: OpenBackend
-    ) -> None:
+    def __init__(self, context: Context, open_backend: OpenBackend) -> None:
         """Take a job; nothing is started before `run`.
 
         Args:
-            launch: The job's launch.
-            folder: The job's folder.
-            publish: Called with every new state.
-            mark: Names this supervisor in the workers' environment.
+            context: The job, and what there is to drive it by.
             open_backend: Starts what the workers find each other by.
         """
         self._backend = open_backend(
             lambda slot: self.later(lambda: self._world.came_back(slot)),
             lambda slot: self.later(lambda: self._world.registered(slot)),
         )
-        defaults = self._backend.defaults(warm=split_python(launch.command) is not None)
-        self._crew = Crew(launch, folder / "logs", defaults, mark)
+        defaults = self._backend.defaults(warm=split_python(context.launch.command) is not None)
+        self._crew = context.crew(defaults)
         self._world = World(self._crew, self._backend)
-        super().__init__(launch, folder, publish, self._crew)
+        super().__init__(context, self._crew)
 
     @property
     def course(self) -> Membership:

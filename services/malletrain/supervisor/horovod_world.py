@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horovod.runner.common.util import codec
@@ -24,8 +24,6 @@ from malletrain.supervisor.backend import SlotEvent
 from malletrain.supervisor.membership import Formation, Slot
 from malletrain.supervisor.places import Places
 
-_ADDRESS = "127.0.0.1"
-_INTERFACE = "lo"
 _GLOO_SECONDS = {True: "10", False: "60"}
 """Gloo's time-out: a worker that has not booted before it joins keeps the others waiting for as long as that takes."""
 _FIRST_SCOPE, _FIRST_KEY = "global", "rank_"
@@ -37,14 +35,21 @@ log = logging.getLogger(__name__)
 class HorovodWorld:
     """Rendezvous server and notices of one job. See `malletrain.supervisor.backend.Backend`."""
 
-    def __init__(self, on_ready: SlotEvent, on_registered: SlotEvent) -> None:
-        """Start the rendezvous server."""
+    def __init__(self, place: tuple[str, Sequence[str]], on_ready: SlotEvent, on_registered: SlotEvent) -> None:
+        """Start the rendezvous server.
+
+        Args:
+            place: Address of this machine as the workers see it, and the interfaces by which they reach each other.
+            on_ready: Called when a worker waits for its place.
+            on_registered: Called when a worker takes part.
+        """
+        self._address, self._interfaces = place
         self._on_ready = on_ready
         self._on_registered = on_registered
         self._clients: dict[Slot, WorkerNotificationClient] = {}
         self._places = Places(INVALID_SLOT_INFO)
         # Horovod's own start() listens on every interface, and what is put there is unpickled.
-        self._server = RendezvousHTTPServer((_ADDRESS, 0), _handler(self), 0)
+        self._server = RendezvousHTTPServer((self._address, 0), _handler(self), 0)
         self._server.daemon_threads = True  # a worker that waits for its place must not keep this process from ending
         self._server.init([])
         threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True).start()
@@ -75,7 +80,8 @@ class HorovodWorld:
 
     def _environment(self, place: SlotInfo) -> dict[str, str]:
         port = self._server.server_address[1]
-        variables = create_run_env_vars(_ADDRESS, [_INTERFACE], port, elastic=True) | create_slot_env_vars(place)
+        run = create_run_env_vars(self._address, list(self._interfaces), port, elastic=True)
+        variables = run | create_slot_env_vars(place)
         return {name: str(value) for name, value in variables.items()}
 
     def notify(self, coordinator: Slot, stamp: float) -> None:

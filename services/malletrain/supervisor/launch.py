@@ -27,6 +27,10 @@ class Launch:
         socket: Path of the Unix socket to serve on.
         sequence: Sequence of the first command.
         hosts: Its hosts: name to worker processes there.
+        agents: Where the agents of those hosts are that are not this machine: name to HOST:PORT.
+        token_file: File with the secret that agents ask for; empty where there are none.
+        address: Address of this machine as the hosts see it.
+        interfaces: Network interfaces by which workers reach each other.
     """
 
     job_id: str
@@ -38,6 +42,10 @@ class Launch:
     socket: str
     sequence: int
     hosts: Mapping[str, int] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
+    token_file: str = ""
+    address: str = "127.0.0.1"
+    interfaces: tuple[str, ...] = ("lo",)
 
 
 def read_launch(folder: Path) -> Launch:
@@ -59,6 +67,10 @@ def read_launch(folder: Path) -> Launch:
             socket=raw["socket"],
             sequence=int(raw["sequence"]),
             hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},
+            agents={host["name"]: str(host["agent"]) for host in raw["hosts"] if host.get("agent")},
+            token_file=str(raw.get("token_file", "")),
+            address=str(raw.get("address", "127.0.0.1")),
+            interfaces=tuple(raw.get("interfaces", ("lo",))),
         )
     except OSError as error:
         raise LaunchError(f"{path}: {error.strerror}") from error

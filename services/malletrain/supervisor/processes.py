@@ -30,10 +30,12 @@ class WorkerProcess:
 
     Attributes:
         slot: Its place.
+        here: Its process is one of this machine.
         started: Whether the job's own code runs, as of the last `is_warm`.
         going: Whether it has been told to go.
         killed: Whether it was the supervisor that killed it.
         hung: Whether that was because it hung.
+        said: What it has said of itself so far.
     """
 
     def __init__(
@@ -52,11 +54,12 @@ class WorkerProcess:
             OSError: the interpreter or the folder is missing.
         """
         self.slot = slot
+        self.here = True
         self.started = False
         self.going = False
         self.killed = False
         self.hung = False
-        self._said = b""
+        self.said = b""
         control_read, self._control = os.pipe()
         self._status, status_write = os.pipe()
         os.set_blocking(self._status, False)
@@ -101,9 +104,9 @@ class WorkerProcess:
     def is_warm(self) -> bool:
         """Whether the process waits for its start; notes whether the job's own code runs already."""
         with contextlib.suppress(BlockingIOError):
-            self._said += os.read(self._status, 64)
-        self.started = _STARTED in self._said
-        return _WARM in self._said
+            self.said += os.read(self._status, 64)
+        self.started = _STARTED in self.said
+        return _WARM in self.said
 
     def go(self, environment: Mapping[str, str]) -> None:
         """Let the trainer start with these variables on top of its environment."""

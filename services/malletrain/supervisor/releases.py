@@ -7,17 +7,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from malletrain.supervisor.processes import WorkerProcess
 from malletrain.supervisor.view import State
+from malletrain.supervisor.worker import Worker
 
 
 class Occupants(Protocol):
     """The job's processes, by host."""
 
-    def on(self, hosts: Set[str]) -> list[WorkerProcess]:
+    def on(self, hosts: Set[str]) -> list[Worker]:
         """The workers that use hosts."""
 
-    def kill(self, workers: Iterable[WorkerProcess]) -> None:
+    def kill(self, workers: Iterable[Worker]) -> None:
         """Kill workers."""
 
     def sweep(self, hosts: frozenset[str]) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
-from malletrain.supervisor.actor import Actor, end_of
-from malletrain.supervisor.crew import Crew, Ended
-from malletrain.supervisor.launch import Launch
+from malletrain.supervisor.actor import Actor, Context, end_of
+from malletrain.supervisor.crew import Ended
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.restarting import RestartingBackend
 from malletrain.supervisor.restarting_world import RestartingWorld
 from malletrain.supervisor.rotation import Rotation
-from malletrain.supervisor.view import State
 
 _TRIES_TO_WARM = 3
 _TRIES_TO_TRAIN = 3
@@ -24,27 +21,20 @@ _GOOD_SECONDS = 60.0
 class RestartingActor(Actor):
     """Owns the generations of one job."""
 
-    def __init__(
-        self, launch: Launch, folder: Path, publish: Callable[[State], None], mark: str, backend: RestartingBackend
-    ) -> None:
+    def __init__(self, context: Context, backend: RestartingBackend) -> None:
         """Take a job; nothing is started before `run`.
 
         Args:
-            launch: The job's launch.
-            folder: The job's folder.
-            publish: Called with every new state.
-            mark: Names this supervisor in the workers' environment.
+            context: The job, and what there is to drive it by.
             backend: Says what processes there are.
         """
-        saving = folder / "saving"
+        saving = context.folder / "saving"
         shutil.rmtree(saving, ignore_errors=True)
         self._backend = backend
-        self._members, self._standby = (
-            Crew(launch, folder / "logs", backend.defaults(), mark, warm=backend.warm) for _ in range(2)
-        )
+        self._members, self._standby = (context.crew(backend.defaults(), warm=backend.warm) for _ in range(2))
         self._world = RestartingWorld(self._members, self._standby, backend, saving)
         self._bad_starts = 0
-        super().__init__(launch, folder, publish, self._world)
+        super().__init__(context, self._world)
 
     @property
     def course(self) -> Rotation:

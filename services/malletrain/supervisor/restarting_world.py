@@ -11,10 +11,10 @@ from pathlib import Path
 
 from malletrain.supervisor.crew import Crew, Ended
 from malletrain.supervisor.membership import Slot, slots_of
-from malletrain.supervisor.processes import WorkerProcess
 from malletrain.supervisor.restarting import RestartingBackend
 from malletrain.supervisor.rotation import Rotation
 from malletrain.supervisor.watchdog import Watchdog
+from malletrain.supervisor.worker import Worker
 
 _WARM_SECONDS = 30.0
 _REPLACE_SECONDS = 15.0
@@ -79,11 +79,11 @@ class RestartingWorld:
             for worker in self._workers(self.rotation.living):
                 worker.terminate()
 
-    def on(self, hosts: Set[str]) -> list[WorkerProcess]:
+    def on(self, hosts: Set[str]) -> list[Worker]:
         """Processes that use hosts."""
         return [*self._workers(self._backend.occupies(self.rotation.world, hosts)), *self.standby.on(hosts)]
 
-    def kill(self, workers: Iterable[WorkerProcess]) -> None:
+    def kill(self, workers: Iterable[Worker]) -> None:
         """Kill workers."""
         self.members.kill(workers)
 
@@ -197,5 +197,5 @@ class RestartingWorld:
                 worker.hung = True
                 worker.kill()
 
-    def _workers(self, slots: Iterable[Slot]) -> list[WorkerProcess]:
+    def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
         return [worker for slot in slots if (worker := self.members.get(slot)) is not None]

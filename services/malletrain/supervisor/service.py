@@ -76,13 +76,14 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
     ) -> supervisor_pb2.SetHostsResponse:
         """Use these hosts from now on."""
         hosts = {host.name: host.slots for host in request.hosts}
+        agents = {host.name: host.agent for host in request.hosts}
         if not hosts:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hosts: expected at least one (use Stop for none)")
         for index, host in enumerate(request.hosts):
             if host.slots != self._slots:
                 message = f"hosts[{index}].slots: expected {self._slots} as launched, got {host.slots}"
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        return supervisor_pb2.SetHostsResponse(state=self._actor.set_hosts(request.sequence, hosts))
+        return supervisor_pb2.SetHostsResponse(state=self._actor.set_hosts(request.sequence, hosts, agents))
 
     def ReleaseHosts(
         self, request: supervisor_pb2.ReleaseHostsRequest, context: grpc.ServicerContext

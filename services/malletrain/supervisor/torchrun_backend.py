@@ -14,7 +14,6 @@ from typing import Any
 from malletrain.supervisor.membership import Slot, slots_of
 from malletrain.supervisor.rotation import Hosts
 
-_ADDRESS = "127.0.0.1"
 _MOST_RESTARTS = 1_000_000
 """torchrun counts every change as a restart; scripts may print it, none is ended by it here."""
 
@@ -24,9 +23,15 @@ class TorchrunBackend:
 
     warm = True
 
-    def __init__(self, job_id: str) -> None:
-        """Import torch in the background, which takes a second or two."""
+    def __init__(self, job_id: str, address: str) -> None:
+        """Import torch in the background, which takes a second or two.
+
+        Args:
+            job_id: The job.
+            address: Address of this machine as the workers see it.
+        """
         self._job_id = job_id
+        self._address = address
         self._torch: Any = None
         self._error: ImportError | None = None
         self._store: Any = None
@@ -69,7 +74,7 @@ class TorchrunBackend:
         It is served from here, never from a harvested node.
         """
         # The store before goes away with its last reference; its workers have gone.
-        self._store = self._torch.distributed.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
+        self._store = self._torch.distributed.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
         slots = self.slots(hosts)
         ranks = {slot: rank for rank, slot in enumerate(slots)}
         groups = {host: (group, count) for group, (host, count) in enumerate(hosts)}
@@ -78,7 +83,7 @@ class TorchrunBackend:
             "GROUP_WORLD_SIZE": len(hosts),
             "ROLE_NAME": "default",
             "ROLE_WORLD_SIZE": len(slots),
-            "MASTER_ADDR": _ADDRESS,
+            "MASTER_ADDR": self._address,
             "MASTER_PORT": self._store.port,
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCHELASTIC_RESTART_COUNT": epoch - 1,

@@ -12,8 +12,8 @@ from malletrain.supervisor.backend import Backend
 from malletrain.supervisor.connections import cut
 from malletrain.supervisor.crew import Crew, Ended
 from malletrain.supervisor.membership import Membership, Slot, slots_of
-from malletrain.supervisor.processes import WorkerProcess
 from malletrain.supervisor.watchdog import Watchdog
+from malletrain.supervisor.worker import Worker
 
 _NOTICE_SECONDS = 0.5
 _WARM_SECONDS = 30.0
@@ -117,8 +117,9 @@ class World:
 
     def _cut(self) -> None:
         workers = self._workers(self.membership.living)
+        self._crew.cut_off(worker for worker in workers if not worker.here)
         try:
-            count = cut(worker.pid for worker in workers)
+            count = cut(worker.pid for worker in workers if worker.here)
         except OSError as error:
             log.warning("survivors will notice at Gloo's time-out: connections can't be cut: %s", error)
         else:
@@ -187,5 +188,5 @@ class World:
         """Kill all members."""
         self._crew.kill(self._workers(self.membership.living))
 
-    def _workers(self, slots: Iterable[Slot]) -> list[WorkerProcess]:
+    def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
         return [worker for slot in slots if (worker := self._crew.get(slot)) is not None]

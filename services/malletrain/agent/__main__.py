@@ -1,0 +1,39 @@
+"""`python -m malletrain.agent --node NAME --head HOST:PORT --token FILE`: what a placeholder runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from malletrain.agent.agent import Agent, Terms
+from malletrain.agent.wire import WireError, read_token
+
+
+def main() -> int:
+    """Run until the node is wanted back; 2 for arguments that can't be used."""
+    parser = argparse.ArgumentParser(prog="python -m malletrain.agent", description=__doc__)
+    parser.add_argument("--node", required=True, help="name of the node, as the scheduler calls it")
+    parser.add_argument("--head", required=True, help="HOST:PORT on which the Scavenger listens for agents")
+    parser.add_argument("--token", required=True, type=Path, help="file with the token of the installation")
+    parser.add_argument("--listen", default="127.0.0.1", help="address to serve supervisors on")
+    parser.add_argument("--grace", type=float, default=1.5, help="seconds that workers get to leave by themselves")
+    parser.add_argument("--orphan", type=float, default=600.0, help="seconds without work and Scavenger to stay")
+    given = parser.parse_args()
+    host, _, port = given.head.rpartition(":")
+    if not host or not port.isdigit():
+        parser.error(f"--head: expected HOST:PORT, got {given.head!r}")
+    try:
+        token = read_token(given.token)
+    except WireError as error:
+        parser.error(f"--token: {error}")
+    placeholder = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
+    terms = Terms(given.node, (host, int(port)), given.listen, placeholder, given.grace, given.orphan)
+    asyncio.run(Agent(terms, token).run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Real agents, as processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from malletrain.agent.wire import make_token
+from tests.support.waiting import wait_until
+
+
+class RunningAgent:
+    """One agent."""
+
+    def __init__(self, node: str, folder: Path, head: str, grace: float) -> None:
+        self.node = node
+        self._log = folder / f"agent-{node}.log"
+        token = folder / "token"
+        make_token(token)
+        command = [sys.executable, "-m", "malletrain.agent", "--node", node, "--head", head, "--token", str(token)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--grace", str(grace)], stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def address(self) -> str:
+        """Where it serves supervisors."""
+        wait_until(lambda: "is served on" in self.said, 30, f"the agent of {self.node}")
+        return self.said.partition("is served on ")[2].split()[0]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def agents(
+    folder: Path, *nodes: str, head: str = "127.0.0.1:9", grace: float = 1.5
+) -> Iterator[dict[str, RunningAgent]]:
+    """Start agents on nodes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    running = {node: RunningAgent(node, folder, head, grace) for node in nodes}
+    try:
+        yield running
+    finally:
+        for agent in running.values():
+            agent.close()
