@@ -62,6 +62,7 @@ class Running:
 
     service: ScavengerService
     stub: scavenger_pb2_grpc.ScavengerServiceAsyncStub
+    address: str
     watches: list[Watch] = field(default_factory=list)
 
     def watch(self) -> Watch:
@@ -87,7 +88,7 @@ async def serving(service: ScavengerService) -> AsyncIterator[Running]:
     port = await host.start()
     background = asyncio.create_task(service.run())
     async with open_channel(f"127.0.0.1:{port}") as channel:
-        running = Running(service, scavenger_pb2_grpc.ScavengerServiceStub(channel))
+        running = Running(service, scavenger_pb2_grpc.ScavengerServiceStub(channel), f"127.0.0.1:{port}")
         yield running
         assert not background.done(), background.result()
         background.cancel()

@@ -21,7 +21,7 @@ from malletrain.scavenger.idle_set import IdleSet
 from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, SourceError
+from malletrain.scavenger.sources.base import Observation, QueryStatus, SourceError
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving
@@ -222,6 +222,9 @@ class Moody:
         return ()
 
     def past_lengths(self) -> Sequence[float]:
+        return ()
+
+    def status(self) -> Sequence[QueryStatus]:
         return ()
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ def trace_settings(folder: Path, **changes: object) -> ScavengerSettings:
 
 
 async def first_idle(section: ScavengerSettings, folder: Path, now: float) -> dict[str, float]:
-    async for observation in build_source(section, folder, ManualClock(now)).observations():
+    async for observation in build_source(section, folder, "127.0.0.1:9", ManualClock(now)).observations():
         return {name: now - since for name, since in observation.idle.items()}
     raise AssertionError("no observation")
 
@@ -108,7 +108,7 @@ async def test_after_a_kill_the_replay_goes_on_and_after_a_good_end_it_begins_an
     section = trace_settings(tmp_path)
     assert await first_idle(section, tmp_path, ORIGIN) == {"a": 4}
     assert await first_idle(section, tmp_path, ORIGIN + 3) == {"b": 2, "c": 1}
-    build_source(section, tmp_path, ManualClock(ORIGIN + 4)).close()
+    build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 4)).close()
     assert await first_idle(section, tmp_path, ORIGIN + 7) == {"a": 4}
 
 
@@ -116,21 +116,21 @@ async def test_after_a_kill_the_replay_goes_on_and_after_a_good_end_it_begins_an
     "changes", [{"speed": 5}, {"start_s": 1}, {"duration_s": 90}, {"trace_nodes": 2}, {"resume": False}]
 )
 def test_another_replay_begins_anew(tmp_path: Path, changes: dict[str, object]) -> None:
-    build_source(trace_settings(tmp_path), tmp_path, ManualClock(ORIGIN))
+    build_source(trace_settings(tmp_path), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
     before = (tmp_path / ORIGIN_FILE).read_text()
-    build_source(trace_settings(tmp_path), tmp_path, ManualClock(ORIGIN + 1))
+    build_source(trace_settings(tmp_path), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 1))
     assert (tmp_path / ORIGIN_FILE).read_text() == before
-    source = build_source(trace_settings(tmp_path, **changes), tmp_path, ManualClock(ORIGIN + 1))
+    source = build_source(trace_settings(tmp_path, **changes), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 1))
     assert (tmp_path / ORIGIN_FILE).read_text() != before
     assert source.past_lengths() == []
 
 
 def test_a_trace_that_was_changed_begins_anew(tmp_path: Path) -> None:
     section = trace_settings(tmp_path)
-    build_source(section, tmp_path, ManualClock(ORIGIN))
+    build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
     before = (tmp_path / ORIGIN_FILE).read_text()
     os.utime(tmp_path / "t.csv", (1, 1))
-    build_source(section, tmp_path, ManualClock(ORIGIN + 1))
+    build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 1))
     assert (tmp_path / ORIGIN_FILE).read_text() != before
 
 
@@ -144,7 +144,7 @@ async def test_a_broken_origin_file_is_replaced(tmp_path: Path, content: str) ->
 
 async def test_a_part_of_a_trace_is_replayed(tmp_path: Path) -> None:
     section = trace_settings(tmp_path, start_s=15, duration_s=30, trace_nodes=2)
-    source = build_source(section, tmp_path, ManualClock(ORIGIN))
+    source = build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
     assert source.order() == ("a", "b")
     assert await first_idle(section, tmp_path, ORIGIN) == {"a": 5.5, "b": 0.5}
     assert await first_idle(section, tmp_path, ORIGIN + 9) == {"b": 9.5}
@@ -161,13 +161,13 @@ async def test_a_part_of_a_trace_is_replayed(tmp_path: Path) -> None:
 )
 def test_settings_that_can_not_work_are_named(tmp_path: Path, changes: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        build_source(trace_settings(tmp_path, **changes), tmp_path, ManualClock(ORIGIN))
+        build_source(trace_settings(tmp_path, **changes), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
     assert caught.value.field == field
 
 
 def test_a_state_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="state_dir: expected a folder that can be written to"):
-        build_source(trace_settings(tmp_path), tmp_path / "missing", ManualClock(ORIGIN))
+        build_source(trace_settings(tmp_path), tmp_path / "missing", "127.0.0.1:9", ManualClock(ORIGIN))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_state_folder_that_is_missing_is_named(tmp_path: Path) -> None:
         {"speed": 0},
         {"speed": float("nan")},
         {"debounce_seconds": -1},
-        {"source": "slurm"},
+        {"source": "lsf"},
         {"speeed": 1},
     ],
 )

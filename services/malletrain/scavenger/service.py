@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -19,10 +19,11 @@ from malletrain.runtime.hub import Hub
 from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.holds import HoldsFile
 from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
-from malletrain.scavenger.messages import node_message, timestamp
+from malletrain.scavenger.messages import NO_FACTS, node_message, quarantine_message, query_message, timestamp
+from malletrain.scavenger.quarantine import Quarantine, Rules
 from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, Source, SourceError
+from malletrain.scavenger.sources.base import NodeFacts, Observation, Source, SourceError
 from malletrain.scavenger.sources.build import build_source, past_lengths
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import resources_pb2, scavenger_pb2, scavenger_pb2_grpc
@@ -46,13 +47,15 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> Scav
     Raises:
         InvalidInputError: a setting or a trace can't be used; names the setting, or the file and line.
     """
-    source = build_source(section, settings.state_dir, clock)
+    source = build_source(section, settings.state_dir, settings.addresses.job_manager, clock)
     stays = StayEstimator(
         [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
     )
     holds = HoldsFile(settings.state_dir / HOLDS_FILE)
     # A static node is not idle between two jobs; and after a restart it must count at once.
-    debounce = section.debounce_seconds if section.source != "static" else 0.0
+    # One that is held was idle for so long before it was taken.
+    held = any(scheduler.hold.queue for scheduler in (section.slurm, section.pbs))
+    debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
     idle_set = IdleSet(debounce, source.order(), holds.read())
     releaser = Releaser(open_channel(settings.addresses.job_manager), section.release_deadline_seconds)
     return ScavengerService(source, idle_set, stays, releaser, holds, section, clock)
@@ -98,6 +101,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         # Set once there is a picture, or none will come.
         self._ready = asyncio.Event()
         self._reschedule = asyncio.Event()
+        self._facts: Mapping[str, NodeFacts] = {}
+        self._ends: Mapping[str, float] = {}
+        self._agents: Mapping[str, str] = {}
+        self._stale = False
+        rules = Rules(
+            section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
+        )
+        self._quarantine = Quarantine(rules)
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
@@ -179,6 +190,37 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, hold_seconds=hold)
         return scavenger_pb2.ReclaimNodesResponse(released=released, unknown=unknown)
 
+    async def ReportNodeFailures(
+        self, request: scavenger_pb2.ReportNodeFailuresRequest, context: _Context
+    ) -> scavenger_pb2.ReportNodeFailuresResponse:
+        """Takes note of work that failed on nodes; those on which it keeps failing leave, as if reclaimed."""
+        del context
+        _names([failure.node for failure in request.failures], "failures", ".node")
+        now = self._clock.time()
+        for failure in request.failures:
+            if (seconds := self._quarantine.failed(failure.node, now, failure.reason)) > 0:
+                self._announce(self._idle_set.reclaim(now, [failure.node], seconds), now)
+                self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=failure.reason)
+        self._reschedule.set()
+        self._holds.write(self._idle_set.holds())
+        return scavenger_pb2.ReportNodeFailuresResponse(quarantined=self._quarantined(now))
+
+    async def GetStatus(
+        self, request: scavenger_pb2.GetStatusRequest, context: _Context
+    ) -> scavenger_pb2.GetStatusResponse:
+        """How the source fares, and which nodes are left alone."""
+        del request, context
+        return scavenger_pb2.GetStatusResponse(
+            source=self._section.source,
+            seen=self._seen,
+            stale=self._stale,
+            queries=[query_message(status) for status in self._source.status()],
+            quarantined=self._quarantined(self._clock.time()),
+        )
+
+    def _quarantined(self, now: float) -> list[scavenger_pb2.QuarantinedNode]:
+        return [quarantine_message(name, record) for name, record in self._quarantine.quarantined(now).items()]
+
     async def _first_picture(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _FIRST_PICTURE_SECONDS)
@@ -210,7 +252,13 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             self._announce(self._idle_set.tick(now), now)
 
     def _observe(self, observation: Observation) -> None:
-        self._stays.observe(observation.time, observation.idle)
+        if not observation.stale:
+            # Nodes that are only left out for caution have not ended their fragments.
+            self._stays.observe(observation.time, observation.idle)
+        if observation.stale != self._stale:
+            self._stale = observation.stale
+            self._log.warning("the picture is too old", stale=self._stale)
+        self._facts, self._ends, self._agents = observation.facts, observation.ends, observation.agents
         event = self._idle_set.observe(observation.time, observation.idle)
         just_ended = observation.ended and not self._source_ended
         self._source_ended = observation.ended
@@ -243,13 +291,22 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     def _messages(self, nodes: Sequence[IdleNode]) -> list[resources_pb2.Node]:
         now = self._clock.time()
-        return [node_message(node, self._stays.expected_stay(now, node.idle_since)) for node in nodes]
+        return [
+            node_message(
+                node,
+                self._stays.expected_stay(now, node.idle_since, self._ends.get(node.name)),
+                self._facts.get(node.name, NO_FACTS),
+                self._ends.get(node.name),
+                self._agents.get(node.name, ""),
+            )
+            for node in nodes
+        ]
 
 
-def _names(nodes: Sequence[str]) -> list[str]:
+def _names(nodes: Sequence[str], field: str = "nodes", part: str = "") -> list[str]:
     if not nodes:
-        raise InvalidInputError("nodes", "at least one node", [])
+        raise InvalidInputError(field, "at least one node", [])
     for index, name in enumerate(nodes):
         if not name or name != name.strip():
-            raise InvalidInputError(f"nodes[{index}]", "the name of a node", name)
+            raise InvalidInputError(f"{field}[{index}]{part}", "the name of a node", name)
     return list(dict.fromkeys(nodes))

@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
+
 
 class ScavengerSettings(BaseModel):
     """Where idle nodes come from, and when they count.
@@ -16,9 +18,13 @@ class ScavengerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    source: Literal["static", "trace"] = Field(
-        default="static", description="static: the listed nodes, always idle. trace: a replay of idle fragments."
+    source: Literal["static", "trace", "slurm", "pbs", "slurm+pbs"] = Field(
+        default="static",
+        description="static: the listed nodes, always idle. trace: a replay of idle fragments. slurm, pbs: what a "
+        "batch scheduler leaves idle; slurm+pbs: both at once, each with pools of its own.",
     )
+    slurm: SlurmSettings = Field(default_factory=SlurmSettings, description="How Slurm is asked.")
+    pbs: PbsSettings = Field(default_factory=PbsSettings, description="How PBS is asked.")
     nodes: tuple[str, ...] = Field(default=("n01",), description="Names of the nodes of the static source.")
     trace: Path | None = Field(default=None, description="CSV or CSV.gz file of the trace source.")
     trace_nodes: int = Field(default=0, ge=0, description="Only the first nodes of the trace, this many; 0: all.")
@@ -53,6 +59,16 @@ class ScavengerSettings(BaseModel):
     release_deadline_seconds: float = Field(
         default=30.0, gt=0, description="What JobManager gets to free reclaimed nodes where the caller has no deadline."
     )
+
+    quarantine_failures: float = Field(
+        default=3.0,
+        ge=1,
+        description="So many failures of work on a node, soon after each other, and it is left out.",
+    )
+    quarantine_half_life_seconds: float = Field(
+        default=1800.0, gt=0, description="After so long a failure counts half; a quarantine ends as they fade."
+    )
+    quarantine_longest_seconds: float = Field(default=86400.0, gt=0, description="The longest quarantine.")
 
     @field_validator("nodes")
     @classmethod

@@ -54,9 +54,21 @@ class LearnedStay:
         self._fitted_at = now
         self._new = 0
 
-    def expected_stay(self, age: float) -> float:
-        """Expected further stay, in seconds, of a node idle for `age` seconds; 0 where nothing is known yet."""
-        return 0.0 if self._curve is None else self._curve.expected_stay(max(0.0, age), self._horizon)
+    def expected_stay(self, age: float, known_end: float | None = None) -> float:
+        """Expected further stay, in seconds, of a node idle for `age` seconds; 0 where nothing is known yet.
+
+        Args:
+            age: Idle age in seconds.
+            known_end: In how many seconds its idleness ends at the latest, where the scheduler says. Planned starts
+                come early when other jobs end early, and unplanned jobs come in between: so it bounds how far the
+                curve looks, rather than taking its place. Without a curve it is all that is known.
+        """
+        horizon = self._horizon if known_end is None else min(known_end, self._horizon)
+        if horizon <= 0:
+            return 0.0
+        if self._curve is None:
+            return 0.0 if known_end is None else horizon
+        return self._curve.expected_stay(max(0.0, age), horizon)
 
     def _due(self, now: float) -> bool:
         return self._new > self._share * len(self._lengths) or not 0 <= now - self._fitted_at < self._seconds
@@ -85,7 +97,13 @@ class StayEstimator:
                 self._learned.ended(min(time, idle.get(name, time)) - since)
         self._idle = dict(idle)
 
-    def expected_stay(self, now: float, idle_since: float) -> float:
-        """Expected further stay, in seconds, of a node idle since then; 0 where nothing is known yet."""
+    def expected_stay(self, now: float, idle_since: float, known_end: float | None = None) -> float:
+        """Expected further stay, in seconds, of a node idle since then; 0 where nothing is known yet.
+
+        Args:
+            now: Seconds since the epoch.
+            idle_since: The same.
+            known_end: When its idleness ends at the latest, in seconds since the epoch, where the scheduler says.
+        """
         self._learned.refit(now, self._idle.values())
-        return self._learned.expected_stay(now - idle_since)
+        return self._learned.expected_stay(now - idle_since, None if known_end is None else known_end - now)

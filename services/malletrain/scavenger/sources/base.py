@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from malletrain.runtime.errors import MalleTrainError
@@ -11,6 +11,28 @@ from malletrain.runtime.errors import MalleTrainError
 
 class SourceError(MalleTrainError):
     """A source can't tell now which nodes are idle; it is asked again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node is.
+
+    Attributes:
+        pool: Name of the pool that it belongs to; a job does not span pools unless told so. Empty: the only one.
+        gpu_type: Kind of its GPUs as the scheduler spells it, e.g. "a100"; empty without GPUs.
+        gpus: How many GPUs it has.
+        features: The scheduler's words for it.
+    """
+
+    pool: str = ""
+    gpu_type: str = ""
+    gpus: int = 0
+    features: tuple[str, ...] = ()
+
+    @property
+    def node_class(self) -> str:
+        """What it has, in a word: "a100x4", or "cpu"."""
+        return f"{self.gpu_type}x{self.gpus}" if self.gpus else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +44,47 @@ class Observation:
         idle: Each idle node with the time since when it is idle, in seconds since the epoch. The time of a node
             changes only when its fragment does.
         ended: The source has nothing more to tell: this picture stays.
+        ends: When the idleness of a node will end, in seconds since the epoch, where the scheduler says.
+        facts: What the idle nodes are, where the source knows.
+        known: Nodes that the source knows, idle or not, where it can tell.
+        agents: Where the agents of nodes serve, HOST:PORT; a node without is this machine.
+        stale: The source has been silent for so long that nodes are left out for caution. That a node is missing
+            here tells nothing of how long it was idle.
     """
 
     time: float
     idle: Mapping[str, float]
     ended: bool = False
+    ends: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatus:
+    """How one kind of question to a scheduler fares.
+
+    Attributes:
+        source: Name of the source, e.g. "slurm".
+        query: Kind of question, e.g. "nodes".
+        age_seconds: Age of the last good answer; infinite before the first.
+        asked: How often it was asked so far.
+        failed: How often there was no good answer.
+        failures_in_a_row: How often since the last good answer.
+        seconds: How long the last answer took.
+        error: Why the last one was not good; empty when it was.
+    """
+
+    source: str
+    query: str
+    age_seconds: float
+    asked: int
+    failed: int
+    failures_in_a_row: int
+    seconds: float
+    error: str
 
 
 class Source(Protocol):
@@ -45,6 +103,9 @@ class Source(Protocol):
             SourceError: the source can't be read now.
             OSError: a file or program of the source fails.
         """
+
+    def status(self) -> Sequence[QueryStatus]:
+        """How its questions to a scheduler fare; none where it asks nobody."""
 
     def close(self) -> None:
         """Let go of what the source keeps, at a graceful end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import Source
+from malletrain.scavenger.sources.mixed import MixedSource
+from malletrain.scavenger.sources.schedulers.holdings import Holdings
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource
 from malletrain.scavenger.state_file import read_state, write_state
@@ -18,8 +22,14 @@ from malletrain.scavenger.state_file import read_state, write_state
 ORIGIN_FILE = "scavenger-origin.json"
 
 
-def build_source(section: ScavengerSettings, state_dir: Path, clock: Clock) -> Source:
+def build_source(section: ScavengerSettings, state_dir: Path, job_manager: str, clock: Clock) -> Source:
     """The source that the settings name.
+
+    Args:
+        section: The settings.
+        state_dir: Where a source keeps what it must not forget.
+        job_manager: HOST:PORT of JobManager, which knows how many nodes there is work for.
+        clock: Wall clock.
 
     Raises:
         InvalidInputError: a setting or the trace can't be used.
@@ -28,12 +38,44 @@ def build_source(section: ScavengerSettings, state_dir: Path, clock: Clock) -> S
         if not section.nodes:
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
         return StaticSource(section.nodes, clock)
+    if section.source in ("slurm", "pbs", "slurm+pbs"):
+        return _scheduler_source(section, state_dir, job_manager, clock)
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(read_trace(section.trace), section)
     file = state_dir / ORIGIN_FILE
     origin = _origin(section, section.trace, file, clock)
     return TraceSource(trace, clock, origin, section.speed, on_close=lambda: file.unlink(missing_ok=True))
+
+
+def _scheduler_source(section: ScavengerSettings, state_dir: Path, job_manager: str, clock: Clock) -> Source:
+    # The parsers' libraries take time to load, which those who need none of them are spared.
+    from malletrain.scavenger.acquisition.build import hold_nodes
+    from malletrain.scavenger.acquisition.demand import Demand
+    from malletrain.scavenger.sources.schedulers.pbs import pbs_source
+    from malletrain.scavenger.sources.schedulers.slurm import slurm_source
+
+    def slurm() -> Source:
+        def watched(holdings: Holdings | None = None) -> Source:
+            return slurm_source(section.slurm, clock, holdings=holdings)
+
+        return hold("slurm", section.slurm.hold, watched) if section.slurm.hold.queue else watched()
+
+    def pbs() -> Source:
+        def watched(holdings: Holdings | None = None) -> Source:
+            return pbs_source(section.pbs, clock, holdings=holdings)
+
+        return hold("pbs", section.pbs.hold, watched) if section.pbs.hold.queue else watched()
+
+    def hold(scheduler: str, how: HoldSettings, watched: Callable[[Holdings], Source]) -> Source:
+        demand = Demand(job_manager)
+        return hold_nodes(scheduler, how, watched, demand, state_dir, section.debounce_seconds, clock)
+
+    if section.source == "slurm":
+        return slurm()
+    if section.source == "pbs":
+        return pbs()
+    return MixedSource([slurm(), pbs()])
 
 
 def past_lengths(section: ScavengerSettings) -> list[float]:

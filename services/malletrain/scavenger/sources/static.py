@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.sources.base import Observation
+from malletrain.scavenger.sources.base import Observation, QueryStatus
 
 
 class StaticSource:
@@ -27,6 +27,10 @@ class StaticSource:
         """One picture that stays; the source has not ended, there is just nothing that changes."""
         now = self._clock.time()
         yield Observation(now, dict.fromkeys(self._nodes, now))
+
+    def status(self) -> Sequence[QueryStatus]:
+        """None: nobody is asked."""
+        return ()
 
     def close(self) -> None:
         """Nothing is kept."""

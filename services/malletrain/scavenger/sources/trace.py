@@ -9,7 +9,7 @@ from itertools import groupby
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.scavenger.sources.base import Observation
+from malletrain.scavenger.sources.base import Observation, QueryStatus
 
 # Sleeps are cut into pieces so that a step of the wall clock is noticed.
 _LONGEST_SLEEP_SECONDS = 1.0
@@ -89,6 +89,10 @@ class TraceSource:
                 return
         await self._sleep_until(self._wall(duration_s))
         yield Observation(self._wall(duration_s), dict(idle), ended=True)
+
+    def status(self) -> Sequence[QueryStatus]:
+        """None: nobody is asked."""
+        return ()
 
     def close(self) -> None:
         """The replay is over."""

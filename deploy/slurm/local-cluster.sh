@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# A real Slurm on this one machine, for tests and for trying things out: `local-cluster.sh up DIR`, `down DIR`.
+#
+# One slurmctld and NODES slurmd (n001..), all on loopback, with their own munge, all files below DIR; no systemd, and
+# /etc/slurm is neither read nor written. Debian's packages: slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge.
+#   NODES=8 CPUS=8 MEMORY_MB=16000  what each node claims to have
+#   BASE_PORT=16900                 slurmctld listens there, the nodes on the ports after it
+#   GRACE_SECONDS=10 KILL_WAIT=5    of the preemptible partition; of the cluster
+#   BACKFILL_SECONDS=2              how often backfill runs
+#   PROLOG=/path                    run on a node before each job
+# Partitions: `main` (PriorityTier=10, whole nodes, never preempted) and `scavenge` (PriorityTier=1, preemptible).
+set -euo pipefail
+
+fail() { echo "local-cluster: $*" >&2; exit 1; }
+(($# == 2)) || fail "use: $0 up|down DIR"
+action=$1
+mkdir -p "$2"
+root=$(cd "$2" && pwd)
+nodes=${NODES:-8} base=${BASE_PORT:-16900}
+host=$(hostname -s)
+export SLURM_CONF=$root/slurm.conf
+
+running() { [[ -s $1 ]] && kill -0 "$(<"$1")" 2>/dev/null; }
+
+# Debian calls the binaries slurmd-wlm.., but they find their role by the name they are called by: under that name slurmd
+# forgets its generic resources. Links with the plain names make them behave.
+link_daemons() {
+  mkdir -p "$root/bin"
+  local name path
+  for name in slurmctld slurmd slurmstepd; do
+    path=$(PATH=$PATH:/usr/sbin command -v "$name-wlm" || PATH=$PATH:/usr/sbin command -v "$name") ||
+      fail "$name is not installed (apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)"
+    ln -sfn "$path" "$root/bin/$name"
+  done
+}
+
+start_munge() {
+  running "$root/munged.pid" && return
+  mkdir -p "$root/munge"
+  chmod 700 "$root/munge"
+  [[ -s $root/munge/key ]] || (umask 077 && head -c 1024 /dev/urandom >"$root/munge/key")
+  PATH=$PATH:/usr/sbin munged --force --num-threads=2 --key-file="$root/munge/key" --socket="$root/munge/socket" \
+    --seed-file="$root/munge/seed" --log-file="$root/munge/log" --pid-file="$root/munged.pid"
+}
+
+write_config() {
+  local last
+  last=$(printf '%03d' "$nodes")
+  cat >"$SLURM_CONF" <<CONF
+ClusterName=local
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$base
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+AuthType=auth/munge
+AuthInfo=socket=$root/munge/socket
+CredType=cred/munge
+SlurmUser=$(id -un)
+SlurmdUser=$(id -un)
+StateSaveLocation=$root/state
+SlurmdSpoolDir=$root/spool/%n
+SlurmctldPidFile=$root/slurmctld.pid
+SlurmdPidFile=$root/pids/%n
+SlurmctldLogFile=$root/log/slurmctld
+SlurmdLogFile=$root/log/%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=1
+SlurmdParameters=config_overrides
+SlurmdTimeout=30
+KillWait=${KILL_WAIT:-5}
+MinJobAge=300
+${PROLOG:+Prolog=$PROLOG
+PrologFlags=Alloc}
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=${BACKFILL_SECONDS:-2},bf_continue,batch_sched_delay=1,sched_interval=5
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName=n[001-$last] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + nodes))] CPUs=${CPUS:-8} \\
+  Sockets=1 CoresPerSocket=${CPUS:-8} ThreadsPerCore=1 RealMemory=${MEMORY_MB:-16000} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=1-0 DefaultTime=30 PriorityTier=10 PreemptMode=OFF \\
+  OverSubscribe=EXCLUSIVE State=UP
+PartitionName=scavenge Nodes=ALL MaxTime=1-0 DefaultTime=30 PriorityTier=1 PreemptMode=CANCEL \\
+  GraceTime=${GRACE_SECONDS:-10} OverSubscribe=EXCLUSIVE State=UP
+CONF
+}
+
+start_slurm() {
+  running "$root/slurmctld.pid" || "$root/bin/slurmctld" -f "$SLURM_CONF"
+  local number node
+  for number in $(seq "$nodes"); do
+    node=$(printf 'n%03d' "$number")
+    running "$root/pids/$node" && continue
+    mkdir -p "$root/spool/$node"
+    "$root/bin/slurmd" -N "$node" -d "$root/bin/slurmstepd" -f "$SLURM_CONF"
+  done
+}
+
+await_nodes() {
+  local deadline=$((SECONDS + ${WAIT_SECONDS:-60})) up=0
+  while ((SECONDS < deadline)); do
+    up=$(sinfo -h -N -p main -o '%T' 2>/dev/null | grep -cxE 'idle|planned|allocated|mixed' || true)
+    ((up >= nodes)) && return
+    sleep 0.2
+  done
+  fail "only $up of $nodes nodes are up; see $root/log"
+}
+
+end() { # PIDFILE..: TERM, then KILL what is left after 5 s
+  local file pids=()
+  for file in "$@"; do running "$file" && pids+=("$(<"$file")"); done
+  ((${#pids[@]})) || return 0
+  kill "${pids[@]}" 2>/dev/null || true
+  local deadline=$((SECONDS + 5))
+  while ((SECONDS < deadline)) && kill -0 "${pids[@]}" 2>/dev/null; do sleep 0.1; done
+  kill -KILL "${pids[@]}" 2>/dev/null || true
+}
+
+up() {
+  link_daemons
+  mkdir -p "$root"/{log,state,spool,pids}
+  start_munge
+  running "$root/slurmctld.pid" || write_config
+  start_slurm
+  await_nodes
+  echo "export SLURM_CONF=$SLURM_CONF"
+}
+
+down() {
+  if running "$root/slurmctld.pid"; then
+    # Jobs outlive slurmd: they go first.
+    scancel --signal=KILL --full --user="$(id -un)" 2>/dev/null || true
+    scancel --state=PENDING,RUNNING,SUSPENDED --user="$(id -un)" 2>/dev/null || true
+    local deadline=$((SECONDS + 10))
+    while ((SECONDS < deadline)) && [[ -n $(squeue -h 2>/dev/null) ]]; do sleep 0.2; done
+  fi
+  shopt -s nullglob
+  end "$root"/slurmctld.pid "$root"/pids/*
+  # Steps that did not care: each has our configuration's folder in its command line or environment.
+  local pid
+  for pid in $(pgrep -x slurmstepd || true); do
+    tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "SLURM_CONF=$SLURM_CONF" && kill -KILL "$pid" || true
+  done
+  end "$root/munged.pid"
+}
+
+case $action in
+  up) up ;;
+  down) down ;;
+  *) fail "use: $0 up|down DIR" ;;
+esac

@@ -1,0 +1,51 @@
+#!/bin/bash
+# Slurm Prolog: takes the nodes of a job that is about to start back from MalleTrain, before its first command runs.
+#
+#   slurm.conf:  Prolog=/etc/slurm/prolog.d/malletrain.sh   and   PrologFlags=Alloc
+#
+# Only for nodes that MalleTrain watches; one-node placeholders in a preemptible partition need no Prolog, as Slurm ends
+# them itself. Runs as root on the first start of a job on each node, and gives back just this node.
+#
+# /etc/malletrain/prolog.conf (shell), all optional:
+#   MALLETRAIN_GRPCURL=/usr/local/bin/grpcurl
+#   MALLETRAIN_SCAVENGER=head:7701      where the Scavenger answers
+#   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   e.g. (-cacert /etc/malletrain/ca.pem -H "authorization: Bearer $(<file)")
+#   MALLETRAIN_DEADLINE_SECONDS=5       how long a job may wait for us at most
+#   MALLETRAIN_OWN_PARTITIONS="scavenge"  jobs of these are our own
+#
+# A node whose Prolog fails is drained by Slurm, and its job is requeued. This one never fails: if MalleTrain does not
+# answer in time, the job starts all the same, what happened goes to syslog, and the watching poll ends our workers.
+set -u
+
+MALLETRAIN_GRPCURL=grpcurl
+MALLETRAIN_SCAVENGER=127.0.0.1:7701
+MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)
+MALLETRAIN_DEADLINE_SECONDS=5
+MALLETRAIN_OWN_PARTITIONS=scavenge
+config=${MALLETRAIN_PROLOG_CONFIG:-/etc/malletrain/prolog.conf}
+# shellcheck source=/dev/null
+[[ -r $config ]] && . "$config"
+
+note() { logger -t malletrain-prolog -- "job ${SLURM_JOB_ID:-?} on ${SLURMD_NODENAME:-?}: $*" 2>/dev/null || true; }
+
+for own in $MALLETRAIN_OWN_PARTITIONS; do
+  [[ ${SLURM_JOB_PARTITION:-} == "$own" ]] && exit 0
+done
+
+node=${SLURMD_NODENAME:-$(hostname -s)}
+if [[ ! $node =~ ^[A-Za-z0-9._-]+$ ]]; then
+  note "unexpected name of a node"
+  exit 0
+fi
+
+# The hold outlasts the time until a poll shows the node as allocated.
+answer=$(timeout "$((MALLETRAIN_DEADLINE_SECONDS + 1))" "$MALLETRAIN_GRPCURL" "${MALLETRAIN_GRPCURL_OPTIONS[@]}" \
+  -max-time "$MALLETRAIN_DEADLINE_SECONDS" -d "{\"nodes\": [\"$node\"], \"hold_seconds\": 60}" \
+  "$MALLETRAIN_SCAVENGER" malletrain.v1.ScavengerService/ReclaimNodes 2>&1)
+status=$?
+case $status,$answer in
+  0,*\"released\"* | 0,*\"unknown\"*) ;;
+  0,*) note "the node was not confirmed to be free in time" ;;
+  *) note "MalleTrain did not answer (status $status): ${answer:0:200}" ;;
+esac
+exit 0

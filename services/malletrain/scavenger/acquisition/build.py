@@ -1,0 +1,76 @@
+"""From settings to what holds nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from malletrain.agent.wire import WireError, make_token
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.acquisition.batch import AgentCommand, Batch, SlurmBatch
+from malletrain.scavenger.acquisition.demand import Demand
+from malletrain.scavenger.acquisition.desk import AgentDesk
+from malletrain.scavenger.acquisition.held_source import Acquisition, HeldSource
+from malletrain.scavenger.acquisition.keeper import Keeper
+from malletrain.scavenger.acquisition.ledger import Rules
+from malletrain.scavenger.acquisition.pbs_batch import PbsBatch
+from malletrain.scavenger.sources.base import Source
+from malletrain.scavenger.sources.schedulers.commands import run_command
+from malletrain.scavenger.sources.schedulers.holdings import Holdings
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings
+
+TOKEN_FILE = "agent-token"
+
+
+def hold_nodes(
+    scheduler: str,
+    section: HoldSettings,
+    open_inner: Callable[[Holdings], Source],
+    demand: Demand,
+    state_dir: Path,
+    debounce_seconds: float,
+    clock: Clock,
+) -> HeldSource:
+    """A source of the nodes that are held.
+
+    Args:
+        scheduler: "slurm" or "pbs".
+        section: How they are held.
+        open_inner: Makes the source that tells which nodes are idle.
+        demand: How many nodes there is work for.
+        state_dir: Where the installation's secret is kept; agents on the nodes read it there.
+        debounce_seconds: How long a node must be idle before it is taken.
+        clock: Wall clock.
+
+    Raises:
+        InvalidInputError: the secret can't be made, or used.
+    """
+    token_file = (state_dir / TOKEN_FILE).resolve()
+    try:
+        token = make_token(token_file)
+    except (OSError, WireError) as error:
+        raise InvalidInputError("state_dir", f"a folder with a usable token ({error})", str(state_dir)) from error
+    host, _, port = section.agents_address.rpartition(":")
+    agent = AgentCommand(
+        section.python, section.head or section.agents_address, str(token_file), section.listen, section.grace_seconds
+    )
+    rules = Rules(
+        section.shortest_seconds,
+        section.longest_seconds,
+        section.patience_seconds,
+        section.refusal_seconds,
+        section.surplus_seconds,
+        section.most_pending,
+        section.calm_seconds,
+    )
+    desk = AgentDesk(token, lambda: source.changed())
+    keeper = Keeper(_batch(scheduler, section, agent), desk, rules, demand.nodes, clock)
+    acquisition = Acquisition(desk, keeper, (host, int(port)), demand.follow)
+    source = HeldSource(open_inner(keeper), acquisition, debounce_seconds, clock)
+    return source
+
+
+def _batch(scheduler: str, section: HoldSettings, agent: AgentCommand) -> Batch:
+    kind = SlurmBatch if scheduler == "slurm" else PbsBatch
+    return kind(run_command, agent, section.queue, section.name, section.options, section.log)

@@ -1,0 +1,1 @@
+"""Asking a batch scheduler which nodes it can't fill."""

@@ -1,0 +1,76 @@
+"""Running a scheduler's command: with a time limit, in one language and time zone, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from typing import Protocol
+
+from malletrain.scavenger.sources.base import SourceError
+
+_LARGEST_BYTES = 256 * 1024 * 1024
+_SHOWN = 300
+
+
+class RunCommand(Protocol):
+    """Runs a program and returns what it prints."""
+
+    async def __call__(self, argv: Sequence[str], timeout_seconds: float) -> str:
+        """What the program printed on standard output.
+
+        Raises:
+            SourceError: it can't be run, fails, prints no text, or takes too long.
+        """
+
+
+async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
+    """Run a program in a session of its own, which is killed as a whole when time is up or the caller is cancelled.
+
+    Raises:
+        SourceError: it can't be run, fails, prints no text or too much of it, or takes too long.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env=_environment(),
+        )
+    except OSError as error:
+        raise SourceError(f"{argv[0]} can't be run: {error}") from error
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            output, complaints = await process.communicate()
+    except TimeoutError as error:
+        raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
+    finally:
+        await _end(process)
+    if process.returncode != 0:
+        said = complaints.decode(errors="replace").strip()[-_SHOWN:]
+        raise SourceError(f"{argv[0]} ended with status {process.returncode}: {said or 'and said nothing'}")
+    if len(output) > _LARGEST_BYTES:
+        raise SourceError(f"{argv[0]} printed {len(output)} bytes")
+    try:
+        return output.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{argv[0]} printed something that is not text: {error}") from error
+
+
+def _environment() -> dict[str, str]:
+    """Times in UTC and the formats that the parsers know, whatever the operator's shell prefers."""
+    shaping = ("SINFO_", "SQUEUE_", "SLURM_TIME_FORMAT", "LC_", "LANG")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(shaping)}
+    return kept | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -1,0 +1,186 @@
+"""What the commands of PBS print: `pbsnodes -av -F json`, `qstat -f -F json`, `pbs_rstat -f`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from malletrain.scavenger.sources.base import NodeFacts
+from malletrain.scavenger.sources.schedulers.answers import NodeStates, PlannedStart, Reservation, UnreadableError
+
+_CHUNK = re.compile(r"([][A-Za-z0-9._-]+)((?::[^:+()]*)*)")
+_FIELD = re.compile(r"\s*([A-Za-z_.]+) = (.*)")
+_NOTHING_ASSIGNED = re.compile(r"0+(\.0+)?([kmgtp]?[bw])?|0+(:0+)+|", re.IGNORECASE)
+
+
+def parse_vnodes(
+    text: str, *, queues: Iterable[str] = (), pool: str = "", gpu_type_resource: str = "gpu_type"
+) -> NodeStates:
+    """The answer to `pbsnodes -av -F json`.
+
+    `free` alone does not mean idle: a partly used vnode is free, too, and so is one that is reserved for later. A host
+    counts as a whole: it is idle when all its vnodes are.
+
+    Args:
+        text: What was printed.
+        queues: Only vnodes of these queues, or of none in particular; empty: of any.
+        pool: Pool of all these nodes.
+        gpu_type_resource: Resource that names the kind of GPU.
+
+    Raises:
+        UnreadableError: the text is something else.
+    """
+    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    units: dict[str, str] = {}
+    wanted = frozenset(queues)
+    for name, vnode in _section(text, "nodes").items():
+        if not isinstance(vnode, dict) or not isinstance(vnode.get("state"), str):
+            raise UnreadableError("a vnode with its state", name)
+        host = _text(_table(vnode, "resources_available").get("host")) or name
+        hosts.setdefault(host, []).append(vnode)
+        units[name] = host
+    idle = {host for host, vnodes in hosts.items() if all(map(_is_idle, vnodes)) and _is_wanted(vnodes, wanted)}
+    return NodeStates(
+        idle=frozenset(idle),
+        known=frozenset(hosts),
+        facts={host: _facts(vnodes, pool, gpu_type_resource) for host, vnodes in hosts.items()},
+        reserved_by={host: names for host in idle if (names := _reservations(hosts[host]))},
+        units={unit: host for unit, host in units.items() if unit != host},
+    )
+
+
+def parse_jobs(text: str) -> tuple[PlannedStart, ...]:
+    """The answer to `qstat -f -F json`: jobs with an estimated start, times in UTC.
+
+    PBS estimates only the first `backfill_depth` jobs, and only with `strict_ordering` or backfilling on.
+
+    Raises:
+        UnreadableError: the text is something else.
+    """
+    found = []
+    for job, attributes in _section(text, "Jobs").items():
+        if not isinstance(attributes, dict):
+            raise UnreadableError("a job with its attributes", job)
+        estimated = _table(attributes, "estimated")
+        start, places = estimated.get("start_time"), estimated.get("exec_vnode")
+        if attributes.get("job_state") == "Q" and isinstance(start, str) and isinstance(places, str):
+            found.append(PlannedStart(job, _time(start), _vnodes(places)))
+    return tuple(found)
+
+
+def parse_reservations(text: str) -> tuple[Reservation, ...]:
+    """The answer to `pbs_rstat -f`, times in UTC.
+
+    Raises:
+        UnreadableError: the text is something else.
+    """
+    if text and not text.endswith("\n"):
+        raise UnreadableError("an answer that ends with a line break", text[-40:])
+    reservations = []
+    for block in re.split(r"^Resv ID: ", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = block.partition("\n")
+        fields = {found[1]: found[2] for found in map(_FIELD.fullmatch, rest.splitlines()) if found}
+        if not {"reserve_start", "reserve_end"} <= fields.keys():
+            raise UnreadableError("a reservation with reserve_start and reserve_end", name)
+        nodes = _vnodes(fields["resv_nodes"]) if "resv_nodes" in fields else ()
+        reservations.append(
+            Reservation(name.strip(), _time(fields["reserve_start"]), _time(fields["reserve_end"]), nodes)
+        )
+    if text.strip() and not reservations:
+        raise UnreadableError("reservations", text)
+    return tuple(reservations)
+
+
+def _section(text: str, name: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"JSON ({error})", text) from error
+    if not isinstance(found, dict) or "pbs_version" not in found:
+        raise UnreadableError("an answer of PBS", text)
+    section = found.get(name, {})
+    if not isinstance(section, dict):
+        raise UnreadableError(f"an object {name}", str(section))
+    return section
+
+
+def _is_idle(vnode: Mapping[str, Any]) -> bool:
+    if vnode["state"] != "free" or vnode.get("jobs"):
+        return False
+    assigned = vnode.get("resources_assigned", {})
+    return isinstance(assigned, dict) and all(
+        _NOTHING_ASSIGNED.fullmatch(str(amount)) is not None for amount in assigned.values()
+    )
+
+
+def _is_wanted(vnodes: Iterable[Mapping[str, Any]], queues: frozenset[str]) -> bool:
+    if not queues:
+        return True
+    return all(not (of := _queues(vnode)) or bool(of & queues) for vnode in vnodes)
+
+
+def _queues(vnode: Mapping[str, Any]) -> frozenset[str]:
+    """Queues that a vnode is for: by its attribute, or by the resource Qlist that sites use for it."""
+    listed = _text(_table(vnode, "resources_available").get("Qlist"))
+    names = [_text(vnode.get("queue")), *listed.split(",")]
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def _reservations(vnodes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    names: list[str] = []
+    for vnode in vnodes:
+        found = vnode.get("resv") or []
+        for entry in found if isinstance(found, list) else [found]:
+            names += [name.strip() for name in str(entry).split(",") if name.strip()]
+    return tuple(names)
+
+
+def _facts(vnodes: Iterable[Mapping[str, Any]], pool: str, gpu_type_resource: str) -> NodeFacts:
+    gpus = 0
+    kinds: dict[str, None] = {}
+    features: dict[str, None] = {}
+    for vnode in vnodes:
+        available = _table(vnode, "resources_available")
+        count = available.get("ngpus", 0)
+        gpus += count if isinstance(count, int) else 0
+        kinds[_text(available.get(gpu_type_resource))] = None
+        features[_text(available.get("arch"))] = None
+    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)))
+
+
+@lru_cache(maxsize=1024)
+def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...]) -> NodeFacts:
+    """Thousands of nodes are alike: one object for all of them."""
+    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features)
+
+
+def _vnodes(text: str) -> tuple[str, ...]:
+    """Names in `(pn001:ncpus=8)+(pn002:ncpus=8+pn003:ncpus=8)`."""
+    names = []
+    for chunk in re.split(r"\+", text):
+        found = _CHUNK.fullmatch(chunk.strip().strip("()"))
+        if not found:
+            raise UnreadableError("vnodes such as (pn001:ncpus=8)+(pn002:ncpus=8)", text)
+        names.append(found[1])
+    return tuple(dict.fromkeys(names))
+
+
+def _table(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = attributes.get(name, {})
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _time(text: str) -> float:
+    """Seconds since the epoch; the commands are run with TZ=UTC, in the C locale."""
+    try:
+        return datetime.strptime(" ".join(text.split()), "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise UnreadableError("a time such as Sat Nov 21 03:21:04 2026", text) from error

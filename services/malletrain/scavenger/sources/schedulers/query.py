@@ -1,0 +1,162 @@
+"""One kind of question to a scheduler: asked at most once per interval, remembered, and never in a hurry to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from malletrain.runtime.clock import Clock
+from malletrain.scavenger.sources.base import QueryStatus, SourceError
+from malletrain.scavenger.sources.schedulers.answers import UnreadableError
+from malletrain.scavenger.sources.schedulers.commands import RunCommand
+
+AnswerT = TypeVar("AnswerT")
+
+_MOST_DOUBLINGS = 16
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When to ask, in seconds.
+
+    Attributes:
+        interval: From the beginning of a question to that of the next, at least.
+        timeout: How long an answer may take.
+        longest_pause: Upper limit of the pause after failures, which doubles with each.
+    """
+
+    interval: float
+    timeout: float
+    longest_pause: float = 60.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds to the next question after so many failures in a row."""
+        if not failures:
+            return self.interval
+        return max(self.interval, min(self.longest_pause, self.interval * 2.0 ** min(failures, _MOST_DOUBLINGS)))
+
+
+class Query(Generic[AnswerT]):
+    """A question with its last good answer."""
+
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        argv: Sequence[str],
+        parse: Callable[[str], AnswerT],
+        pace: Pace,
+        clock: Clock,
+        run: RunCommand,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Prepare; `follow` asks.
+
+        Args:
+            source: Name of the source, for people.
+            name: Kind of question, for people.
+            argv: The command.
+            parse: From what it prints to the answer; raises UnreadableError.
+            pace: When to ask.
+            clock: For ages.
+            run: Runs the command.
+            sleep: Waits for so many seconds.
+            chance: Draws from [0, 1): spreads the questions after a failure.
+        """
+        self._source = source
+        self._name = name
+        self._argv = tuple(argv)
+        self._parse = parse
+        self._pace = pace
+        self._clock = clock
+        self._run = run
+        self._sleep = sleep
+        self._chance = chance
+        self._text: str | None = None
+        self._answer: AnswerT | None = None
+        self._good_at = float("-inf")
+        self._tried = False
+        self._asked = 0
+        self._failed = 0
+        self._in_a_row = 0
+        self._seconds = 0.0
+        self._error = ""
+        self._log = structlog.get_logger(__name__).bind(source=source, query=name)
+
+    @property
+    def answer(self) -> AnswerT | None:
+        """The last good answer, however old."""
+        return self._answer
+
+    @property
+    def tried(self) -> bool:
+        """Whether a question has come to its end, answered or not."""
+        return self._tried
+
+    @property
+    def age_seconds(self) -> float:
+        """Age of the last good answer, counted from when it was asked for; infinite before the first."""
+        return self._clock.monotonic() - self._good_at
+
+    def fresh(self, limit_seconds: float) -> AnswerT | None:
+        """The last good answer if it is not older than that."""
+        return self._answer if self.age_seconds <= limit_seconds else None
+
+    def status(self) -> QueryStatus:
+        """How it fares."""
+        return QueryStatus(
+            self._source,
+            self._name,
+            self.age_seconds,
+            self._asked,
+            self._failed,
+            self._in_a_row,
+            self._seconds,
+            self._error,
+        )
+
+    async def ask(self) -> bool:
+        """Ask once; whether there was a good answer. Never raises for what a scheduler does."""
+        begin = self._clock.monotonic()
+        self._asked += 1
+        try:
+            self._take(await self._run(self._argv, self._pace.timeout))
+        except (SourceError, UnreadableError) as error:
+            self._tried = True
+            self._failed += 1
+            self._in_a_row += 1
+            self._error = str(error)
+            self._seconds = self._clock.monotonic() - begin
+            self._log.warning("no good answer", error=str(error), failures_in_a_row=self._in_a_row)
+            return False
+        if self._in_a_row:
+            self._log.info("answers again", failures_in_a_row=self._in_a_row)
+        self._tried = True
+        self._good_at = begin
+        self._seconds = self._clock.monotonic() - begin
+        self._in_a_row = 0
+        self._error = ""
+        return True
+
+    def _take(self, text: str) -> None:
+        # What was printed before means what it meant before: between events a poll costs next to nothing.
+        if text != self._text:
+            self._answer = self._parse(text)
+            self._text = text
+
+    async def follow(self, on_asked: Callable[[], None] = lambda: None) -> None:
+        """Ask for ever; `on_asked` is called after each question, answered or not."""
+        while True:
+            begin = self._clock.monotonic()
+            await self.ask()
+            on_asked()
+            pause = self._pace.pause(self._in_a_row)
+            if self._in_a_row:
+                pause *= 1.0 + 0.1 * self._chance()
+            await self._sleep(max(0.0, begin + pause - self._clock.monotonic()))

@@ -1,0 +1,107 @@
+"""Settings of the sources that ask a batch scheduler."""
+
+from __future__ import annotations
+
+import sys
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class HoldSettings(BaseModel):
+    """How idle nodes are held, by one-node jobs of low priority that the scheduler ends when it wants a node back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    queue: str = Field(
+        default="", description="Preemptible partition or queue of the placeholders; empty: nodes are watched only."
+    )
+    python: str = Field(
+        default=sys.executable, min_length=1, description="Interpreter of the training environment, on the nodes."
+    )
+    agents_address: str = Field(
+        default="127.0.0.1:50066", pattern=r"^.+:\d+$", description="HOST:PORT on which node agents report."
+    )
+    head: str = Field(default="", description="The same as the nodes see it; empty: the same.")
+    listen: str = Field(default="127.0.0.1", min_length=1, description="Address on which agents serve, on their node.")
+    grace_seconds: float = Field(
+        default=1.5, ge=0, le=60, description="What workers get to leave by themselves when a node is wanted back."
+    )
+    shortest_seconds: float = Field(
+        default=120.0, ge=60, description="A node that is expected to be idle for less is not held."
+    )
+    longest_seconds: float = Field(default=14400.0, ge=60, description="The longest time limit of a placeholder.")
+    patience_seconds: float = Field(
+        default=15.0, gt=0, description="A placeholder that has not started by then is cancelled: its node was taken."
+    )
+    refusal_seconds: float = Field(default=30.0, gt=0, description="How long such a node is then left alone.")
+    surplus_seconds: float = Field(
+        default=60.0, gt=0, description="How long a node is held without work when fewer are wanted."
+    )
+    most_pending: int = Field(default=64, ge=1, description="Most placeholders that wait to start.")
+    calm_seconds: float = Field(
+        default=15.0,
+        ge=0,
+        description="How long no node is taken after one was wanted back: the same job may be about to get others.",
+    )
+    options: tuple[str, ...] = Field(default=(), description="More options of sbatch or qsub, e.g. --account=idle.")
+    name: str = Field(default="malletrain", min_length=1, description="Job name of placeholders, to find them again.")
+    log: str = Field(default="/dev/null", min_length=1, description="Where placeholders write, as the nodes see it.")
+
+
+class SchedulerSettings(BaseModel):
+    """What both have in common. Patterns: `gpu*`, or a node list such as `n[001-032]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    include: tuple[str, ...] = Field(default=(), description="Only nodes of these patterns; none: all.")
+    exclude: tuple[str, ...] = Field(default=(), description="No nodes of these patterns.")
+    interval_seconds: float = Field(default=2.0, ge=0.05, le=3600, description="How often it is asked who is idle.")
+    timeout_seconds: float = Field(
+        default=10.0, gt=0, le=3600, description="How long an answer may take; backfill makes Slurm silent for seconds."
+    )
+    stale_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="When the last good answer is older, no node is offered, and only nodes stay on which a "
+        "placeholder of ours lives.",
+    )
+    longest_pause_seconds: float = Field(
+        default=60.0, gt=0, description="The longest pause between questions that fail; it doubles up to here."
+    )
+    reservations_interval_seconds: float = Field(
+        default=60.0, ge=0.05, description="How often it is asked what is reserved."
+    )
+    hold: HoldSettings = Field(default_factory=HoldSettings, description="How idle nodes are held.")
+
+
+class SlurmSettings(SchedulerSettings):
+    """The section `[scavenger.slurm]`."""
+
+    partitions: tuple[str, ...] = Field(
+        default=(), description="Partitions whose idle nodes are used. Each is a pool; a node belongs to the first."
+    )
+    queue_interval_seconds: float = Field(
+        default=10.0, ge=0.05, description="How often it is asked for planned starts of pending jobs."
+    )
+    classes_interval_seconds: float = Field(
+        default=600.0, ge=0.05, description="How often it is asked for GPUs and features of the nodes."
+    )
+    sinfo: str = Field(default="sinfo", min_length=1, description="Path of sinfo.")
+    squeue: str = Field(default="squeue", min_length=1, description="Path of squeue.")
+    scontrol: str = Field(default="scontrol", min_length=1, description="Path of scontrol.")
+
+
+class PbsSettings(SchedulerSettings):
+    """The section `[scavenger.pbs]`."""
+
+    queues: tuple[str, ...] = Field(
+        default=(), description="Only nodes of these queues (vnode's queue or Qlist), or of none; none: all nodes."
+    )
+    pool: str = Field(default="pbs", description="Name of the pool that these nodes make up.")
+    gpu_type_resource: str = Field(default="gpu_type", description="Resource of a vnode that names its kind of GPU.")
+    queue_interval_seconds: float = Field(
+        default=30.0, ge=0.05, description="How often it is asked for estimated starts; qstat -f is dear."
+    )
+    pbsnodes: str = Field(default="pbsnodes", min_length=1, description="Path of pbsnodes.")
+    qstat: str = Field(default="qstat", min_length=1, description="Path of qstat.")
+    pbs_rstat: str = Field(default="pbs_rstat", min_length=1, description="Path of pbs_rstat.")

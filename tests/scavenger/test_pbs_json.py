@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.scavenger.sources.schedulers.answers import Horizon, UnreadableError, combine
+from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
+from tests.scavenger.samples import every_sample, pbs_sample, recording
+
+
+def at(hour: int, minute: int = 0) -> float:
+    return datetime(2030, 1, 1, hour, minute, tzinfo=UTC).timestamp()
+
+
+def test_free_is_not_idle() -> None:
+    states = parse_vnodes(recording("pbsnodes.json"), pool="pbs")
+    # Still with those that are reserved for later: combine decides.
+    assert states.idle == {"p1", "p3", "p8", "p9", "p15", "p16", "p18"}
+    assert states.reserved_by == {"p8": ("R2.head",), "p9": ("R2.head", "R3.head"), "p15": ("R9.head",)}
+    assert states.facts["p1"].node_class == "a100x4"
+    assert states.facts["p18"].gpus == 8
+    assert states.facts["p18"].pool == "pbs"
+
+
+def test_nodes_of_another_queue_are_left_alone() -> None:
+    states = parse_vnodes(recording("pbsnodes.json"), queues=("main",))
+    assert "p16" not in states.idle
+    assert "p1" in states.idle
+    assert "p16" in parse_vnodes(recording("pbsnodes.json"), queues=("debug",)).idle
+
+
+def test_estimates_and_reservations_end_idleness() -> None:
+    states = parse_vnodes(recording("pbsnodes.json"))
+    planned = parse_jobs(recording("qstat.json"))
+    assert [(entry.job, entry.start) for entry in planned] == [("20.head", at(10))]
+    horizon = Horizon(planned, parse_reservations(recording("pbs_rstat.txt")))
+    found = combine(states, horizon, at(9))
+    # Nobody knows when R9 begins.
+    assert found.idle == {"p1", "p3", "p8", "p9", "p16", "p18"}
+    assert found.ends == {"p1": at(10), "p8": at(11), "p9": at(10, 30), "p18": at(10)}
+    assert combine(states, horizon, at(10, 45)).idle == {"p1", "p3", "p8", "p16", "p18"}
+    unknown = combine(states, Horizon(planned, (), reservations_known=False), at(9))
+    assert unknown.idle == {"p1", "p3", "p16", "p18"}
+
+
+def test_the_recorded_cluster() -> None:
+    states = parse_vnodes(pbs_sample("pbsnodes_av.json"))
+    assert states.idle == {"pn009", "pn010", "pn011", "pn012"}
+    planned = parse_jobs(pbs_sample("qstat_f.json"))
+    reservations = parse_reservations(pbs_sample("pbs_rstat_f.txt"))
+    assert [entry.job for entry in planned] == ["5.pbshost", "6.pbshost"]
+    assert [entry.nodes for entry in reservations] == [("pn007",), ("pn012",)]
+    recorded = datetime(2026, 11, 21, 3, 13, 11, tzinfo=UTC).timestamp()
+    found = combine(states, Horizon(planned, reservations), recorded)
+    assert found.idle == states.idle
+    assert set(found.ends.values()) == {datetime(2026, 11, 21, 3, 21, 4, tzinfo=UTC).timestamp()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "nonsense",
+        '{"pbs_version": "1", "nodes": []}',
+        '{"pbs_version": "1", "nodes": {"a": {}}}',
+        '{"pbs_version": "1", "nodes": {"a": {"state": 3}}}',
+        '{"pbs_version": "1", "nodes": {"a": null}}',
+        "[" * 99999,
+    ],
+)
+def test_garbage_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableError):
+        parse_vnodes(text)
+
+
+def test_a_server_without_nodes_or_jobs_or_reservations_is_an_answer() -> None:
+    empty = '{"timestamp": 1, "pbs_version": "23.06.06", "pbs_server": "head"}'
+    assert parse_vnodes(empty).known == frozenset()
+    assert parse_jobs(empty) == ()
+    assert parse_reservations("") == ()
+
+
+@given(data=st.data())
+def test_a_damaged_answer_never_makes_a_node_idle(data: st.DataObject) -> None:
+    text = recording("pbsnodes.json")
+    never = parse_vnodes(text).known - parse_vnodes(text).idle
+    kind = data.draw(st.sampled_from(["cut", "values", "lost"]))
+    if kind == "cut":
+        damaged = text[: data.draw(st.integers(0, len(text) - 2))]
+    else:
+        content: Any = json.loads(text)
+        for name in data.draw(st.lists(st.sampled_from(sorted(content["nodes"])), unique=True, max_size=5)):
+            if kind == "lost":
+                # Not one vnode of several: the host would look as if it had only the others.
+                if "[" not in name:
+                    del content["nodes"][name]
+                continue
+            key = data.draw(st.sampled_from(["resources_available", "queue", "comment", "Mom", "license", "state"]))
+            strange = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.integers(), max_size=2))
+            if key != "resources_available" or "[" not in name:
+                content["nodes"][name][key] = data.draw(strange)
+        damaged = json.dumps(content)
+    try:
+        idle = parse_vnodes(damaged).idle
+    except UnreadableError:
+        return
+    assert not idle & never
+
+
+@given(text=st.one_of(st.text(), st.text(alphabet='{}[]":,nodesJb1 pv_r\n=RS')))
+def test_no_text_breaks_a_parser(text: str) -> None:
+    for parse in (parse_vnodes, parse_jobs, parse_reservations):
+        try:
+            parse(text)
+        except UnreadableError:
+            continue
+
+
+def test_no_sample_of_anything_breaks_a_parser() -> None:
+    for path in every_sample():
+        text = path.read_text(errors="replace")
+        for parse in (parse_vnodes, parse_jobs, parse_reservations):
+            try:
+                parse(text)
+            except UnreadableError:
+                continue

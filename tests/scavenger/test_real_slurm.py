@@ -1,0 +1,122 @@
+"""The source slurm on a real Slurm: slurmctld and several slurmd on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.runtime.clock import SystemClock
+from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
+from malletrain.scavenger.sources.schedulers.slurm import slurm_source
+from malletrain.v1 import scavenger_pb2
+from tests.scavenger.running import running_scavenger
+from tests.scavenger.test_scheduler_sources import following
+from tests.support.waiting import wait_until_async
+
+LOCAL_CLUSTER = Path(__file__).parents[2] / "deploy/slurm/local-cluster.sh"
+NODES = ("n001", "n002", "n003", "n004")
+SLURM = {"partitions": ["main", "scavenge"], "interval_seconds": 0.2, "queue_interval_seconds": 0.5}
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Path]:
+    """A cluster of four nodes, as `main` and `scavenge`; its commands find it by SLURM_CONF."""
+    for program in ("sinfo", "slurmctld", "slurmd", "munged"):
+        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None:
+            pytest.skip(f"{program} is not installed (Debian: slurmctld slurmd slurm-client munge)")
+    # Munge's socket has a short name, and everybody must be able to look into its folder.
+    folder = Path(tempfile.mkdtemp(prefix="mt-slurm-", dir="/tmp"))
+    folder.chmod(0o755)
+    environment = {**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400", "KILL_WAIT": "2"}
+    try:
+        subprocess.run([LOCAL_CLUSTER, "up", folder], env=environment, check=True, timeout=120)
+        yield folder
+    finally:
+        subprocess.run([LOCAL_CLUSTER, "down", folder], env=environment, check=False, timeout=60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _configured(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(cluster / "slurm.conf"))
+
+
+def sbatch(*options: str, seconds: int = 60) -> str:
+    """Submit a job that sleeps; its identifier."""
+    script = f"#!/bin/sh\nexec sleep {seconds}\n"
+    command = ["sbatch", "--parsable", "--output=/dev/null", *options]
+    done = subprocess.run(command, input=script, text=True, capture_output=True, check=True, cwd="/", timeout=30)
+    return done.stdout.strip()
+
+
+def scancel(*jobs: str) -> None:
+    subprocess.run(["scancel", "--signal=KILL", "--full", *jobs], check=False, timeout=30)
+    subprocess.run(["scancel", *jobs], check=True, timeout=30)
+
+
+async def test_nodes_become_busy_and_idle_with_real_jobs() -> None:
+    source = slurm_source(SlurmSettings.model_validate(SLURM), SystemClock())
+    async with following(source) as follower:
+        await wait_until_async(lambda: follower.idle == set(NODES), timeout=30)
+        assert {facts.pool for facts in follower.seen[-1].facts.values()} == {"main"}
+        job = sbatch("--partition=main", "--nodes=1", "--nodelist=n002")
+        await wait_until_async(lambda: follower.idle == {"n001", "n003", "n004"}, timeout=30)
+        # A job that needs all nodes can't start: backfill holds what is idle for it, and says from when.
+        waiting = sbatch("--partition=main", "--nodes=4", "--time=5")
+        await wait_until_async(lambda: follower.seen[-1].ends.keys() == {"n001", "n003", "n004"}, timeout=30)
+        assert follower.idle == {"n001", "n003", "n004"}
+        assert all(end > follower.seen[-1].time for end in follower.seen[-1].ends.values())
+        scancel(waiting)
+        scancel(job)
+        await wait_until_async(lambda: follower.idle == set(NODES) and not follower.seen[-1].ends, timeout=30)
+        assert all(status.failures_in_a_row == 0 for status in source.status())
+
+
+async def test_drained_and_reserved_nodes_leave() -> None:
+    source = slurm_source(SlurmSettings.model_validate(SLURM | {"reservations_interval_seconds": 0.5}), SystemClock())
+
+    def scontrol(*words: str) -> None:
+        subprocess.run(["scontrol", *words], check=True, timeout=30, capture_output=True)
+
+    async with following(source) as follower:
+        await wait_until_async(lambda: follower.idle == set(NODES), timeout=30)
+        scontrol("update", "NodeName=n001", "State=DRAIN", "Reason=memory")
+        await wait_until_async(lambda: follower.idle == {"n002", "n003", "n004"}, timeout=30)
+        scontrol("update", "NodeName=n001", "State=RESUME")
+        await wait_until_async(lambda: follower.idle == set(NODES), timeout=30)
+        later = ["ReservationName=later", "StartTime=now+1hour", "Duration=60", "Users=root", "Nodes=n003"]
+        scontrol("create", "reservation", *later)
+        await wait_until_async(lambda: "n003" in follower.seen[-1].ends, timeout=30)
+        assert follower.idle == set(NODES)
+        now = ["ReservationName=now", "StartTime=now", "Duration=60", "Users=root", "Nodes=n004", "Flags=MAINT"]
+        scontrol("create", "reservation", *now)
+        await wait_until_async(lambda: follower.idle == {"n001", "n002", "n003"}, timeout=30)
+        scontrol("delete", "ReservationName=now")
+        scontrol("delete", "ReservationName=later")
+        await wait_until_async(lambda: follower.idle == set(NODES) and not follower.seen[-1].ends, timeout=30)
+
+
+async def test_the_service_survives_a_slurmctld_that_is_killed(cluster: Path, tmp_path: Path) -> None:
+    section = {"source": "slurm", "slurm": SLURM | {"timeout_seconds": 2, "stale_seconds": 3}, "debounce_seconds": 0}
+    async with running_scavenger(tmp_path, section) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == set(NODES), timeout=30)
+        pid = int((cluster / "slurmctld.pid").read_text())
+        os.kill(pid, 9)
+        await wait_until_async(lambda: watch.idle == set(), timeout=60)
+        status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=5)
+        assert status.stale
+        subprocess.run(
+            [LOCAL_CLUSTER, "up", cluster],
+            env={**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400"},
+            check=True,
+        )
+        await wait_until_async(lambda: watch.idle == set(NODES), timeout=60)

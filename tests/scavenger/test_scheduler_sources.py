@@ -1,0 +1,269 @@
+"""The sources slurm and pbs against executables that play recorded answers: the real path but for the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.sources.base import Observation, Source, SourceError
+from malletrain.scavenger.sources.mixed import MixedSource
+from malletrain.scavenger.sources.schedulers.commands import run_command
+from malletrain.scavenger.sources.schedulers.pbs import pbs_source
+from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
+from malletrain.scavenger.sources.schedulers.slurm import slurm_source
+from malletrain.v1 import scavenger_pb2
+from tests.scavenger.players import Players
+from tests.scavenger.running import running_scavenger
+from tests.scavenger.samples import recording
+from tests.support.waiting import wait_until_async
+
+
+@pytest.fixture
+def players(tmp_path: Path) -> Players:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return Players(folder)
+
+
+def slurm(players: Players, **more: object) -> dict[str, object]:
+    section: dict[str, object] = {
+        "partitions": ["main"],
+        "sinfo": players.add("sinfo", "idle|g[01-02]\nallocated|g03\n"),
+        "squeue": players.add("squeue", recording("squeue_pending.txt")),
+        "scontrol": players.add("scontrol", "No reservations in the system\n"),
+        "interval_seconds": 0.05,
+        "timeout_seconds": 5,
+        "longest_pause_seconds": 0.2,
+        "classes_interval_seconds": 3600,
+    }
+    return section | more
+
+
+def pbs(players: Players, **more: object) -> dict[str, object]:
+    section: dict[str, object] = {
+        "pbsnodes": players.add("pbsnodes", recording("pbsnodes.json")),
+        "qstat": players.add("qstat", recording("qstat.json")),
+        "pbs_rstat": players.add("pbs_rstat", recording("pbs_rstat.txt")),
+        "interval_seconds": 0.05,
+        "longest_pause_seconds": 0.2,
+    }
+    return section | more
+
+
+class Held:
+    """Placeholders, as a test wants them."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] = frozenset()
+        self.ids: frozenset[str] = frozenset()
+
+    def nodes(self) -> frozenset[str]:
+        return self.names
+
+    def jobs(self) -> frozenset[str]:
+        return self.ids
+
+
+class Follower:
+    """Takes what a source tells."""
+
+    def __init__(self, source: Source) -> None:
+        self.seen: list[Observation] = []
+        self.task = asyncio.create_task(self._follow(source))
+
+    @property
+    def idle(self) -> set[str] | None:
+        return set(self.seen[-1].idle) if self.seen else None
+
+    async def _follow(self, source: Source) -> None:
+        async for observation in source.observations():
+            self.seen.append(observation)
+
+
+@asynccontextmanager
+async def following(source: Source) -> AsyncIterator[Follower]:
+    follower = Follower(source)
+    try:
+        yield follower
+        assert not follower.task.done(), follower.task.result()
+    finally:
+        follower.task.cancel()
+        await asyncio.gather(follower.task, return_exceptions=True)
+
+
+async def test_slurm_is_asked_as_documented_and_at_most_once_per_interval(players: Players) -> None:
+    section = SlurmSettings.model_validate(slurm(players, interval_seconds=0.2, queue_interval_seconds=3600))
+    async with following(slurm_source(section, SystemClock())) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01", "g02"})
+        first = follower.seen[0]
+        assert first.ends.keys() == {"g01", "g02"}
+        assert first.facts["g01"].pool == "main"
+        players.says("sinfo", "idle|g02\nallocated|g01,g03\n")
+        await wait_until_async(lambda: follower.idle == {"g02"})
+        assert follower.seen[-1].idle["g02"] == first.idle["g02"]
+        players.says("sinfo", "idle|g[01-02]\nallocated|g03\n")
+        await wait_until_async(lambda: follower.idle == {"g01", "g02"})
+        # A fragment of its own, younger than the other.
+        assert follower.seen[-1].idle["g01"] > first.idle["g01"]
+    assert set(players.calls("sinfo")) == {"-h -p main -o %T|%N", "-h -p main -o %G|%f|%N"}
+    assert players.calls("squeue") == ["-h -t PD -o %i|%S|%Y"]
+    assert players.calls("scontrol") == ["-o show reservations"]
+
+
+async def test_failures_garbage_and_silence_leave_the_picture_until_it_is_stale(players: Players) -> None:
+    held = Held()
+    section = SlurmSettings.model_validate(slurm(players, stale_seconds=1.0, timeout_seconds=0.5))
+    source = slurm_source(section, SystemClock(), holdings=held)
+    async with following(source) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01", "g02"})
+        players.says("sinfo", b"\xff\xfe garbage|||\n")
+        await wait_until_async(lambda: source.status()[0].failures_in_a_row >= 2)
+        assert "not text" in source.status()[0].error
+        assert follower.idle == {"g01", "g02"}
+        since = follower.seen[-1].idle["g02"]
+        held.names = frozenset({"g02"})
+        await wait_until_async(lambda: follower.seen[-1].stale)
+        # Only what a placeholder holds stays, and only as long as it lives.
+        assert follower.idle == {"g02"}
+        held.names = frozenset()
+        await wait_until_async(lambda: follower.idle == set())
+        players.fails("sinfo", 1)
+        players.says("sinfo", "")
+        await wait_until_async(lambda: "no contact" in source.status()[0].error)
+        players.fails("sinfo", None)
+        players.stalls("sinfo", True)
+        await wait_until_async(lambda: "has not answered within" in source.status()[0].error)
+        players.says("sinfo", "idle|g[01-02]\n")
+        players.stalls("sinfo", False)
+        await wait_until_async(lambda: follower.idle == {"g01", "g02"})
+        assert not follower.seen[-1].stale
+        assert follower.seen[-1].idle["g02"] == since
+        assert source.status()[0].failures_in_a_row == 0
+
+
+async def test_a_node_that_we_hold_is_ours_while_the_placeholder_lives(players: Players) -> None:
+    held = Held()
+    section = SlurmSettings.model_validate(slurm(players, queue_interval_seconds=0.05))
+    async with following(slurm_source(section, SystemClock(), holdings=held)) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01", "g02"})
+        since = follower.seen[-1].idle["g01"]
+        held.names, held.ids = frozenset({"g01"}), frozenset({"41", "43"})
+        players.says("sinfo", "idle|g02\nallocated|g01,g03\n")
+        # Our own pending placeholders end nobody's idleness.
+        await wait_until_async(lambda: not follower.seen[-1].ends)
+        assert follower.idle == {"g01", "g02"}
+        assert follower.seen[-1].idle["g01"] == since
+        held.names = frozenset()
+        await wait_until_async(lambda: follower.idle == {"g02"})
+
+
+async def test_patterns_choose_nodes(players: Players) -> None:
+    players.add("sinfo", "idle|g[01-04],c1\n")
+    more = {"include": ["g*"], "exclude": ["g[02-03]"]}
+    section = SlurmSettings.model_validate(slurm(players) | more)
+    players.says("sinfo", "idle|g[01-04],c1\n")
+    async with following(slurm_source(section, SystemClock())) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01", "g04"})
+    for wrong in ({"partitions": []}, {"partitions": ["a", "a"]}, {"include": ["n[1-"]}, {"exclude": ["n[1]*"]}):
+        with pytest.raises(InvalidInputError, match=r"scavenger\.slurm\."):
+            slurm_source(SlurmSettings.model_validate(slurm(players) | wrong), SystemClock())
+
+
+async def test_pbs_is_asked_as_documented(players: Players) -> None:
+    section = PbsSettings.model_validate(pbs(players))
+    source = pbs_source(section, SystemClock())
+    async with following(source) as follower:
+        await wait_until_async(lambda: follower.idle == {"p1", "p3", "p8", "p9", "p16", "p18"})
+        assert follower.seen[-1].facts["p1"].pool == "pbs"
+        assert {"p1", "p8", "p9", "p18"} <= follower.seen[-1].ends.keys()
+        players.fails("pbs_rstat", 1)
+        players.says("pbsnodes", "{")
+        await wait_until_async(lambda: source.status()[0].failures_in_a_row >= 2)
+        assert follower.idle == {"p1", "p3", "p8", "p9", "p16", "p18"}
+    assert set(players.calls("pbsnodes")) == {"-av -F json"}
+    assert players.calls("qstat") == ["-f -F json"]
+    assert players.calls("pbs_rstat") == ["-f"]
+
+
+async def test_reserved_nodes_are_not_idle_while_reservations_are_unknown(players: Players) -> None:
+    section = PbsSettings.model_validate(pbs(players))
+    players.fails("pbs_rstat", 1)
+    async with following(pbs_source(section, SystemClock())) as follower:
+        await wait_until_async(lambda: follower.idle == {"p1", "p3", "p16", "p18"})
+
+
+async def test_two_schedulers_at_once(players: Players) -> None:
+    clock = SystemClock()
+    mixed = MixedSource(
+        [
+            slurm_source(SlurmSettings.model_validate(slurm(players)), clock),
+            pbs_source(PbsSettings.model_validate(pbs(players, queues=["main"])), clock),
+        ]
+    )
+    async with following(mixed) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01", "g02", "p1", "p3", "p8", "p9", "p18"})
+        pools = {name: follower.seen[-1].facts[name].pool for name in follower.seen[-1].idle}
+        assert {pools["g01"], pools["p1"]} == {"main", "pbs"}
+        # A node that both know is idle only if both say so.
+        players.says("sinfo", "idle|g02,p8\nallocated|g01,p1\n")
+        await wait_until_async(lambda: follower.idle == {"g02", "p3", "p8", "p9", "p18"})
+    assert {status.source for status in mixed.status()} == {"slurm", "pbs"}
+
+
+async def test_commands_leave_nothing_behind_and_say_what_went_wrong(players: Players) -> None:
+    with pytest.raises(SourceError, match="can't be run"):
+        await run_command(["/no/such/sinfo"], 1)
+    players.add("sinfo")
+    players.stalls("sinfo", True)
+    with pytest.raises(SourceError, match=r"has not answered within 0\.2 s"):
+        await run_command([str(players.folder / "sinfo")], 0.2)
+
+
+async def test_the_service_tells_of_pools_ends_status_and_staleness(tmp_path: Path, players: Players) -> None:
+    section = {"source": "slurm", "slurm": slurm(players, stale_seconds=0.6), "debounce_seconds": 0}
+    players.says("sinfo", "idle|g[01-02]\n")
+    async with running_scavenger(tmp_path, section) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == {"g01", "g02"})
+        listed = await scavenger.stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=5)
+        node = listed.nodes[0]
+        assert (node.name, node.pool) == ("g01", "main")
+        assert node.HasField("idle_until")
+        assert node.expected_stay_seconds > 0
+        status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=5)
+        assert (status.source, status.seen, status.stale) == ("slurm", True, False)
+        assert {query.query for query in status.queries} == {"nodes", "queue", "reservations", "classes"}
+        assert all(query.asked for query in status.queries)
+        players.fails("sinfo", 1)
+        await wait_until_async(lambda: watch.idle == set())
+        status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=5)
+        assert status.stale
+        assert status.queries[0].age_seconds > 0.6
+        players.fails("sinfo", None)
+        await wait_until_async(lambda: watch.idle == {"g01", "g02"})
+
+
+async def test_a_node_on_which_work_keeps_failing_leaves(tmp_path: Path, players: Players) -> None:
+    section = {"source": "slurm", "slurm": slurm(players), "debounce_seconds": 0}
+    async with running_scavenger(tmp_path, section) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == {"g01", "g02"})
+        failure = scavenger_pb2.NodeFailure(node="g01", reason="NCCL: unhandled system error")
+        for expected in (0, 0, 1):
+            request = scavenger_pb2.ReportNodeFailuresRequest(failures=[failure])
+            response = await scavenger.stub.ReportNodeFailures(request, timeout=5)
+            assert len(response.quarantined) == expected
+        (quarantined,) = response.quarantined
+        assert (quarantined.name, quarantined.failures) == ("g01", 3)
+        assert "NCCL" in quarantined.reason
+        await wait_until_async(lambda: watch.idle == {"g02"})
+    async with running_scavenger(tmp_path, section) as scavenger:
+        # Over a restart, too.
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == {"g02"})
