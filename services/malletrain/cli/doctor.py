@@ -7,12 +7,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from malletrain.cli.doctor_findings import Finding
+from malletrain.cli.doctor_pbs import examine_pbs
+from malletrain.cli.doctor_slurm import examine_slurm
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.cli.settings import AllSettings, load
 from malletrain.runtime.channel import open_blocking_channel
@@ -23,25 +27,31 @@ _LEAST_FREE_BYTES = 2 * 1024**3
 _IMPORT_SECONDS = 120
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: what was looked at, whether it is well, what was seen, and what to do if not."""
+class Scheduler(StrEnum):
+    """The batch schedulers that can be checked."""
 
-    check: str
-    ok: bool
-    found: str
-    remedy: str = ""
+    SLURM = "slurm"
+    PBS = "pbs"
 
 
 def doctor(
+    source: Annotated[
+        Scheduler | None, typer.Option(help="Check instead what a batch scheduler must offer: slurm or pbs.")
+    ] = None,
     as_json: Annotated[bool, JsonOption] = False,
     config: Annotated[
         Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
     ] = None,
 ) -> None:
-    """Check Python, torch, Horovod, ports and disk; exit 1 if anything stands in the way."""
+    """Check Python, torch, Horovod, ports and disk, or a batch scheduler; exit 1 if anything stands in the way."""
     settings = load(config)
-    findings = list(examine(settings))
+    match source:
+        case Scheduler.SLURM:
+            findings = list(examine_slurm(settings.scavenger.slurm))
+        case Scheduler.PBS:
+            findings = list(examine_pbs(settings.scavenger.pbs))
+        case None:
+            findings = list(examine(settings))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -57,12 +67,27 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
     checks: list[Callable[[], Finding]] = [
         _python,
         lambda: _module(trainer, "torch", "torch.__version__", "pip install torch==2.13.0 in the training environment"),
-        lambda: _module(
-            trainer,
-            "horovod.torch",
-            "__import__('horovod').__version__ + (' with Gloo' if horovod.torch.gloo_built() else ' WITHOUT Gloo')",
-            "run deploy/install-horovod.sh in the training environment (needs g++, cmake, make)",
+        lambda: _backend(
+            _module(
+                trainer,
+                "horovod.torch",
+                "__import__('horovod').__version__ + (' with Gloo' if horovod.torch.gloo_built() else ' WITHOUT Gloo')",
+                "run deploy/install-horovod.sh in the training environment (needs g++, cmake, make)",
+            ),
+            "horovod",
+            settings.job_manager.backend,
         ),
+        lambda: _backend(
+            _module(
+                trainer,
+                "torch.distributed",
+                "'with Gloo' if torch.distributed.is_gloo_available() else 'WITHOUT Gloo'",
+                "install a torch that is built with distributed",
+            ),
+            "torchrun",
+            settings.job_manager.backend,
+        ),
+        lambda: Finding("backend command", True, "available: any program that can be restarted"),
         lambda: _module(trainer, "malletrain.client", "'importable'", f"{trainer} -m pip install malletrain"),
         lambda: _loopback(),
         lambda: _disk(settings.state_dir),
@@ -90,6 +115,12 @@ def _module(python: str, module: str, expression: str, remedy: str) -> Finding:
     ok = done.returncode == 0 and "WITHOUT" not in done.stdout
     errors = done.stderr.strip().splitlines()
     return Finding(module, ok, done.stdout.strip() or (errors[-1] if errors else ""), "" if ok else remedy)
+
+
+def _backend(module: Finding, name: str, default: str) -> Finding:
+    """What a module's presence means: a backend that is not the default may be missing."""
+    found = f"{'available' if module.ok else 'not available'}: {module.found}"
+    return Finding(f"backend {name}", module.ok or name != default, found, module.remedy)
 
 
 def _loopback() -> Finding:

@@ -25,9 +25,14 @@ def submit(
     curve: Annotated[str, typer.Option(help="Scaling curve, nodes:samples/s, e.g. 1:100,2:190,4:350.")] = "",
     scale_up: Annotated[float | None, typer.Option(help="Stall of a growth in seconds.")] = None,
     scale_down: Annotated[float | None, typer.Option(help="Stall of a shrink in seconds.")] = None,
+    backend: Annotated[str, typer.Option(help="horovod, torchrun or command; by default the operator's choice.")] = "",
     weight: Annotated[float, typer.Option(help="Priority weight.")] = 1.0,
     target_samples: Annotated[int, typer.Option(help="Complete after so many samples; 0: the trainer says when.")] = 0,
     max_restarts: Annotated[int | None, typer.Option(help="Restarts after failures before giving up.")] = None,
+    profile: Annotated[
+        str, typer.Option(help="Measure its scaling curve on purpose: auto (where none is known), always, or never.")
+    ] = "",
+    family: Annotated[str, typer.Option(help="Jobs of one family share scaling curve and rescale costs.")] = "",
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the workers; may be repeated.")] = None,
     workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON list of job specs, in place of a command.")] = None,
@@ -55,6 +60,9 @@ def submit(
             weight=weight,
             target_samples=target_samples,
             max_restarts=max_restarts,
+            backend=parse_backend(backend),
+            profile=parse_profile(profile),
+            family=family,
         )
         specs = [spec]
     request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
@@ -78,6 +86,25 @@ def parse_environment(pairs: list[str]) -> dict[str, str]:
         if not pair.partition("=")[0] or "=" not in pair:
             raise InvalidInputError("--env", "NAME=VALUE", pair)
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def parse_backend(name: str) -> resources_pb2.LauncherBackend.ValueType:
+    """A launcher backend by its name; empty: the operator's choice."""
+    if not name:
+        return resources_pb2.LAUNCHER_BACKEND_UNSPECIFIED
+    backends = resources_pb2.LauncherBackend.items()
+    known = {long.removeprefix("LAUNCHER_BACKEND_").lower(): value for long, value in backends if value}
+    if name not in known:
+        raise InvalidInputError("--backend", f"one of {', '.join(known)}", name)
+    return known[name]
+
+
+def parse_profile(mode: str) -> resources_pb2.ProfileMode.ValueType:
+    """`auto` as a profile mode; nothing leaves it to the operator's default."""
+    names = {"": "UNSPECIFIED", "auto": "AUTO", "always": "ALWAYS", "never": "NEVER"}
+    if mode.lower() not in names:
+        raise InvalidInputError("--profile", "auto, always or never", mode)
+    return resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{names[mode.lower()]}")
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from malletrain.job_manager.jobs import CurvePoint, Job, Release, Spec, StopIntent
+from malletrain.job_manager.jobs import Backend, CurvePoint, Job, ProfileMode, Release, Spec, StopIntent
 from malletrain.job_manager.states import JobState
 
 _NODE_SETS = ("wanted", "commanded", "confirmed", "held", "trained")
@@ -36,5 +36,7 @@ def _spec(fields: dict[str, Any]) -> Spec:
         command=tuple(fields["command"]),
         permitted_nodes=tuple(fields["permitted_nodes"]),
         curve=tuple(CurvePoint(**point) for point in fields["curve"]),
+        backend=Backend(fields.get("backend", Backend.DEFAULT)),
+        profile=ProfileMode(fields.get("profile", ProfileMode.DEFAULT)),
     )
     return Spec(**fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 import grpc.aio
 import structlog
@@ -49,13 +50,23 @@ class Notifier:
             await self._channel.close()
 
 
-async def follow_peers(addresses: Addresses, engine: Engine, clock: Clock) -> None:
-    """Take in what Scavenger and Monitor tell, until cancelled."""
+async def follow_peers(
+    addresses: Addresses, engine: Engine, know_agents: Callable[[Mapping[str, str]], None], clock: Clock
+) -> None:
+    """Take in what Scavenger and Monitor tell, until cancelled.
+
+    Args:
+        addresses: Where they are.
+        engine: Takes it in.
+        know_agents: Told where the agents of nodes serve, before the nodes are used.
+        clock: Wall clock.
+    """
     async with open_channel(addresses.scavenger) as scavenger, open_channel(addresses.monitor) as monitor:
         nodes = scavenger_pb2_grpc.ScavengerServiceStub(scavenger)
         progress = monitor_pb2_grpc.MonitorServiceStub(monitor)
 
         async def see_nodes(message: scavenger_pb2.WatchNodesResponse) -> None:
+            know_agents({node.name: node.agent for node in message.joined})
             take_nodes(engine, message, clock.time())
 
         async def see_progress(message: monitor_pb2.WatchProgressResponse) -> None:

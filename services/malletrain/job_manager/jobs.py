@@ -11,6 +11,24 @@ from malletrain.job_manager.states import JobState
 DEFAULT_MAX_RESTARTS = 3
 
 
+class Backend(StrEnum):
+    """What keeps the workers together; DEFAULT leaves it to JobManager's settings."""
+
+    DEFAULT = "UNSPECIFIED"
+    HOROVOD = "HOROVOD"
+    TORCHRUN = "TORCHRUN"
+    COMMAND = "COMMAND"
+
+
+class ProfileMode(StrEnum):
+    """Whether the job's curve is measured on purpose; DEFAULT leaves it to the Profiler's settings."""
+
+    DEFAULT = "UNSPECIFIED"
+    AUTO = "AUTO"
+    ALWAYS = "ALWAYS"
+    NEVER = "NEVER"
+
+
 @dataclass(frozen=True)
 class CurvePoint:
     """Throughput in samples/s at a scale in nodes."""
@@ -37,6 +55,9 @@ class Spec:
     weight: float = 1.0
     target_samples: int = 0
     max_restarts: int = DEFAULT_MAX_RESTARTS
+    profile: ProfileMode = ProfileMode.DEFAULT
+    family: str = ""
+    backend: Backend = Backend.DEFAULT
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run at a scale, in nodes."""

@@ -49,6 +49,9 @@ def spec_message(spec: Spec) -> resources_pb2.JobSpec:
         weight=spec.weight,
         target_samples=spec.target_samples,
         max_restarts=spec.max_restarts,
+        profile=resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{spec.profile.value}"),
+        family=spec.family,
+        backend=resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{spec.backend.value}"),
     )
 
 

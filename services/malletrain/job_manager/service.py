@@ -47,7 +47,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._clock = clock
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
-        launching = LaunchSettings(state_dir, section.trainer_python, settings.addresses.monitor)
+        launching = LaunchSettings(
+            state_dir,
+            section.trainer_python,
+            settings.addresses.monitor,
+            section.backend,
+            section.head_address,
+            section.interfaces,
+        )
         self._launcher = SupervisedLauncher(launching, os.environ)
         self._store = Store(settings.database("job_manager"))
         self._notifier = Notifier(settings.addresses.monitor)
@@ -63,7 +70,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Look after the jobs and follow the peers, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._engine.run(self._section.reconcile_seconds))
-            group.create_task(follow_peers(self._settings.addresses, self._engine, self._clock))
+            group.create_task(
+                follow_peers(self._settings.addresses, self._engine, self._launcher.know_agents, self._clock)
+            )
 
     async def close(self) -> None:
         """End streams, stop the jobs where the settings say so, and let go of the store."""

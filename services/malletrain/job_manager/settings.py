@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +18,15 @@ class JobManagerSettings(BaseModel):
     max_parallel: int = Field(default=10, ge=1, description="Most jobs that take part in plans at the same time.")
     trainer_python: str = Field(
         default=sys.executable, min_length=1, description="Python interpreter of the training environment."
+    )
+    backend: Literal["horovod", "torchrun", "command"] = Field(
+        default="horovod", description="Launcher backend of jobs that do not name one."
+    )
+    head_address: str = Field(
+        default="127.0.0.1", min_length=1, description="Address of this machine as the nodes see it."
+    )
+    interfaces: tuple[str, ...] = Field(
+        default=("lo",), min_length=1, description="Network interfaces by which the nodes reach each other."
     )
     drain_grace_seconds: float = Field(
         default=1.5, ge=0, le=60, description="What workers on a node that is wanted back get to leave by themselves."

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from malletrain.job_manager.commands import check_command, check_working_directory
-from malletrain.job_manager.jobs import DEFAULT_MAX_RESTARTS, CurvePoint, Spec
+from malletrain.job_manager.jobs import DEFAULT_MAX_RESTARTS, Backend, CurvePoint, ProfileMode, Spec
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
 
@@ -66,7 +66,28 @@ def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> Spec:
         weight=spec.weight or 1.0,
         target_samples=spec.target_samples,
         max_restarts=spec.max_restarts if spec.HasField("max_restarts") else DEFAULT_MAX_RESTARTS,
+        profile=_check_profile(at, spec),
+        family=_check_family(at, spec.family),
+        backend=_check_backend(at, spec),
     )
+
+
+def _check_profile(at: str, spec: resources_pb2.JobSpec) -> ProfileMode:
+    if spec.profile not in resources_pb2.ProfileMode.values():
+        raise InvalidInputError(f"{at}.profile", "a known profile mode", spec.profile)
+    return ProfileMode(resources_pb2.ProfileMode.Name(spec.profile).removeprefix("PROFILE_MODE_"))
+
+
+def _check_backend(at: str, spec: resources_pb2.JobSpec) -> Backend:
+    if spec.backend not in resources_pb2.LauncherBackend.values():
+        raise InvalidInputError(f"{at}.backend", "a known launcher backend", spec.backend)
+    return Backend(resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_"))
+
+
+def _check_family(at: str, family: str) -> str:
+    if len(family) > _LONGEST_NAME or (family and not family.isprintable()):
+        raise InvalidInputError(f"{at}.family", f"at most {_LONGEST_NAME} printable characters", family)
+    return family.strip()
 
 
 def _check_bounds(at: str, spec: resources_pb2.JobSpec) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class Launcher(Protocol):
 
     Every method may be called again. Those that end processes raise ProcessesLeftError when some do not go.
     """
+
+    def know_agents(self, agents: Mapping[str, str]) -> None:
+        """Take over where the agents of nodes serve, by node as HOST:PORT; empty where a node is this machine."""
 
     async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
         """Make sure that this incarnation runs: adopt it where it does, else start it, once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import grpc
 import grpc.aio
@@ -16,8 +16,16 @@ from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 class Remote:
     """One supervisor. Calls that fail say so by their result: what is to be done is asked for again anyway."""
 
-    def __init__(self, job_id: str, incarnation: int, socket: str) -> None:
-        """Connect when first used."""
+    def __init__(self, job_id: str, incarnation: int, socket: str, agents: Mapping[str, str]) -> None:
+        """Connect when first used.
+
+        Args:
+            job_id: The job.
+            incarnation: Which of its supervisors.
+            socket: Path of its Unix socket.
+            agents: Where the agents of nodes serve; may change.
+        """
+        self._agents = agents
         self.incarnation = incarnation
         self.ended = False
         self._job_id = job_id
@@ -35,7 +43,7 @@ class Remote:
 
     async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
         """Command nodes; None when it can't be reached."""
-        hosts = [supervisor_pb2.Host(name=node, slots=slots) for node in nodes]
+        hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=self._agents.get(node, "")) for node in nodes]
         request = supervisor_pb2.SetHostsRequest(sequence=sequence, hosts=hosts)
         try:
             response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
@@ -85,7 +93,8 @@ class Remote:
 class Remotes:
     """One long-lived channel per supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, agents: Mapping[str, str]) -> None:
+        self._agents = agents
         self._by_job: dict[str, Remote] = {}
         self._old: list[Remote] = []
 
@@ -96,7 +105,7 @@ class Remotes:
             return known
         if known is not None:
             self._old.append(known)
-        self._by_job[job_id] = Remote(job_id, incarnation, socket)
+        self._by_job[job_id] = Remote(job_id, incarnation, socket, self._agents)
         return self._by_job[job_id]
 
     async def drop(self, job_id: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from malletrain.job_manager.jobs import Backend, Spec
 from malletrain.job_manager.launchers import environment as env
 from malletrain.job_manager.launchers import ownership, processes
 from malletrain.job_manager.launchers.base import LaunchError, LaunchOrder
@@ -22,6 +23,7 @@ from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorS
 
 _POLL_SECONDS = 0.05
 _LINGER_SECONDS = 5.0
+TOKEN_FILE = "agent-token"
 _ANSWER_SECONDS = 2.0
 _TAIL_LINES = 20
 
@@ -34,13 +36,17 @@ class LaunchSettings:
         state_dir: Folder of the jobs' folders.
         trainer_python: Interpreter of the training environment.
         monitor: HOST:PORT that reporters connect to.
-        backend: What drives the workers.
+        backend: What drives the workers of jobs that do not say.
+        address: Address of this machine as the nodes see it.
+        interfaces: Network interfaces by which workers reach each other.
     """
 
     state_dir: Path
     trainer_python: str
     monitor: str
     backend: str = "horovod"
+    address: str = "127.0.0.1"
+    interfaces: tuple[str, ...] = ("lo",)
 
 
 class SupervisedLauncher:
@@ -52,12 +58,17 @@ class SupervisedLauncher:
         self._own = own_environment
         self._jobs = (settings.state_dir / "jobs").resolve()
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        self._remotes = Remotes()
+        self._agents: dict[str, str] = {}
+        self._remotes = Remotes(self._agents)
         self._log = structlog.get_logger(__name__)
 
     def folder(self, job_id: str) -> JobFolder:
         """A job's folder."""
         return JobFolder(self._jobs / job_id)
+
+    def know_agents(self, agents: Mapping[str, str]) -> None:
+        """Take over where the agents of nodes serve; see `Launcher`."""
+        self._agents.update(agents)
 
     async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
         """Make sure that this incarnation runs; see `Launcher`."""
@@ -91,7 +102,7 @@ class SupervisedLauncher:
             {
                 "job_id": order.job_id,
                 "incarnation": order.incarnation,
-                "backend": self._settings.backend,
+                "backend": self._backend(spec),
                 "command": list(spec.command),
                 "working_directory": spec.working_directory,
                 "environment": worker,
@@ -99,7 +110,13 @@ class SupervisedLauncher:
                 "max_nodes": spec.max_nodes,
                 "socket": str(socket),
                 "sequence": order.sequence,
-                "hosts": [{"name": node, "slots": spec.slots_per_node} for node in order.nodes],
+                "hosts": [
+                    {"name": node, "slots": spec.slots_per_node, "agent": self._agents.get(node, "")}
+                    for node in order.nodes
+                ],
+                "token_file": self._token_file(),
+                "address": self._settings.address,
+                "interfaces": list(self._settings.interfaces),
             }
         )
         python = self._settings.trainer_python
@@ -117,6 +134,14 @@ class SupervisedLauncher:
         started = processes.start_time_of(child.pid)
         self._log.info("supervisor started", job=order.job_id, incarnation=order.incarnation, pid=child.pid)
         return ProcessId(child.pid, -1 if started is None else started)
+
+    def _token_file(self) -> str:
+        """The secret that node agents ask for, where there are any."""
+        path = (self._settings.state_dir / TOKEN_FILE).resolve()
+        return str(path) if path.exists() else ""
+
+    def _backend(self, spec: Spec) -> str:
+        return self._settings.backend if spec.backend is Backend.DEFAULT else spec.backend.value.lower()
 
     async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:
         """Wait until the supervisor has announced itself, or has ended without."""
