@@ -1,0 +1,1 @@
+"""Making things break: the parts of `benchmarks/faults.py`."""

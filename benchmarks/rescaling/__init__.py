@@ -1,0 +1,1 @@
+"""What a rescale costs under different launchers: the parts of `benchmarks/rescale.py`."""

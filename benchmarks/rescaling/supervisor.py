@@ -1,0 +1,66 @@
+"""MalleTrain's job supervisor, with either of its backends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+
+from benchmarks.rescaling.launching import ENVIRONMENT, TRAINERS, LauncherError
+from benchmarks.rescaling.processes import MARK, sweep
+from tests.supervisor.running import Supervised, supervised
+
+
+class SupervisedJob:
+    """A job under a supervisor."""
+
+    def __init__(self, job: Supervised) -> None:
+        self._job = job
+
+    def set_hosts(self, hosts: Sequence[str]) -> None:
+        """See `Running`."""
+        try:
+            self._job.command(*hosts)
+        except grpc.RpcError as error:
+            raise LauncherError(f"the supervisor did not take a command: {error}") from error
+
+    def check(self) -> None:
+        """See `Running`."""
+        if self._job.process.poll() is not None:
+            raise LauncherError(f"the supervisor ended with {self._job.process.returncode}")
+
+
+class Supervisor:
+    """See `Launcher`."""
+
+    hosts: Sequence[str] = ("n1", "n2", "n3", "n4")
+
+    def __init__(self, name: str, backend: str, trainer: str) -> None:
+        """Describe it.
+
+        Args:
+            name: Its name in the results.
+            backend: The supervisor's backend.
+            trainer: File name of the training.
+        """
+        self.name = name
+        self._backend = backend
+        self._trainer = TRAINERS / trainer
+
+    @contextmanager
+    def start(self, folder: Path, hosts: Sequence[str]) -> Iterator[SupervisedJob]:
+        """See `Launcher`."""
+        command = [sys.executable, str(self._trainer)]
+        with ExitStack() as stack:
+            stack.callback(sweep, folder)
+            environment = {**ENVIRONMENT, MARK: str(folder)}
+            context = supervised(folder, *hosts, command=command, environment=environment, backend=self._backend)
+            try:
+                running = SupervisedJob(stack.enter_context(context))
+            except AssertionError as error:
+                raise LauncherError(f"the supervisor did not start: {error}") from error
+            running.check()
+            yield running

@@ -1,0 +1,1 @@
+"""The trainings that are measured, one for each way of being elastic."""
