@@ -1,6 +1,7 @@
-"""A small convolutional network on scikit-learn's digits, elastic with Horovod.
+"""A small convolutional network on scikit-learn's digits, elastic with Horovod or torch.distributed.
 
-Runs under MalleTrain, under horovodrun, and as a plain script: `python train.py --samples 20000`.
+Runs under MalleTrain with either backend, under torchrun or horovodrun, and as a plain script:
+`python train.py --samples 20000`.
 """
 
 from __future__ import annotations
@@ -8,14 +9,13 @@ from __future__ import annotations
 import argparse
 import time
 
-import horovod.torch as hvd
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
-from malletrain.client.horovod import ElasticTraining
+from malletrain.client.elastic import ElasticTraining, init
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -58,15 +58,24 @@ def network(width: int) -> nn.Module:
     )
 
 
+def evaluate(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
+    """Accuracy and mean loss."""
+    model.eval()
+    with torch.no_grad():
+        scores = model(images)
+        accuracy = (scores.argmax(1) == labels).float().mean().item()
+        return accuracy, functional.cross_entropy(scores, labels).item()
+
+
 def main() -> None:
     """Train, evaluate, say so."""
     arguments = parse_arguments()
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
-    hvd.init()
     train_x, test_x, train_y, test_y = digits()
     model = network(arguments.width)
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=0.9)
+    init()
     training = ElasticTraining(
         model,
         optimizer,
@@ -83,19 +92,17 @@ def main() -> None:
             started = time.monotonic()
             indices = training.next_indices()
             training.optimizer.zero_grad()
-            loss = functional.cross_entropy(model(train_x[indices]), train_y[indices])
+            loss = functional.cross_entropy(training.model(train_x[indices]), train_y[indices])
             loss.backward()
             training.step()
-            if training.samples // 10_000 != (training.samples - training.global_batch) // 10_000 and hvd.rank() == 0:
-                print(f"{training.samples} samples, {hvd.size()} workers, loss {loss.item():.4f}", flush=True)
+            crossed = training.samples // 10_000 != (training.samples - training.global_batch) // 10_000
+            if crossed and training.rank == 0:
+                print(f"{training.samples} samples, {training.workers} workers, loss {loss.item():.4f}", flush=True)
             time.sleep(max(0.0, arguments.step_seconds - (time.monotonic() - started)))
 
-    model.eval()
-    with torch.no_grad():
-        scores = model(test_x)
-        accuracy = (scores.argmax(1) == test_y).float().mean().item()
-        loss = functional.cross_entropy(scores, test_y).item()
-    if hvd.rank() == 0:
+    # The plain model: forward through `training.model` may be a joint act of all workers.
+    accuracy, loss = evaluate(model, test_x, test_y)
+    if training.rank == 0:
         print(f"done: {training.samples} samples, test accuracy {accuracy:.4f}, test loss {loss:.4f}", flush=True)
     training.finish({"accuracy": accuracy, "loss": loss})
 

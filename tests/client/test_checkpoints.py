@@ -12,7 +12,7 @@ from malletrain.client.checkpoints import Checkpoints, Unfinished
 from malletrain.client.sealing import SealedWriter
 
 
-def read(path: Path) -> str:
+def read(path: Path, _sealed: bool) -> str:
     text = path.read_text().partition("\nmalletrain-sha256:")[0]
     if not text.endswith("."):
         raise ValueError(f"{path.name} is torn")

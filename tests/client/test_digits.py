@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
-pytestmark = pytest.mark.horovod
+pytest.importorskip("torch", reason="needs torch")
 
 SCRIPT = Path(__file__).parents[2] / "examples/digits/train.py"
 

@@ -52,6 +52,7 @@ def test_a_script_that_can_not_be_read_has_no_imports(tmp_path: Path, content: s
         ("import horovod.torch as hvd", True),
         ("from horovod import torch as hvd", True),
         ("from malletrain.client.horovod import ElasticTraining", True),
+        ("from malletrain.client import elastic\nfrom malletrain.client.elastic import ElasticTraining", True),
         ("import subprocess", False),
         ("import horovodlike", False),
         ("from malletrain.client import report", False),

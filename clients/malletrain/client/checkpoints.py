@@ -78,21 +78,20 @@ class Checkpoints:
         self._clean_up()
         return size
 
-    def load(self, read: Callable[[Path], StateT], broken: tuple[type[Exception], ...]) -> StateT | None:
+    def load(self, read: Callable[[Path, bool], StateT], broken: tuple[type[Exception], ...]) -> StateT | None:
         """The newest checkpoint that fits its seal and can be read, or None.
 
         One that does not is put aside (`*.pt.broken`, the newest such is kept), lest it count among the two.
 
         Args:
-            read: Reads a file; asks `sealing.verify` itself if it wants to know whether there was a seal to fit.
+            read: Reads a file; told whether it has a seal, which fits then.
             broken: What `read` raises for a torn or corrupt file; the one before is tried then.
         """
         failures: tuple[type[Exception], ...] = (CorruptFileError, OSError, *broken)
         self._clean_up()
         for path in self.newest_first():
             try:
-                verify(path)
-                return read(path)
+                return read(path, verify(path))
             except failures as error:
                 print(
                     f"malletrain: checkpoint {path.name} can't be read ({error!r}), trying the one before",

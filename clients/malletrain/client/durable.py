@@ -51,6 +51,7 @@ class DurableTraining:
         self._buffers = Buffers()
         self._saved_at, self._last_loop_seconds = clock(), 0.0
         self._said_at: float | None = None
+        self._loaded_samples = self._snapshot_samples = -1
         self._snapshots = self.commits = 0
         self.loop_seconds = self.commit_seconds = 0.0
 
@@ -58,7 +59,15 @@ class DurableTraining:
         """The newest checkpoint that can be read; None without."""
         if self._checkpoints is None:
             return None
-        return self._checkpoints.load(lambda path: read_snapshot(path, _NEEDED), _BROKEN)
+        return self._checkpoints.load(lambda path, sealed: read_snapshot(path, _NEEDED, sealed), _BROKEN)
+
+    def resumed(self, samples: int) -> None:
+        """Take note that the training goes on from the checkpoint at this sample counter."""
+        self._loaded_samples = samples
+
+    def holds(self, samples: int) -> bool:
+        """Whether the state at this sample counter is on disk, or has nowhere to go."""
+        return self._saver is None or samples in (self._loaded_samples, self._saver.written.last_samples)
 
     def save(self, samples: int, content: Callable[[], Mapping[str, Any]]) -> None:
         """Take a snapshot, to be written in the background.
@@ -76,6 +85,7 @@ class DurableTraining:
             memory = self._buffers.lend()
             copied = snapshot_of(content(), "checkpoint", memory)
             self._saver.submit(Snapshot(samples, writer_of(copied), memory.give_back))
+            self._snapshot_samples = samples
         except Exception as error:  # noqa: BLE001 - memory may be short, or a user's object raise anything
             self._complaints.say(
                 f"snapshot {type(error).__name__}", f"no checkpoint at {samples} samples: {describe(error)}"
@@ -84,6 +94,20 @@ class DurableTraining:
         self._last_loop_seconds = self._saved_at - started
         self.loop_seconds += self._last_loop_seconds
         self._snapshots += 1
+
+    def secure(self, samples: int, content: Callable[[], Mapping[str, Any]]) -> bool:
+        """Have a state on disk when this returns; False if that can't be done.
+
+        Args:
+            samples: The job's sample counter.
+            content: The state; not asked for if it is on disk or under way already.
+        """
+        if self._snapshot_samples == samples:
+            self.wait()
+        if not self.holds(samples):
+            self.save(samples, content)
+            self.wait()
+        return self.holds(samples)
 
     def wait(self) -> None:
         """Wait until the last snapshot is on disk."""

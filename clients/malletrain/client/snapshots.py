@@ -8,24 +8,14 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from malletrain.client.buffers import Loan
-from malletrain.client.sealing import SealedWriter, verify
+from malletrain.client.sealing import SealedWriter
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
-
-
-class Stateful(Protocol):
-    """Whatever has a state to keep: a scheduler, a gradient scaler, a data source of your own."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state: tensors, numbers, text, lists, tuples and dictionaries."""
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
-        """Take a state back."""
 
 
 def snapshot_of(value: Any, name: str, memory: Loan | None = None) -> Any:
@@ -83,18 +73,19 @@ def writer_of(content: Mapping[str, Any]) -> Callable[[SealedWriter], None]:
     return write
 
 
-def read_snapshot(path: Path, names: frozenset[str]) -> dict[str, Any]:
+def read_snapshot(path: Path, names: frozenset[str], sealed: bool) -> dict[str, Any]:
     """Read a checkpoint; the tensors are on the CPU.
 
     Args:
-        path: The file; one without a seal is checked by the sums within the archive.
+        path: The file.
         names: What must be in it.
+        sealed: Whether it has been found to fit its seal; else it is checked by the sums within the archive.
 
     Raises:
         ValueError: it is torn or corrupt, or is no checkpoint.
         KeyError: something is missing in it.
     """
-    if not verify(path):
+    if not sealed:
         _check_archive(path)
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     missing = names - content.keys()

@@ -33,7 +33,10 @@ _IMPORTS = {
     "horovod": ("torch", "torch._dynamo", _HOROVOD),
     "torchrun": ("torch", "torch._dynamo", _DISTRIBUTED, "torch.nn.parallel"),
 }
-_HELPERS = ("malletrain.client.distributed", "malletrain.client.elastic")
+_HELPERS = {
+    "horovod": ("malletrain.client.horovod", "malletrain.client.elastic"),
+    "torchrun": ("malletrain.client.distributed", "malletrain.client.elastic"),
+}
 _PLACES = (b"RANK", b"WORLD_SIZE", b"MASTER_")
 """Variables (parts of their names) that a script which reads them needs from its first line on."""
 
@@ -115,11 +118,11 @@ def initialiser_of(script: Path | None) -> tuple[str, str] | None:
     """Module and name of the function at which a script can wait; None where it must wait before its first line."""
     names = imports_of(script) if script else []
     if os.environ.get("MALLETRAIN_BACKEND") == "torchrun":
-        if script is None or not any(name in _HELPERS for name in names):
+        if script is None or not any(name in _HELPERS["torchrun"] for name in names):
             return None
         text = script.read_bytes()
         return None if any(place in text for place in _PLACES) else (_DISTRIBUTED, "init_process_group")
-    if any(name.partition(".")[0] == "horovod" or name == "malletrain.client.horovod" for name in names):
+    if any(name.partition(".")[0] == "horovod" or name in _HELPERS["horovod"] for name in names):
         return _HOROVOD, "init"
     return None
 

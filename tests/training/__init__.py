@@ -1,0 +1,1 @@
+"""Real trainings with several processes."""
