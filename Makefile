@@ -43,7 +43,7 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
-test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (about an hour)
+test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py
 
 check: $(VENV)/.package ## ruff, mypy, import-linter, buf
@@ -61,6 +61,8 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/rescale.py
+	$(BIN)/python benchmarks/accuracy.py
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -189,3 +189,15 @@ async def test_solving_is_stateless_and_checks_its_input(peers: Peers, tmp_path:
             await stub.Solve(allocator_pb2.SolveRequest(problem=problem), timeout=20)
         with pytest.raises(grpc.aio.AioRpcError, match="time_limit_seconds"):
             await stub.Solve(allocator_pb2.SolveRequest(time_limit_seconds=-1), timeout=20)
+
+
+@pytest.mark.parametrize(("span_pools", "given"), [(False, {"g1", "g2"}), (True, {"g1", "g2", "c1"})])
+async def test_a_job_spans_pools_only_when_told_so(tmp_path: Path, span_pools: bool, given: set[str]) -> None:
+    peers = Peers()
+    pools = {"g1": "gpu", "g2": "gpu", "c1": "cpu"}
+    joined = [resources_pb2.Node(name=name, pool=pool) for name, pool in pools.items()]
+    peers.first_nodes = scavenger_pb2.WatchNodesResponse(snapshot=True, joined=joined, revision=1)
+    async with peers.serving() as address, allocator(tmp_path, address, span_pools=span_pools):
+        await wait_until_async(lambda: peers.applied)
+        (assignment,) = peers.applied[0].assignments
+        assert set(assignment.nodes) == given

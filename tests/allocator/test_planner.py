@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from malletrain.allocator.horizon import Forward
 from malletrain.allocator.picture import Picture
 from malletrain.allocator.planner import Options, Signature, build_problem, describe_change
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.allocator.validation import validate
 from malletrain.v1 import job_manager_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
-OPTIONS = Options(120.0, CostModel.STALL, ObjectiveMetric.THROUGHPUT)
+OPTIONS = Options(Forward(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
 
 
 def nodes(*names: str, snapshot: bool = True) -> scavenger_pb2.WatchNodesResponse:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -108,9 +110,17 @@ class ProfileWatch:
 
 @asynccontextmanager
 async def running_profiler(
-    job_manager: str, monitor: str, section: ProfilerSettings | None = None
+    job_manager: str,
+    monitor: str,
+    section: ProfilerSettings | None = None,
+    scavenger: str = NOWHERE,
+    state_dir: Path | None = None,
 ) -> AsyncIterator[RunningProfiler]:
-    settings = Settings(addresses=Addresses(job_manager=job_manager, monitor=monitor))
+    folder = tempfile.TemporaryDirectory() if state_dir is None else None
+    settings = Settings(
+        state_dir=state_dir or Path(folder.name if folder else ""),
+        addresses=Addresses(job_manager=job_manager, monitor=monitor, scavenger=scavenger),
+    )
     service = create(settings, section or ProfilerSettings(snapshot_seconds=60), SystemClock())
     host = ServiceHost("127.0.0.1:0")
     service.register(host)
@@ -124,6 +134,8 @@ async def running_profiler(
         await asyncio.gather(background, return_exceptions=True)
         await service.close()
         await host.stop(0)
+        if folder is not None:
+            folder.cleanup()
 
 
 def job(job_id: str, max_nodes: int = 4, **spec: Any) -> resources_pb2.Job:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from malletrain.profiler.book import JobFacts, Measurements, ProfileBook
-from malletrain.profiler.curve import Knot, Source
+from malletrain.profiler.curve import Source
+from malletrain.profiler.knots import Knot
 from malletrain.profiler.settings import ProfilerSettings
 
 SETTINGS = ProfilerSettings()

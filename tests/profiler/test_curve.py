@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from malletrain.profiler.curve import (
     Cost,
     CurvePoint,
-    Knot,
     PairStall,
     Prior,
     Source,
@@ -20,6 +19,7 @@ from malletrain.profiler.curve import (
     single_node_rate,
 )
 from malletrain.profiler.isotonic import non_decreasing
+from malletrain.profiler.knots import Knot
 from malletrain.runtime.errors import InvalidInputError
 
 PRIOR = Prior(rate=100.0, exponent=0.9, weight=0.25)

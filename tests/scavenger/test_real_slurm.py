@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.cli.doctor_slurm import examine_slurm
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 from malletrain.v1 import scavenger_pb2
-from tests.scavenger.running import running_scavenger
+from tests.scavenger.running import releasing, running_scavenger
 from tests.scavenger.test_scheduler_sources import following
 from tests.support.waiting import wait_until_async
 
 LOCAL_CLUSTER = Path(__file__).parents[2] / "deploy/slurm/local-cluster.sh"
+PROLOG = LOCAL_CLUSTER.with_name("prolog.sh")
 NODES = ("n001", "n002", "n003", "n004")
 SLURM = {"partitions": ["main", "scavenge"], "interval_seconds": 0.2, "queue_interval_seconds": 0.5}
 
@@ -35,7 +37,11 @@ def cluster() -> Iterator[Path]:
     # Munge's socket has a short name, and everybody must be able to look into its folder.
     folder = Path(tempfile.mkdtemp(prefix="mt-slurm-", dir="/tmp"))
     folder.chmod(0o755)
-    environment = {**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400", "KILL_WAIT": "2"}
+    environment = {**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400", "PROLOG": str(folder / "prolog")}
+    # Without its configuration the Prolog finds no grpcurl, says so to syslog, and lets the job start.
+    script = f"#!/bin/sh\nMALLETRAIN_PROLOG_CONFIG={folder}/prolog.conf exec {PROLOG}\n"
+    (folder / "prolog").write_text(script)
+    (folder / "prolog").chmod(0o755)
     try:
         subprocess.run([LOCAL_CLUSTER, "up", folder], env=environment, check=True, timeout=120)
         yield folder
@@ -102,6 +108,41 @@ async def test_drained_and_reserved_nodes_leave() -> None:
         scontrol("delete", "ReservationName=now")
         scontrol("delete", "ReservationName=later")
         await wait_until_async(lambda: follower.idle == set(NODES) and not follower.seen[-1].ends, timeout=30)
+
+
+def test_the_doctor_finds_this_cluster_well() -> None:
+    section = SlurmSettings.model_validate(SLURM | {"partitions": ["main"], "hold": {"queue": "scavenge"}})
+    assert [finding for finding in examine_slurm(section) if not finding.ok] == []
+    watching = SlurmSettings.model_validate(SLURM | {"partitions": ["main"]})
+    assert {finding.check for finding in examine_slurm(watching) if not finding.ok} <= {"ssh"}
+    unknown = SlurmSettings.model_validate(SLURM | {"partitions": ["nope"], "hold": {"queue": "neither"}})
+    wrong = {finding.check for finding in examine_slurm(unknown) if not finding.ok}
+    assert wrong == {"partition nope", "partition neither"}
+
+
+async def test_the_prolog_frees_a_node_before_the_jobs_first_command(
+    cluster: Path, tmp_path: Path, grpcurl: str
+) -> None:
+    # The poll is too seldom to notice: only the Prolog can have told.
+    section = {"source": "slurm", "slurm": SLURM | {"interval_seconds": 3600}, "debounce_seconds": 0}
+    began = cluster / "began"
+    async with releasing() as (releases, address), running_scavenger(tmp_path, section, address) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == set(NODES), timeout=30)
+        config = f"MALLETRAIN_GRPCURL='{grpcurl}'\nMALLETRAIN_SCAVENGER={scavenger.address}\n"
+        (cluster / "prolog.conf").write_text(config + "MALLETRAIN_DEADLINE_SECONDS=20\n")
+        script = f"#!/bin/sh\ndate > {began}\nexec sleep 60\n"
+        command = ["sbatch", "--parsable", "--output=/dev/null", "--partition=main", "--nodelist=n003"]
+        done = subprocess.run(command, input=script, text=True, capture_output=True, check=True, cwd="/", timeout=30)
+        try:
+            await wait_until_async(lambda: releases.asked == [["n003"]], timeout=30)
+            assert watch.idle == {"n001", "n002", "n004"}
+            assert not began.exists()
+            releases.may_answer.set()
+            await wait_until_async(began.exists, timeout=30)
+        finally:
+            (cluster / "prolog.conf").unlink()
+            scancel(done.stdout.strip())
 
 
 async def test_the_service_survives_a_slurmctld_that_is_killed(cluster: Path, tmp_path: Path) -> None:

@@ -163,6 +163,22 @@ async def test_a_node_that_we_hold_is_ours_while_the_placeholder_lives(players: 
         await wait_until_async(lambda: follower.idle == {"g02"})
 
 
+async def test_idle_ages_survive_a_restart(tmp_path: Path, players: Players) -> None:
+    section, file = SlurmSettings.model_validate(slurm(players)), tmp_path / "ages.json"
+    source = slurm_source(section, SystemClock(), memory=file)
+    async with following(source) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01", "g02"})
+        since = follower.seen[-1].idle["g02"]
+        players.says("sinfo", "idle|g02\nallocated|g01,g03\n")
+        await wait_until_async(lambda: follower.idle == {"g02"})
+    source.close()
+    again = slurm_source(section, SystemClock(), memory=file)
+    assert len(again.past_lengths()) == 1
+    async with following(again) as follower:
+        await wait_until_async(lambda: follower.idle == {"g02"})
+        assert follower.seen[-1].idle["g02"] == since
+
+
 async def test_patterns_choose_nodes(players: Players) -> None:
     players.add("sinfo", "idle|g[01-04],c1\n")
     more = {"include": ["g*"], "exclude": ["g[02-03]"]}

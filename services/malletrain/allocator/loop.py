@@ -12,9 +12,11 @@ import structlog
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.allocator import messages
+from malletrain.allocator.holds import reserve
 from malletrain.allocator.picture import Picture
 from malletrain.allocator.plan_store import PlanStore
-from malletrain.allocator.planner import Options, Signature, build_problem, describe_change
+from malletrain.allocator.planner import Options, Signature, Situation, build_problem, describe_change
+from malletrain.allocator.pools import join, split
 from malletrain.allocator.problem import Allocation, AllocationProblem
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.runtime.channel import DEADLINE_SECONDS
@@ -62,8 +64,8 @@ class ControlLoop:
         self._clock = clock
         self._store = store
         self._solve = solve
-        self._options = Options(settings.forward_seconds, settings.cost_model, settings.objective_metric)
-        self._picture = Picture()
+        self._options = Options(settings.forward, settings.cost_model, settings.objective_metric)
+        self._picture = Picture(settings.caution)
         self._planned = Signature()
         self._curves_changed = False
         self._last_plan_at = float("-inf")
@@ -125,11 +127,13 @@ class ControlLoop:
             return
 
     def _idle_seconds(self) -> float | None:
-        """How long nothing is due by itself: a job that backs off, or curves that changed."""
+        """How long nothing is due by itself: a job that backs off, a hold that runs out, or curves that changed."""
         waits = []
         now = self._clock.time()
         if (eligible := self._picture.next_eligible(now)) is not None:
             waits.append(eligible - now)
+        if (release := self._picture.next_release(now)) is not None:
+            waits.append(release - now)
         if self._curves_changed and self._settings.replan_seconds:
             waits.append(self._last_plan_at + self._settings.replan_seconds - self._clock.monotonic())
         return max(0.0, min(waits)) if waits else None
@@ -153,7 +157,7 @@ class ControlLoop:
         situation = self._picture.situation(self._clock.time())
         problem = build_problem(situation, self._options)
         self._curves_changed = False
-        allocation = await self._solve(problem)
+        allocation = await self._allocate(problem, situation)
         plan = self._make(trigger, problem, allocation)
         applied = await self._apply(plan)
         if applied:
@@ -173,6 +177,15 @@ class ControlLoop:
             scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
         )
         return applied
+
+    async def _allocate(self, problem: AllocationProblem, situation: Situation) -> Allocation:
+        """Solve a problem pool by pool, held jobs first."""
+        pools = {node.name: node.pool for node in situation.nodes if not self._settings.span_pools}
+        answers = []
+        for part in split(problem, pools, self._options.forward):
+            reserved = reserve(part, situation.holds)
+            answers.append(reserved.complete(await self._solve(reserved.rest)))
+        return join(problem, answers)
 
     async def _refresh_stays(self) -> None:
         """Expected stays at the nodes' present ages; without an answer the plan goes by those at their last event."""

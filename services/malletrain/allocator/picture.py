@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
+from malletrain.allocator.holds import Hold
 from malletrain.allocator.planner import IdleNode, JobCurve, PlannableJob, Situation
 from malletrain.allocator.problem import ScalingPoint, Stall
 from malletrain.v1 import job_manager_pb2, profiler_pb2, resources_pb2, scavenger_pb2
@@ -18,7 +20,9 @@ class Picture:
     take nodes from jobs that are merely not known yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caution: float = 0.0) -> None:
+        """Know nothing yet. `caution`: how much of a rate's error is taken off it."""
+        self._caution = caution
         self._nodes: dict[str, resources_pb2.Node] = {}
         self._jobs: dict[str, resources_pb2.Job] = {}
         self._profiles: dict[str, profiler_pb2.Profile] = {}
@@ -69,11 +73,19 @@ class Picture:
         jobs = sorted((job for job in self._jobs.values() if job.admitted), key=lambda job: job.id)
         stopping = [job for job in jobs if job.state == resources_pb2.JOB_STATE_STOPPING]
         return Situation(
-            nodes=tuple(IdleNode(node.name, node.expected_stay_seconds) for node in self._nodes.values()),
+            nodes=tuple(IdleNode(node.name, node.expected_stay_seconds, node.pool) for node in self._nodes.values()),
             jobs=tuple(_plannable(job) for job in jobs if _may_be_planned(job, now)),
             busy_nodes=frozenset(name for job in stopping for name in (*job.commanded_nodes, *job.wanted_nodes)),
-            curves={name: curve for name, profile in self._profiles.items() if (curve := _curve(profile))},
+            curves={
+                name: curve for name, profile in self._profiles.items() if (curve := _curve(profile, self._caution))
+            },
+            holds={name: hold for name, profile in self._profiles.items() if (hold := _hold(profile, now))},
         )
+
+    def next_release(self, now: float) -> float | None:
+        """When the next hold of a profile runs out by itself, in seconds since the epoch; None where none is."""
+        times = [profile.hold.until_unix_seconds for profile in self._profiles.values() if profile.HasField("hold")]
+        return min((time for time in times if time > now), default=None)
 
     def next_eligible(self, now: float) -> float | None:
         """When the next job that backs off may be planned, in seconds since the epoch; None where none does."""
@@ -97,12 +109,25 @@ def _plannable(job: resources_pb2.Job) -> PlannableJob:
     )
 
 
-def _curve(profile: profiler_pb2.Profile) -> JobCurve | None:
+def _hold(profile: profiler_pb2.Profile, now: float) -> Hold | None:
+    hold = profile.hold
+    if not profile.HasField("hold") or hold.until_unix_seconds <= now:
+        return None
+    return Hold(hold.nodes, hold.grow, hold.until_unix_seconds)
+
+
+def _curve(profile: profiler_pb2.Profile, caution: float) -> JobCurve | None:
     if not profile.points:
         return None
     return JobCurve(
-        points=tuple(ScalingPoint(point.nodes, point.rate) for point in profile.points),
+        points=_lowered(profile.points, caution),
         scale_up_seconds=profile.scale_up_seconds,
         scale_down_seconds=profile.scale_down_seconds,
         stalls=tuple(Stall(stall.from_nodes, stall.to_nodes, stall.seconds) for stall in profile.stalls),
     )
+
+
+def _lowered(points: Sequence[profiler_pb2.ProfilePoint], caution: float) -> tuple[ScalingPoint, ...]:
+    """The curve less a share of its error at each point; still never falling."""
+    rates = accumulate((point.rate * max(0.0, 1.0 - caution * point.relative_error) for point in points), max)
+    return tuple(ScalingPoint(point.nodes, rate) for point, rate in zip(points, rates, strict=True))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from malletrain.allocator.holds import Hold
+from malletrain.allocator.horizon import Forward
 from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint, Stall
 
 
 @dataclass(frozen=True)
 class IdleNode:
-    """An idle node with its expected further stay in seconds."""
+    """An idle node with its expected further stay in seconds, and the pool that it belongs to."""
 
     name: str
     expected_stay_seconds: float = 0.0
+    pool: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,14 @@ class Situation:
         jobs: Jobs that may get nodes, first come first.
         busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, not yet free for another job.
         curves: Curve of each job by its identifier.
+        holds: Scales that the Profiler asks for, by job.
     """
 
     nodes: tuple[IdleNode, ...] = ()
     jobs: tuple[PlannableJob, ...] = ()
     busy_nodes: frozenset[str] = frozenset()
     curves: Mapping[str, JobCurve] = field(default_factory=dict)
+    holds: Mapping[str, Hold] = field(default_factory=dict)
 
     @property
     def free_to_plan(self) -> tuple[IdleNode, ...]:
@@ -76,9 +81,9 @@ class Situation:
 
 @dataclass(frozen=True)
 class Options:
-    """The operator's choices: T_fwd in seconds, cost model and metric."""
+    """The operator's choices: how to come by T_fwd, cost model and metric."""
 
-    forward_seconds: float
+    forward: Forward
     cost_model: CostModel
     objective_metric: ObjectiveMetric
 
@@ -90,7 +95,7 @@ def build_problem(situation: Situation, options: Options) -> AllocationProblem:
     demands = [_demand(job, situation.curves[job.id], names) for job in situation.planned_jobs]
     return AllocationProblem(
         nodes=tuple(node.name for node in nodes),
-        forward_seconds=options.forward_seconds,
+        forward_seconds=options.forward.of(node.expected_stay_seconds for node in nodes),
         jobs=tuple(demands),
         cost_model=options.cost_model,
         objective_metric=options.objective_metric,
@@ -115,10 +120,11 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str]) -> JobDemand:
 
 @dataclass(frozen=True)
 class Signature:
-    """What must differ for a new plan to be due: the nodes and the jobs, not the curves nor our own rescales."""
+    """What must differ for a new plan to be due: nodes, jobs and holds, not the curves nor our own rescales."""
 
     nodes: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
+    holds: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(cls, situation: Situation) -> Signature:
@@ -126,6 +132,9 @@ class Signature:
         return cls(
             frozenset(node.name for node in situation.free_to_plan),
             frozenset(job.id for job in situation.planned_jobs),
+            frozenset(
+                (job.id, situation.holds[job.id].nodes) for job in situation.planned_jobs if job.id in situation.holds
+            ),
         )
 
 
@@ -136,8 +145,15 @@ def describe_change(before: Signature, after: Signature) -> str:
         _part("nodes left", before.nodes - after.nodes),
         _part("jobs arrived", after.jobs - before.jobs),
         _part("jobs ended", before.jobs - after.jobs),
+        _part("held for a profile", (_in_words(hold) for hold in after.holds - before.holds)),
+        _part("held no longer", (_in_words(hold) for hold in before.holds - after.holds)),
     )
     return "; ".join(part for part in parts if part)
+
+
+def _in_words(hold: tuple[str, int]) -> str:
+    job_id, nodes = hold
+    return f"{job_id} at {nodes}" if nodes else f"{job_id} as it is"
 
 
 def _part(label: str, names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from malletrain.allocator.horizon import SURVIVAL_SHARE, Forward, ForwardPolicy
 from malletrain.allocator.problem import CostModel, Formulation, ObjectiveMetric
 
 
@@ -13,6 +14,14 @@ class AllocatorSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     forward_seconds: float = Field(default=120.0, gt=0, description="T_fwd: how far ahead a plan looks, in seconds.")
+    forward_policy: ForwardPolicy = Field(
+        default=ForwardPolicy.CONSTANT,
+        description="constant: T_fwd is forward_seconds. survival: a share of the nodes' mean stay, by pool.",
+    )
+    forward_share: float = Field(
+        default=SURVIVAL_SHARE, gt=0, le=1, description="That share; forward_seconds holds where no stay is known."
+    )
+    span_pools: bool = Field(default=False, description="Whether a job may have nodes of several pools at once.")
     cost_model: CostModel = Field(default=CostModel.STALL, description="How rescaling is charged.")
     objective_metric: ObjectiveMetric = Field(
         default=ObjectiveMetric.THROUGHPUT, description="What a job's progress is worth."
@@ -24,7 +33,18 @@ class AllocatorSettings(BaseModel):
     coalesce_seconds: float = Field(
         default=0.05, ge=0, le=10, description="How long after an event others may join its plan, in seconds."
     )
+    caution: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="How much of a throughput's error is taken off it: 0 believes it, 1 takes the lower bound.",
+    )
     replan_seconds: float = Field(
         default=60.0, ge=0, description="A plan for changed curves alone, at most this often, in seconds; 0: never."
     )
     plans_kept: int = Field(default=10_000, ge=1, description="How many of the newest plans are stored.")
+
+    @property
+    def forward(self) -> Forward:
+        """How to come by T_fwd."""
+        return Forward(self.forward_seconds, self.forward_policy, self.forward_share)

@@ -8,6 +8,7 @@ import typer
 
 from malletrain.cli.batch import batch
 from malletrain.cli.cancel import cancel
+from malletrain.cli.curve import curve
 from malletrain.cli.demo.verb import demo
 from malletrain.cli.doctor import doctor
 from malletrain.cli.job import job
@@ -16,9 +17,11 @@ from malletrain.cli.logs import logs
 from malletrain.cli.nodes import nodes
 from malletrain.cli.peers import RefusedError
 from malletrain.cli.plan import plan
+from malletrain.cli.profile import profile
 from malletrain.cli.replay import replay
 from malletrain.cli.reproduce import reproduce
 from malletrain.cli.serve import serve
+from malletrain.cli.shadow import shadow
 from malletrain.cli.solve import solve
 from malletrain.cli.submit import submit
 from malletrain.cli.trace import trace_app
@@ -32,7 +35,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for verb in (up, serve, submit, jobs, job, logs, cancel, nodes, plan, solve, replay, reproduce, batch, doctor, demo):
+for verb in (
+    up,
+    serve,
+    submit,
+    jobs,
+    job,
+    logs,
+    cancel,
+    nodes,
+    plan,
+    profile,
+    curve,
+    solve,
+    replay,
+    reproduce,
+    batch,
+    doctor,
+    shadow,
+    demo,
+):
     app.command()(verb)
 app.add_typer(trace_app, name="trace")
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from malletrain.allocator.horizon import SURVIVAL_SHARE, ForwardPolicy
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.runtime.errors import InvalidInputError
@@ -43,6 +44,10 @@ def replay(
     scaling: Annotated[Path | None, ScalingOption] = None,
     policy: Annotated[Policy, typer.Option(help="Who decides about the nodes.")] = Policy.MILP,
     forward: Annotated[float, typer.Option(help="T_fwd: how far a decision looks ahead, seconds.")] = 120.0,
+    forward_policy: Annotated[
+        ForwardPolicy, typer.Option(help="T_fwd fixed, or a share of how long the nodes are expected to stay.")
+    ] = ForwardPolicy.CONSTANT,
+    forward_share: Annotated[float, typer.Option(help="That share, with `survival`.")] = SURVIVAL_SHARE,
     max_parallel: Annotated[int, typer.Option(help="Jobs that may take part at once.")] = 10,
     accounting: Annotated[
         Accounting, typer.Option(help="Jobs arrive and end when it happens (event), or at the next node event (paper).")
@@ -69,6 +74,8 @@ def replay(
         duration_s=hours * _HOUR_S if hours is not None else 1.0,
         policy=policy,
         forward_s=forward,
+        forward_policy=forward_policy,
+        forward_share=forward_share,
         max_parallel=max_parallel,
         accounting=accounting,
         cost_model=cost_model,

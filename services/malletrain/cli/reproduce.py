@@ -24,6 +24,7 @@ from malletrain.cli.replay import (
     make_folder,
     require_plots,
 )
+from malletrain.cli.reproduce_malletrain import JOB_SAMPLES, reproduce_malletrain
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.fragments import read_trace, window
 from malletrain.scavenger.idle_trace import Trace
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     from malletrain.simulator.replay.evaluation import Evaluated, Scene
     from malletrain.simulator.reproduce.experiments import Experiment, Workloads
 
+PAPERS = ("bftrainer", "malletrain")
 _HOUR_S = 3600.0
 
 
 def reproduce(
     trace: Annotated[Path, TraceOption],
     out: Annotated[Path, OutOption],
+    paper: Annotated[str, typer.Argument(help="Whose evaluation: bftrainer or malletrain.")] = "bftrainer",
     nodes: Annotated[int | None, NodesOption] = None,
     hours: Annotated[float | None, typer.Option(help="Only the first hours; default: the whole trace.")] = None,
     jobs: Annotated[list[str] | None, JobsOption] = None,
@@ -51,12 +54,21 @@ def reproduce(
     ] = CostModel.PAPER,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
     executor: Annotated[str, typer.Option(help="local, or dask://HOST:PORT of a Dask scheduler.")] = "local",
+    seeds: Annotated[int, typer.Option(min=1, help="malletrain: workloads of each kind.")] = 5,
+    job_samples: Annotated[float, typer.Option(min=1, help="malletrain: samples of each job.")] = JOB_SAMPLES,
 ) -> None:
-    """Run BFTrainer's evaluation again: figures, tables and a page, ours beside the published numbers.
+    """Run a paper's evaluation again: figures, tables and a page, ours beside the published numbers.
 
     --jobs may be given twice: a set of one model stands for HPO, one of several for diverse jobs. Which is not given is
     built in.
     """
+    if paper not in PAPERS:
+        raise InvalidInputError("PAPER", " or ".join(PAPERS), paper)
+    if paper == "malletrain":
+        scene, cores = _scene(read_trace(trace), nodes, hours), workers or len(os.sched_getaffinity(0))
+        written = reproduce_malletrain(scene, trace.name, out, seeds, cores, job_samples, typer.echo)
+        typer.echo(f"open {written[0]}")
+        return
     require_plots()
     from malletrain.simulator.reproduce.executors import executor as executor_of
 

@@ -85,7 +85,11 @@ def scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
         job_id=tracker.job_id,
         points=[
             monitor_pb2.MeasuredPoint(
-                nodes=point.nodes, rate=point.rate, steps=point.steps, unix_seconds=point.unix_seconds
+                nodes=point.nodes,
+                rate=point.rate,
+                steps=point.steps,
+                unix_seconds=point.unix_seconds,
+                relative_error=point.relative_error,
             )
             for point in tracker.points()
         ],

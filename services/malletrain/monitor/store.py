@@ -65,6 +65,7 @@ _POINTS = Table(
     Column("weight", Float, nullable=False),
     Column("steps", BigInteger, nullable=False),
     Column("unix_seconds", Float, nullable=False),
+    Column("relative_error", Float, nullable=False),
 )
 
 _RESCALES = Table(

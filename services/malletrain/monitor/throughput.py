@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from malletrain.monitor.confidence import UNKNOWN, pooled_error, relative_error
 from malletrain.monitor.records import Step
 from malletrain.monitor.settings import MonitorSettings
 
@@ -32,6 +33,7 @@ class Point:
         weight: What it weighs against a new visit, in steps.
         steps: Steps that it rests on.
         unix_seconds: When the newest of them was recorded.
+        relative_error: Half-width of the rate's 95 % confidence interval, relative to it.
     """
 
     nodes: int
@@ -39,6 +41,7 @@ class Point:
     weight: float
     steps: int
     unix_seconds: float
+    relative_error: float = UNKNOWN
 
 
 def robust_rate(steps: Sequence[tuple[float, int]], fence: float, max_outlier_share: float) -> float | None:
@@ -58,17 +61,25 @@ def robust_rate(steps: Sequence[tuple[float, int]], fence: float, max_outlier_sh
     Returns:
         The rate; None without steps or where they took no time at all.
     """
+    kept = without_hiccups(steps, fence, max_outlier_share)
+    total_seconds = sum(seconds for seconds, _ in kept)
+    return sum(samples for _, samples in kept) / total_seconds if total_seconds > 0 else None
+
+
+def without_hiccups(
+    steps: Sequence[tuple[float, int]], fence: float, max_outlier_share: float
+) -> list[tuple[float, int]]:
+    """The steps that count; see `robust_rate`."""
     if not steps:
-        return None
+        return []
     costs = [seconds / samples for seconds, samples in steps]
     median = statistics.median(costs)
     spread = _SIGMA_PER_MAD * statistics.median([abs(cost - median) for cost in costs])
     width = max(fence * spread, _LEAST_RELATIVE_FENCE * median)
     kept = [step for step, cost in zip(steps, costs, strict=True) if abs(cost - median) <= width]
     if len(steps) - len(kept) > max_outlier_share * len(steps):
-        kept = list(steps)
-    total_seconds = sum(seconds for seconds, _ in kept)
-    return sum(samples for _, samples in kept) / total_seconds if total_seconds > 0 else None
+        return list(steps)
+    return kept
 
 
 class ThroughputMeter:
@@ -139,11 +150,13 @@ class ThroughputMeter:
     def _present_point(self) -> Point | None:
         if len(self._window) < self._settings.min_steps:
             return None
-        rate = robust_rate(self._window, self._settings.outlier_fence, self._settings.max_outlier_share)
+        steps = list(self._window)
+        rate = robust_rate(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
         if rate is None:
             return None
         weight = float(len(self._window))
-        present = Point(self._nodes, rate, weight, self._kept, self._newest)
+        kept = without_hiccups(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
+        present = Point(self._nodes, rate, weight, self._kept, self._newest, relative_error(kept))
         before = self._points.get(self._nodes)
         return present if before is None else _merge(before, present, float(self._settings.window_steps))
 
@@ -154,4 +167,6 @@ def _merge(before: Point, present: Point, most_weight: float) -> Point:
     weight = present.weight + old_weight
     # Means of the time per sample, not of the rate: that is what adds up.
     cost = (present.weight / present.rate + old_weight / before.rate) / weight
-    return Point(present.nodes, 1 / cost, min(weight, most_weight), before.steps + present.steps, present.unix_seconds)
+    error = pooled_error(present.relative_error, present.weight, before.relative_error, old_weight)
+    steps = before.steps + present.steps
+    return Point(present.nodes, 1 / cost, min(weight, most_weight), steps, present.unix_seconds, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc.aio
@@ -17,16 +17,17 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.server import ServiceHost
+from malletrain.scavenger.describing import NodeDescriber
 from malletrain.scavenger.holds import HoldsFile
-from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
-from malletrain.scavenger.messages import NO_FACTS, node_message, quarantine_message, query_message, timestamp
+from malletrain.scavenger.idle_set import IdleEvent, IdleSet
+from malletrain.scavenger.messages import quarantine_message, query_message, timestamp
 from malletrain.scavenger.quarantine import Quarantine, Rules
 from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import NodeFacts, Observation, Source, SourceError
+from malletrain.scavenger.sources.base import Observation, Source, SourceError
 from malletrain.scavenger.sources.build import build_source, past_lengths
 from malletrain.scavenger.stays import StayEstimator
-from malletrain.v1 import resources_pb2, scavenger_pb2, scavenger_pb2_grpc
+from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name
 HOLDS_FILE = "scavenger-holds.json"
@@ -87,7 +88,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         """
         self._source = source
         self._idle_set = idle_set
-        self._stays = stays
+        self._nodes = NodeDescriber(stays)
         self._releaser = releaser
         self._holds = holds
         self._section = section
@@ -101,10 +102,6 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         # Set once there is a picture, or none will come.
         self._ready = asyncio.Event()
         self._reschedule = asyncio.Event()
-        self._facts: Mapping[str, NodeFacts] = {}
-        self._ends: Mapping[str, float] = {}
-        self._agents: Mapping[str, str] = {}
-        self._stale = False
         rules = Rules(
             section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
         )
@@ -145,7 +142,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             nodes = tuple(node for node in nodes if (self._idle_set.rank(node.name) or 0) > last)
         page = nodes[: request.page_size or None]
         return scavenger_pb2.ListNodesResponse(
-            nodes=self._messages(page),
+            nodes=self._nodes.messages(page, self._clock.time()),
             next_page_token=page[-1].name if len(page) < len(nodes) else "",
             revision=self._revision,
         )
@@ -161,7 +158,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         with self._events.subscribe() as events:
             yield scavenger_pb2.WatchNodesResponse(
                 snapshot=True,
-                joined=self._messages(self._idle_set.members()),
+                joined=self._nodes.messages(self._idle_set.members(), self._clock.time()),
                 event_time=timestamp(self._event_time),
                 revision=self._revision,
                 source_ended=self._source_ended,
@@ -213,7 +210,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         return scavenger_pb2.GetStatusResponse(
             source=self._section.source,
             seen=self._seen,
-            stale=self._stale,
+            stale=self._nodes.stale,
             queries=[query_message(status) for status in self._source.status()],
             quarantined=self._quarantined(self._clock.time()),
         )
@@ -252,13 +249,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             self._announce(self._idle_set.tick(now), now)
 
     def _observe(self, observation: Observation) -> None:
-        if not observation.stale:
-            # Nodes that are only left out for caution have not ended their fragments.
-            self._stays.observe(observation.time, observation.idle)
-        if observation.stale != self._stale:
-            self._stale = observation.stale
-            self._log.warning("the picture is too old", stale=self._stale)
-        self._facts, self._ends, self._agents = observation.facts, observation.ends, observation.agents
+        if observation.stale != self._nodes.stale:
+            self._log.warning("the picture is too old" if observation.stale else "the picture is fresh again")
+        self._nodes.observe(observation)
         event = self._idle_set.observe(observation.time, observation.idle)
         just_ended = observation.ended and not self._source_ended
         self._source_ended = observation.ended
@@ -274,7 +267,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._event_time = time
         self._events.publish(
             scavenger_pb2.WatchNodesResponse(
-                joined=self._messages(event.joined),
+                joined=self._nodes.messages(event.joined, self._clock.time()),
                 left=event.left,
                 event_time=timestamp(time),
                 revision=self._revision,
@@ -288,19 +281,6 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             left=list(event.left),
             source_ended=self._source_ended,
         )
-
-    def _messages(self, nodes: Sequence[IdleNode]) -> list[resources_pb2.Node]:
-        now = self._clock.time()
-        return [
-            node_message(
-                node,
-                self._stays.expected_stay(now, node.idle_since, self._ends.get(node.name)),
-                self._facts.get(node.name, NO_FACTS),
-                self._ends.get(node.name),
-                self._agents.get(node.name, ""),
-            )
-            for node in nodes
-        ]
 
 
 def _names(nodes: Sequence[str], field: str = "nodes", part: str = "") -> list[str]:

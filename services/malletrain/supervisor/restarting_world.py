@@ -17,8 +17,8 @@ from malletrain.supervisor.watchdog import Watchdog
 from malletrain.supervisor.worker import Worker
 
 _WARM_SECONDS = 30.0
-_REPLACE_SECONDS = 15.0
-"""How long the next generation waits for slots that do not stand by, once nobody trains any more."""
+_REPLACE_SECONDS = 2.0
+"""How long the next generation waits for slots that do not stand by, once nobody trains any more: not for a boot."""
 _LEAVE_SECONDS = 60.0
 _SAVE_SECONDS = 300.0
 _LOSS_SECONDS = 2.0

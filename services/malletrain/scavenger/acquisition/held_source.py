@@ -135,5 +135,6 @@ class HeldSource:
             seen,
             time=now,
             idle=dict(self._since),
+            watched=seen.idle,
             agents={node: entry.address for node, entry in present.items()},
         )

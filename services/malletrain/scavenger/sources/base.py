@@ -48,6 +48,8 @@ class Observation:
         facts: What the idle nodes are, where the source knows.
         known: Nodes that the source knows, idle or not, where it can tell.
         agents: Where the agents of nodes serve, HOST:PORT; a node without is this machine.
+        watched: As `idle`, for all nodes on which the main scheduler runs nothing, where `idle` is only a part of
+            them: how long nodes stay is learned from these. None: as `idle`.
         stale: The source has been silent for so long that nodes are left out for caution. That a node is missing
             here tells nothing of how long it was idle.
     """
@@ -59,6 +61,7 @@ class Observation:
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
+    watched: Mapping[str, float] | None = None
     stale: bool = False
 
 

@@ -57,13 +57,13 @@ def _scheduler_source(section: ScavengerSettings, state_dir: Path, job_manager: 
 
     def slurm() -> Source:
         def watched(holdings: Holdings | None = None) -> Source:
-            return slurm_source(section.slurm, clock, holdings=holdings)
+            return slurm_source(section.slurm, clock, holdings=holdings, memory=state_dir / "scavenger-slurm.json")
 
         return hold("slurm", section.slurm.hold, watched) if section.slurm.hold.queue else watched()
 
     def pbs() -> Source:
         def watched(holdings: Holdings | None = None) -> Source:
-            return pbs_source(section.pbs, clock, holdings=holdings)
+            return pbs_source(section.pbs, clock, holdings=holdings, memory=state_dir / "scavenger-pbs.json")
 
         return hold("pbs", section.pbs.hold, watched) if section.pbs.hold.queue else watched()
 

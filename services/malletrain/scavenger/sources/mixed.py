@@ -96,9 +96,17 @@ def merge(observations: Sequence[Observation], everybody: int) -> Observation:
         ends=ends,
         facts=facts,
         agents={name: address for observation in observations for name, address in observation.agents.items()},
+        watched=_watched(observations),
         known=frozenset().union(*(observation.known for observation in observations)),
         stale=any(observation.stale for observation in observations),
     )
+
+
+def _watched(observations: Sequence[Observation]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for observation in observations:
+        found.update(observation.idle if observation.watched is None else observation.watched)
+    return found
 
 
 def _add(facts: dict[str, NodeFacts], more: Mapping[str, NodeFacts]) -> None:

@@ -15,7 +15,7 @@ from malletrain.scavenger.stays import LearnedStay
 from malletrain.simulator.replay.charges import Charges, FreeCharges, PaperCharges, StallCharges
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import Accounting, Options
-from malletrain.simulator.replay.policies import decider
+from malletrain.simulator.replay.policies import Advisor, decider
 from malletrain.simulator.replay.records import Decision, Decisions, JobRecord, Played, job_record
 from malletrain.simulator.replay.running import Running, speeds
 from malletrain.simulator.replay.workload import TraceJob
@@ -32,6 +32,7 @@ def play(
     jobs: Sequence[TraceJob],
     options: Options,
     progress: Progress = lambda _: None,
+    advisor: Advisor | None = None,
 ) -> Played:
     """Replay elastic jobs on the idle nodes of a trace.
 
@@ -41,23 +42,30 @@ def play(
         jobs: Jobs in the order of submission.
         options: What to do.
         progress: Told the simulated second after every decision.
+        advisor: Decides in place of the policy.
 
     Returns:
         Every decision and every job that took part. The same arguments give the same result.
     """
-    return _Replay(events, nodes, jobs, options).run(progress)
+    return _Replay(events, nodes, jobs, options, advisor).run(progress)
 
 
 class _Replay:
     def __init__(
-        self, events: Sequence[NodeEvent], nodes: Sequence[str], jobs: Sequence[TraceJob], options: Options
+        self,
+        events: Sequence[NodeEvent],
+        nodes: Sequence[str],
+        jobs: Sequence[TraceJob],
+        options: Options,
+        advisor: Advisor | None,
     ) -> None:
         self._events = events
         self._jobs = [replace(job, scale_up_s=0.0, scale_down_s=0.0) for job in jobs] if options.free else jobs
         self._options = options
         self._eager = options.accounting is Accounting.EVENT
         self._order = {node: index for index, node in enumerate(nodes)}
-        self._decide = decider(options)
+        self._decide = decider(options, self._expected_stays)
+        self._advisor = advisor
         self._charges = _charges(options)
         self._stays = LearnedStay(horizon_seconds=_STAY_HORIZON_S, refit_share=_REFIT_SHARE, refit_seconds=inf)
         self._now = 0.0
@@ -77,6 +85,7 @@ class _Replay:
             event = self._events[position] if position < len(self._events) else None
             if self._eager:
                 now = min(now, self._next_arrival(), min((run.finish_s for run in self._active), default=inf))
+                now = min(now, self._next_advice())
             if now >= self._options.duration_s:
                 break
             if event is not None and event.time_s > now:
@@ -85,6 +94,9 @@ class _Replay:
             self._step(now, event)
             progress(now)
         return self._finish()
+
+    def _next_advice(self) -> float:
+        return inf if self._advisor is None else max(self._now, self._advisor.next_look_s())
 
     def _next_arrival(self) -> float:
         full = len(self._active) >= self._options.max_parallel
@@ -190,8 +202,10 @@ class _Replay:
 
     def _rescale(self, taken: dict[Running, int]) -> tuple[int, float]:
         """Decide, give out the nodes and charge for it; how many jobs changed, and the investment in samples."""
-        counts = self._decide(self._active, len(self._idle_since))
         self._stays.refit(self._now, self._idle_since.values())
+        pool = len(self._idle_since)
+        advised = self._advisor
+        counts = self._decide(self._active, pool) if advised is None else advised.counts(self._now, self._active, pool)
         changed = rearrange([run.nodes for run in self._active], counts, self._free, self._rank)
         held = {index: self._active[index].count for index in changed}
         for index, nodes in changed.items():
@@ -219,9 +233,13 @@ class _Replay:
             self._holder[node] = run
         run.nodes = nodes
 
+    def _expected_stays(self) -> list[float]:
+        return [self._stays.expected_stay(self._now - since) for since in self._idle_since.values()]
+
     def _rank(self, node: str) -> tuple[float, int]:
         """As the live system: what is expected to stay longest first, from the fragments that have ended so far."""
-        return -self._stays.expected_stay(self._now - self._idle_since[node]), self._order[node]
+        stay = self._stays.expected_stay(self._now - self._idle_since[node]) if self._options.rank_by_stay else 0.0
+        return -stay, self._order[node]
 
     def _finish(self) -> Played:
         self._now = self._options.duration_s

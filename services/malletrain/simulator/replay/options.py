@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from malletrain.allocator.horizon import SURVIVAL_SHARE, Forward, ForwardPolicy
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.runtime.errors import InvalidInputError
 
@@ -33,6 +34,10 @@ class Options:
         duration_s: Seconds of the trace to replay.
         policy: Who decides: `milp` the production allocator, `equal` BFTrainer's baseline, `fixed` exact size or none.
         forward_s: T_fwd in seconds.
+        forward_policy: Where T_fwd comes from; with `survival`, forward_s holds until the first fragment has ended.
+        forward_share: With `survival`, what part of the nodes' mean expected stay it is.
+        rank_by_stay: Growths take the nodes that are expected to stay longest, shrinks give up those expected to leave
+            first; otherwise the trace's order of nodes decides.
         max_parallel: Jobs that may take part at once.
         accounting: When jobs arrive and end.
         cost_model: What the allocator believes that rescaling costs.
@@ -48,6 +53,9 @@ class Options:
     duration_s: float
     policy: Policy = Policy.MILP
     forward_s: float = 120.0
+    forward_policy: ForwardPolicy = ForwardPolicy.CONSTANT
+    forward_share: float = SURVIVAL_SHARE
+    rank_by_stay: bool = True
     max_parallel: int = 10
     accounting: Accounting = Accounting.EVENT
     cost_model: CostModel = CostModel.STALL
@@ -67,12 +75,19 @@ class Options:
         for option, value in (("--hours", self.duration_s), ("--forward", self.forward_s)):
             if not (math.isfinite(value) and value > 0):
                 raise InvalidInputError(option, "a finite number above 0", value)
+        if not 0 < self.forward_share <= 1:
+            raise InvalidInputError("--forward-share", "above 0 and at most 1", self.forward_share)
         if not (math.isfinite(self.commit_s) and self.commit_s >= 0):
             raise InvalidInputError("--commit-seconds", "a finite number, at least 0", self.commit_s)
         if self.max_parallel < 1:
             raise InvalidInputError("--max-parallel", "at least 1", self.max_parallel)
         if self.fixed_nodes is not None and self.fixed_nodes < 1:
             raise InvalidInputError("--fixed-nodes", "at least 1", self.fixed_nodes)
+
+    @property
+    def forward(self) -> Forward:
+        """How to come by T_fwd."""
+        return Forward(self.forward_s, self.forward_policy, self.forward_share)
 
     @property
     def charged(self) -> CostModel:

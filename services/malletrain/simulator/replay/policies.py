@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
+from malletrain.allocator.horizon import ForwardPolicy
 from malletrain.allocator.menu import NO_LIMIT, Menu, Terms
 from malletrain.simulator.replay.options import Options, Policy
 from malletrain.simulator.replay.running import Running
@@ -12,22 +14,33 @@ Decide = Callable[[Sequence[Running], int], Sequence[int]]
 """New counts of the jobs that take part, first come first, out of a pool of nodes."""
 
 
-def decider(options: Options) -> Decide:
-    """The policy of a replay."""
+class Advisor(Protocol):
+    """Decides with a mind of its own: it may believe other curves than hold, and look again when nothing happens."""
+
+    def next_look_s(self) -> float:
+        """When it wants to decide again although nothing may have happened, in seconds; infinity: never."""
+
+    def counts(self, now_s: float, jobs: Sequence[Running], pool: int) -> Sequence[int]:
+        """As `Decide`, at a time in seconds."""
+
+
+def decider(options: Options, stays: Callable[[], Iterable[float]] = tuple) -> Decide:
+    """The policy of a replay; `stays` gives the expected stays of the idle nodes, in seconds."""
     if options.policy is Policy.EQUAL:
         return lambda jobs, pool: equal_counts(
             [(run.job.min_nodes, run.most) for run in jobs], pool, options.paper_quirks
         )
     if options.policy is Policy.FIXED:
         return lambda jobs, pool: fixed_counts([(run.count, run.broken, run.fixed) for run in jobs], pool)
-    return _Allocator(options)
+    return _Allocator(options, stays)
 
 
 class _Allocator:
     """The production allocator; the menu is made anew only when other jobs take part."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, stays: Callable[[], Iterable[float]]) -> None:
         self._options = options
+        self._stays = stays
         self._jobs: Sequence[Running] = ()
         self._menu = Menu.of(())
 
@@ -38,7 +51,9 @@ class _Allocator:
         options = self._options
         # The published code's big-M is |N| + 1, which lets a job change by half of that in one solve.
         most = (pool + 1) // 2 if options.paper_quirks else NO_LIMIT
-        terms = Terms(options.forward_s, options.cost_model, most)
+        survival = options.forward_policy is ForwardPolicy.SURVIVAL
+        forward_s = options.forward.of(self._stays()) if survival else options.forward_s
+        terms = Terms(forward_s, options.cost_model, most)
         counts: list[int] = self._menu.choose([run.count for run in jobs], pool, terms).counts.tolist()
         return counts
 

@@ -24,7 +24,13 @@ class Shown:
     rows: tuple[tuple[object, ...], ...]
 
 
-def write_book(exhibits: Sequence[Exhibit], options: Options, sources: Sequence[str], folder: Path) -> list[Path]:
+def write_book(
+    exhibits: Sequence[Exhibit],
+    options: Options,
+    sources: Sequence[str],
+    folder: Path,
+    template: str = "reproduce.html",
+) -> list[Path]:
     """Write all files into a folder that exists.
 
     Args:
@@ -32,6 +38,7 @@ def write_book(exhibits: Sequence[Exhibit], options: Options, sources: Sequence[
         options: What the replays have in common.
         sources: What was replayed, for the page.
         folder: Where to.
+        template: Of the page.
 
     Raises:
         OSError: a file can't be written.
@@ -49,6 +56,6 @@ def write_book(exhibits: Sequence[Exhibit], options: Options, sources: Sequence[
             source = f"{exhibit.name}.png" if exhibit.measured else as_source(content)
         short = len(exhibit.rows) <= _MOST_ROWS and not exhibit.measured
         shown.append(Shown(exhibit, source, exhibit.rows if short else ()))
-    page = render("reproduce.html", shown=shown, options=options, sources=sources)
+    page = render(template, shown=shown, options=options, sources=sources)
     (folder / PAGE).write_text(page, encoding="utf-8")
     return written

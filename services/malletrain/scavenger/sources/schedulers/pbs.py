@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
 from malletrain.scavenger.sources.schedulers.holdings import Holdings
+from malletrain.scavenger.sources.schedulers.memory import Memory
 from malletrain.scavenger.sources.schedulers.patterns import node_filter
 from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
 from malletrain.scavenger.sources.schedulers.polled import PolledSource, Questions, Trust, believed_seconds
@@ -19,9 +21,13 @@ AnswerT = TypeVar("AnswerT")
 
 
 def pbs_source(
-    section: PbsSettings, clock: Clock, run: RunCommand = run_command, holdings: Holdings | None = None
+    section: PbsSettings,
+    clock: Clock,
+    run: RunCommand = run_command,
+    holdings: Holdings | None = None,
+    memory: Path | None = None,
 ) -> PolledSource:
-    """The source of a PBS cluster's idle nodes.
+    """The source of a PBS cluster's idle nodes; `memory` is the file that keeps idle ages over a restart.
 
     Raises:
         InvalidInputError: a pattern can't be read.
@@ -48,4 +54,4 @@ def pbs_source(
         wanted=node_filter(section.include, section.exclude, "scavenger.pbs"),
         pool=section.pool,
     )
-    return PolledSource(questions, trust, clock, holdings)
+    return PolledSource(questions, trust, clock, holdings, Memory(memory, clock))

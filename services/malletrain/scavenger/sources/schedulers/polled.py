@@ -11,8 +11,8 @@ from typing import Any
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import NodeFacts, Observation, QueryStatus
 from malletrain.scavenger.sources.schedulers.answers import Horizon, NodeStates, PlannedStart, Reservation, combine
-from malletrain.scavenger.sources.schedulers.fragments_seen import IdleAges
 from malletrain.scavenger.sources.schedulers.holdings import Holdings, NoHoldings
+from malletrain.scavenger.sources.schedulers.memory import Memory
 from malletrain.scavenger.sources.schedulers.query import Query
 
 _SHORTEST_WAIT_SECONDS = 0.01
@@ -63,7 +63,14 @@ class Trust:
 class PolledSource:
     """Combines the newest answers; survives a scheduler that stalls, fails, or talks garbage."""
 
-    def __init__(self, questions: Questions, trust: Trust, clock: Clock, holdings: Holdings | None = None) -> None:
+    def __init__(
+        self,
+        questions: Questions,
+        trust: Trust,
+        clock: Clock,
+        holdings: Holdings | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         """Ask nothing yet.
 
         Args:
@@ -71,27 +78,30 @@ class PolledSource:
             trust: How far to believe the answers.
             clock: Wall clock.
             holdings: What we hold ourselves; None: nothing.
+            memory: Keeps idle ages for the next life; None: they are forgotten.
         """
         self.questions = questions
         self._trust = trust
         self._clock = clock
         self._holdings = holdings or NoHoldings()
-        self._ages = IdleAges()
+        self._memory = memory or Memory(None, clock)
+        self._ages = self._memory.recall()
 
     def order(self) -> Sequence[str]:
         """Unknown before the scheduler is asked."""
         return ()
 
     def past_lengths(self) -> Sequence[float]:
-        """Schedulers keep no record of idle nodes."""
-        return ()
+        """Those of an earlier life: schedulers keep no record of idle nodes."""
+        return self._ages.lengths
 
     def status(self) -> Sequence[QueryStatus]:
         """How each question fares."""
         return [query.status() for query in self.questions.all()]
 
     def close(self) -> None:
-        """Nothing is kept: the commands end with `observations`."""
+        """Idle ages are written down; the commands have ended with `observations`."""
+        self._memory.keep(self._ages, at_once=True)
 
     async def observations(self) -> AsyncIterator[Observation]:
         """A picture after every answer, from the first one about nodes on, and one when that has become too old."""
@@ -125,6 +135,8 @@ class PolledSource:
         known = combine(states, self._horizon(), now, self._holdings.jobs())
         usable = held if stale else known.idle | held
         idle = self._ages.update(now, known.idle | held)
+        if not stale:
+            self._memory.keep(self._ages)
         names = sorted(name for name in usable if self._trust.wanted(name))
         return Observation(
             time=now,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
 from malletrain.scavenger.sources.schedulers.holdings import Holdings
+from malletrain.scavenger.sources.schedulers.memory import Memory
 from malletrain.scavenger.sources.schedulers.patterns import node_filter
 from malletrain.scavenger.sources.schedulers.polled import PolledSource, Questions, Trust, believed_seconds
 from malletrain.scavenger.sources.schedulers.query import Pace, Query
@@ -25,9 +27,13 @@ AnswerT = TypeVar("AnswerT")
 
 
 def slurm_source(
-    section: SlurmSettings, clock: Clock, run: RunCommand = run_command, holdings: Holdings | None = None
+    section: SlurmSettings,
+    clock: Clock,
+    run: RunCommand = run_command,
+    holdings: Holdings | None = None,
+    memory: Path | None = None,
 ) -> PolledSource:
-    """The source of a Slurm cluster's idle nodes.
+    """The source of a Slurm cluster's idle nodes; `memory` is the file that keeps idle ages over a restart.
 
     Raises:
         InvalidInputError: no partition is named, one twice, or a pattern can't be read.
@@ -77,4 +83,4 @@ def slurm_source(
         wanted=node_filter(section.include, section.exclude, "scavenger.slurm"),
         pool=partitions[0],
     )
-    return PolledSource(questions, trust, clock, holdings)
+    return PolledSource(questions, trust, clock, holdings, Memory(memory, clock))

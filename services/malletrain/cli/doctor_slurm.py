@@ -1,0 +1,233 @@
+"""`malletrain doctor --source slurm`: will Slurm give nodes back as fast as it should?"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from malletrain.cli.doctor_commands import Answer, ask, clocks, programs
+from malletrain.cli.doctor_findings import Finding, judge
+from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
+
+_LONGEST_GRACE_SECONDS = 30
+_PAIR = re.compile(r"(\S+?)=(\S*)")
+_NUMBER = re.compile(r"\d+")
+_DOC = "docs/operators/slurm.md"
+
+
+@dataclass(frozen=True)
+class SlurmPicture:
+    """What Slurm says of itself.
+
+    Attributes:
+        config: `scontrol show config`, by name.
+        partitions: `scontrol -o show partition`, by name of the partition, then of the field.
+        time: Its clock, in seconds since the epoch; None where it did not say.
+        submission: Answer to a test submission into the placeholders' partition; None where there is none.
+        ssh: Answer of one node to ssh; None where no ssh is needed, or no node is idle.
+    """
+
+    config: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    time: float | None = None
+    submission: Answer | None = None
+    ssh: Answer | None = None
+
+
+def examine_slurm(section: SlurmSettings) -> Iterator[Finding]:
+    """Every check, in the order in which one would mend what is wrong."""
+    names = [section.sinfo, section.squeue, section.scontrol]
+    yield programs([*names, *(("sbatch", "srun", "scancel") if section.hold.queue else ())], "scavenger.slurm.sinfo..")
+    config = ask([section.scontrol, "show", "config"])
+    yield judge(
+        "slurmctld", config.ok, "answers" if config.ok else config.error, "see SLURM_CONF, munge and the network"
+    )
+    if not config.ok:
+        return
+    yield from judge_slurm(_picture(section, config.text), section, time.time())
+
+
+def judge_slurm(picture: SlurmPicture, section: SlurmSettings, now: float) -> Iterator[Finding]:
+    """What the picture means. Pure.
+
+    Args:
+        picture: What Slurm says.
+        section: Our settings.
+        now: Seconds since the epoch.
+    """
+    yield clocks(now, picture.time)
+    for name in section.partitions:
+        known = name in picture.partitions
+        yield judge(f"partition {name}", known, "exists" if known else "unknown", "see scavenger.slurm.partitions")
+    if not section.partitions:
+        yield Finding("partitions", False, "none named", "set scavenger.slurm.partitions")
+    backfill = picture.config.get("SchedulerType", "")
+    yield judge(
+        "planned starts",
+        backfill == "sched/backfill",
+        backfill,
+        "only sched/backfill plans; without it MalleTrain goes by how long nodes stayed idle in the past",
+    )
+    if section.hold.queue:
+        yield from _holding(picture, section)
+    else:
+        yield from _watching(picture)
+
+
+def parse_config(text: str) -> tuple[dict[str, str], float | None]:
+    """`scontrol show config`: its entries, and Slurm's time in seconds since the epoch (with TZ=UTC)."""
+    found = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator:
+            found[name.strip()] = value.strip()
+    stamp = re.search(r"as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text)
+    when = datetime.fromisoformat(stamp[1]).replace(tzinfo=UTC).timestamp() if stamp else None
+    return found, when
+
+
+def parse_partitions(text: str) -> dict[str, dict[str, str]]:
+    """`scontrol -o show partition`, by name."""
+    rows = [dict(_PAIR.findall(line)) for line in text.splitlines() if line.strip()]
+    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+
+
+def _picture(section: SlurmSettings, config_text: str) -> SlurmPicture:
+    config, when = parse_config(config_text)
+    submission = ssh = None
+    if section.hold.queue:
+        test = [
+            "sbatch",
+            "--test-only",
+            f"--partition={section.hold.queue}",
+            "--nodes=1",
+            "--time=1",
+            *section.hold.options,
+        ]
+        submission = ask([*test, "--wrap=true"])
+    else:
+        idle = ask(
+            [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-t", "idle", "-o", "%N"]
+        ).text.split()
+        if idle:
+            ssh = ask(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", idle[0], "true"])
+    partitions = parse_partitions(ask([section.scontrol, "-o", "show", "partition"]).text)
+    return SlurmPicture(config, partitions, when, submission, ssh)
+
+
+def _holding(picture: SlurmPicture, section: SlurmSettings) -> Iterator[Finding]:
+    """Placeholders: does Slurm end them at once, and do they get to know?"""
+    queue, config = section.hold.queue, picture.config
+    partition = picture.partitions.get(queue)
+    if partition is None:
+        yield Finding(
+            f"partition {queue}", False, "unknown", f"define it as in {_DOC}, or see scavenger.slurm.hold.queue"
+        )
+        return
+    state = partition.get("State", "")
+    yield judge(f"partition {queue}", state == "UP", state, f"scontrol update PartitionName={queue} State=UP")
+    kind = config.get("PreemptType", "")
+    yield judge(
+        "PreemptType",
+        kind in ("preempt/partition_prio", "preempt/qos"),
+        kind,
+        "PreemptType=preempt/partition_prio in slurm.conf: without it the main queue waits for placeholders to end",
+    )
+    mode = partition.get("PreemptMode", "")
+    yield judge(
+        f"PreemptMode of {queue}",
+        mode in ("CANCEL", "REQUEUE"),
+        mode,
+        f"PreemptMode=CANCEL for {queue}: OFF keeps the node, SUSPEND and GANG keep its memory and GPUs",
+    )
+    tier = _number(partition.get("PriorityTier", ""))
+    for name in section.partitions:
+        main = picture.partitions.get(name, {})
+        above = _number(main.get("PriorityTier", "")) > tier
+        found = f"{main.get('PriorityTier', '?')}, {queue} {tier}"
+        remedy = f"PriorityTier of {name} above that of {queue}: only then may it preempt"
+        yield judge(f"PriorityTier of {name}", above or kind == "preempt/qos", found, remedy)
+    yield from _signals(config, partition, section)
+    yield _time_limit(partition, section)
+    if picture.submission is not None:
+        found = "a placeholder would be taken" if picture.submission.ok else picture.submission.error
+        remedy = f"let this user submit to {queue} (AllowAccounts, AllowGroups, AllowQos, an association)"
+        yield judge("permission", picture.submission.ok, found, remedy)
+    yield Finding("ssh", True, "not needed: agents run in placeholders")
+
+
+def _signals(config: Mapping[str, str], partition: Mapping[str, str], section: SlurmSettings) -> Iterator[Finding]:
+    """Between SIGTERM and SIGKILL."""
+    needed = section.hold.grace_seconds
+    grace, wait = _number(partition.get("GraceTime", "")), _number(config.get("KillWait", ""))
+    yield judge(
+        "GraceTime",
+        (grace == 0 or grace > needed) and grace <= _LONGEST_GRACE_SECONDS,
+        f"{grace} s",
+        f"above scavenger.slurm.hold.grace_seconds ({needed:g}) and at most {_LONGEST_GRACE_SECONDS}: a worker that "
+        "hangs keeps the main job waiting for two to three times as long",
+    )
+    yield judge(
+        "KillWait",
+        needed < wait <= _LONGEST_GRACE_SECONDS * 2,
+        f"{wait} s",
+        f"above {needed:g} s; Slurm's own 30 s will do",
+    )
+    track = config.get("ProctrackType", "")
+    yield judge(
+        "end of processes",
+        track != "proctrack/pgid",
+        track,
+        "ProctrackType=proctrack/cgroup: pgid leaves processes behind that made a group of their own",
+    )
+    yield Finding("signal", True, "the agent is a step of srun: it gets SIGTERM when preemption begins, not at its end")
+    complete = _number(config.get("CompleteWait", "0"))
+    remedy = "CompleteWait=0: the main queue waits so long after each placeholder that ends"
+    yield judge("CompleteWait", complete == 0, f"{complete} s", remedy)
+    back = config.get("ReturnToService", "")
+    yield judge(
+        "ReturnToService", back != "2", back, "0 or 1: with 2, nodes that an operator took down come back as idle"
+    )
+
+
+def _time_limit(partition: Mapping[str, str], section: SlurmSettings) -> Finding:
+    limit = partition.get("MaxTime", "")
+    seconds = _seconds(limit)
+    remedy = f"MaxTime of at least {section.hold.shortest_seconds:g} s (scavenger.slurm.hold.shortest_seconds)"
+    return judge("MaxTime", seconds is None or seconds >= section.hold.shortest_seconds, limit, remedy)
+
+
+def _watching(picture: SlurmPicture) -> Iterator[Finding]:
+    """Nodes are watched only: who tells us that one is wanted, and can we reach them?"""
+    prolog = picture.config.get("Prolog", "(null)")
+    yield judge(
+        "Prolog",
+        prolog not in ("", "(null)"),
+        prolog,
+        "deploy/slurm/prolog.sh as Prolog (with PrologFlags=Alloc): else main jobs overlap with us until the next "
+        "poll; or name a preemptible partition in scavenger.slurm.hold.queue",
+    )
+    if picture.ssh is None:
+        yield Finding("ssh", True, "not tried: no node is idle")
+    else:
+        found = "a node answers" if picture.ssh.ok else picture.ssh.error
+        remedy = "let this user in on the nodes (a key without a passphrase, pam_slurm_adopt); or use placeholders"
+        yield judge("ssh", picture.ssh.ok, found, remedy)
+
+
+def _number(text: str) -> int:
+    """The first number in it, e.g. of "30 sec"; 0 where there is none."""
+    found = _NUMBER.search(text)
+    return int(found[0]) if found else 0
+
+
+def _seconds(limit: str) -> float | None:
+    """Seconds of `1-00:00:00` or `00:30:00`; None for no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds

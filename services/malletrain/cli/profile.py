@@ -1,0 +1,50 @@
+"""`malletrain profile ID`: measure a job's scaling curve now."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.output import JsonOption, print_json, to_dict
+from malletrain.cli.peers import DEADLINE_SECONDS, Peers, connect
+from malletrain.v1 import profiler_pb2
+
+_LOOK_SECONDS = 1.0
+
+
+def profile(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done, and say how it goes.")] = False,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Measure how a job scales, from the largest scale that can be had down; it trains meanwhile."""
+    with connect() as peers:
+        request = profiler_pb2.StartProfileRequest(job_id=job_id)
+        found = peers.profiler.StartProfile(request, timeout=DEADLINE_SECONDS).profile
+        if wait:
+            found = _waited(peers, job_id, quiet=as_json)
+    if as_json:
+        print_json(to_dict(found))
+        return
+    typer.echo(f"{job_id}: {state_of(found.run)}: {found.run.reason}")
+
+
+def state_of(run: profiler_pb2.ProfileRun) -> str:
+    """`MEASURING` for PROFILE_STATE_MEASURING."""
+    return profiler_pb2.ProfileState.Name(run.state).removeprefix("PROFILE_STATE_")
+
+
+def _waited(peers: Peers, job_id: str, *, quiet: bool) -> profiler_pb2.Profile:
+    said = ""
+    while True:
+        request = profiler_pb2.GetProfileRequest(job_id=job_id)
+        found = peers.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+        if found.run.state == profiler_pb2.PROFILE_STATE_DONE:
+            return found
+        now = f"{job_id}: {state_of(found.run)}: {found.run.reason}"
+        if now != said and not quiet:
+            typer.echo(now)
+        said = now
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,191 @@
+"""`malletrain shadow`: what would have been harvested, without taking a node."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from malletrain.cli.output import JsonOption, duration, print_json
+from malletrain.cli.replay import JobsOption, ScalingOption, jobs_of
+from malletrain.cli.settings import load
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.logs import configure_logging
+from malletrain.scavenger.fragments import write_trace
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.recorder import FragmentRecorder
+from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.sources.base import Source
+from malletrain.scavenger.sources.build import build_source
+from malletrain.simulator.replay.presets import PRESETS
+
+if TYPE_CHECKING:
+    from malletrain.simulator.replay.metrics import Metrics
+    from malletrain.simulator.replay.workload import TraceJob
+
+_DEFAULT_OUT = Path("shadow.csv.gz")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class ShadowSource(StrEnum):
+    """What can be watched."""
+
+    SLURM = "slurm"
+    PBS = "pbs"
+    BOTH = "slurm+pbs"
+
+
+def shadow(
+    source: Annotated[ShadowSource, typer.Option(help="Which batch scheduler is watched.")],
+    length: Annotated[str, typer.Option("--for", help="How long: 90s, 30m, 24h, 7d. Ctrl-C ends it earlier.")] = "24h",
+    out: Annotated[
+        Path, typer.Option(help="The trace: NAME.csv, NAME.csv.gz or NAME.parquet, NAME.json beside it.")
+    ] = _DEFAULT_OUT,
+    every: Annotated[str, typer.Option(help="How often the trace is written and told of.")] = "10m",
+    jobs: Annotated[str, JobsOption] = PRESETS[0],
+    scaling: Annotated[Path | None, ScalingOption] = None,
+    as_json: Annotated[bool, JsonOption] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
+    ] = None,
+) -> None:
+    """Watch a scheduler without taking a node; record the idle trace, and say what it would have trained."""
+    seconds, period_s = parse_duration(length, "--for"), parse_duration(every, "--every")
+    workload, title = jobs_of(jobs, scaling)
+    settings = load(config)
+    configure_logging("shadow", settings.log_level)
+    section = watching_only(settings.scavenger, source.value)
+    _check_writable(out)
+
+    def tell(trace: Trace, recorder: FragmentRecorder) -> None:
+        if trace.fragments:
+            write_trace(trace, out, {"source": f"malletrain shadow --source {source.value}"})
+        if not as_json:
+            seen = f"{duration(trace.duration_s)}: {recorder.idle} of {recorder.known} nodes idle"
+            typer.echo(f"{seen}; {told(trace, workload)}")
+
+    # What a source remembers belongs to the service, which may be running with the same settings.
+    with tempfile.TemporaryDirectory(prefix="malletrain-shadow-") as folder:
+        watched = build_source(section, Path(folder), settings.addresses.job_manager, SystemClock())
+        trace = asyncio.run(record(watched, seconds, period_s, tell))
+    if trace is None:
+        raise InvalidInputError("--for", "a time in which the scheduler answers at least twice", length)
+    metrics = would_have(trace, workload)
+    if as_json:
+        print_json({"trace": str(out), "duration_s": trace.duration_s, **(asdict(metrics) if metrics else {})})
+    else:
+        typer.echo(f"wrote {out}; replayed with {title}. More: malletrain replay --trace {out}")
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Seconds of `90s`, `30m`, `24h`, `7d`.
+
+    Raises:
+        InvalidInputError: it is none of these; names the option.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidInputError(option, "a time above 0 such as 90s, 30m, 24h or 7d", text)
+    return seconds
+
+
+def watching_only(section: ScavengerSettings, source: str) -> ScavengerSettings:
+    """The settings with another source, and nothing held: a shadow submits no placeholder."""
+    held = section.slurm.hold.model_copy(update={"queue": ""})
+    return section.model_copy(
+        update={
+            "source": source,
+            "slurm": section.slurm.model_copy(update={"hold": held}),
+            "pbs": section.pbs.model_copy(update={"hold": held}),
+        }
+    )
+
+
+async def record(
+    source: Source,
+    seconds: float,
+    period_s: float,
+    tell: Callable[[Trace, FragmentRecorder], None],
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Trace | None:
+    """Follow a source for some seconds, or until SIGINT or SIGTERM; what it has shown, None where that is nothing.
+
+    Args:
+        source: What is watched.
+        seconds: How long.
+        period_s: `tell` is called so often, and at the end.
+        tell: Told what was seen so far.
+        monotonic: A clock.
+    """
+    recorder = FragmentRecorder()
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ending.set)
+
+    async def follow() -> None:
+        due = monotonic() + period_s
+        async for observation in source.observations():
+            recorder.observe(observation)
+            if monotonic() >= due and (trace := recorder.trace()) is not None:
+                due = monotonic() + period_s
+                tell(trace, recorder)
+
+    following, waiting = asyncio.create_task(follow()), asyncio.create_task(ending.wait())
+    try:
+        await asyncio.wait({following, waiting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            following.result()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        following.cancel()
+        waiting.cancel()
+        await asyncio.gather(following, waiting, return_exceptions=True)
+        source.close()
+    trace = recorder.trace()
+    if trace is not None:
+        tell(trace, recorder)
+    return trace
+
+
+def would_have(trace: Trace, workload: tuple[TraceJob, ...]) -> Metrics | None:
+    """What a replay of the trace gives; None where no node was idle."""
+    # Solver and tables take a second to load.
+    from malletrain.simulator.replay.evaluation import Scene, evaluate
+    from malletrain.simulator.replay.options import Options
+
+    if not trace.fragments:
+        return None
+    options = Options(duration_s=trace.duration_s)
+    return evaluate(Scene.of(trace, trace.duration_s), workload, options, bound=False).metrics
+
+
+def told(trace: Trace, workload: tuple[TraceJob, ...]) -> str:
+    """The same in a sentence."""
+    metrics = would_have(trace, workload)
+    if metrics is None:
+        return "no node was idle so far"
+    return (
+        f"{metrics.resource_integral_node_hours:,.2f} node-hours idle, as {metrics.equivalent_nodes:,.1f} nodes at "
+        f"all times; would have trained {metrics.samples:,.0f} samples (U {metrics.utilization_efficiency:.1%})"
+    )
+
+
+def _check_writable(out: Path) -> None:
+    if not out.name.endswith((".csv", ".csv.gz", ".parquet")):
+        raise InvalidInputError("--out", "a name that ends in .csv, .csv.gz or .parquet", str(out))
+    if not out.absolute().parent.is_dir():
+        raise InvalidInputError("--out", "a file in a folder that exists", str(out))

@@ -1,0 +1,1 @@
+"""Profiles in replays: what learning curves costs, and what it is worth."""

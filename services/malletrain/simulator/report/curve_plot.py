@@ -1,0 +1,44 @@
+"""A scaling curve with its points and what they may be off by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from malletrain.simulator.report.plots import BASELINE, LIMIT, MUTED, OURS, lines
+
+_COLORS = {"measured": OURS, "family": LIMIT, "declared": BASELINE}
+
+
+@dataclass(frozen=True)
+class CurveMark:
+    """A point: nodes, samples/s, relative error, and where it comes from."""
+
+    nodes: int
+    rate: float
+    error: float
+    source: str
+
+
+def curve_figure(title: str, marks: Sequence[CurveMark]) -> Figure:
+    """Throughput by nodes; measured points stand out, linear scaling from the first point is drawn for comparison."""
+    nodes, rates = [mark.nodes for mark in marks], [mark.rate for mark in marks]
+    series: dict[str, tuple[Sequence[float], Sequence[float]]] = {"curve": (nodes, rates)}
+    if marks:
+        series["linear"] = ([0, nodes[-1]], [0.0, rates[0] / nodes[0] * nodes[-1]])
+    figure = lines(title, "nodes", "samples/s", series)
+    axes = figure.axes[0]
+    for source in sorted({mark.source for mark in marks}):
+        chosen = [mark for mark in marks if mark.source == source]
+        axes.errorbar(
+            [mark.nodes for mark in chosen],
+            [mark.rate for mark in chosen],
+            yerr=[mark.rate * mark.error for mark in chosen],
+            fmt="o",
+            markersize=5,
+            capsize=3,
+            color=_COLORS.get(source, MUTED),
+        )
+    return figure

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from malletrain.cli.doctor_commands import Answer, ask, programs
+from malletrain.cli.doctor_findings import Finding
+from malletrain.cli.doctor_pbs import PbsPicture, judge_pbs, parse_json, parse_scheduler
+from malletrain.cli.doctor_slurm import SlurmPicture, judge_slurm, parse_config, parse_partitions
+from malletrain.cli.main import app
+from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
+from tests.support.shared import shared_path
+
+HOLDING = SlurmSettings.model_validate({"partitions": ["main"], "hold": {"queue": "scav"}})
+WATCHING = SlurmSettings.model_validate({"partitions": ["main"]})
+CONFIG = {
+    "PreemptType": "preempt/partition_prio",
+    "SchedulerType": "sched/backfill",
+    "KillWait": "30 sec",
+    "CompleteWait": "0 sec",
+    "ReturnToService": "1",
+    "ProctrackType": "proctrack/cgroup",
+    "Prolog": "(null)",
+}
+PARTITIONS = {
+    "main": {"PriorityTier": "10", "PreemptMode": "OFF", "State": "UP"},
+    "scav": {
+        "PriorityTier": "1",
+        "PreemptMode": "CANCEL",
+        "GraceTime": "10",
+        "State": "UP",
+        "MaxTime": "1-00:00:00",
+    },
+}
+
+
+def wrong(findings: Iterable[Finding]) -> set[str]:
+    found = list(findings)
+    assert all(entry.remedy for entry in found if not entry.ok)
+    assert all(not entry.remedy for entry in found if entry.ok)
+    return {entry.check for entry in found if not entry.ok}
+
+
+def slurm(config: dict[str, str] | None = None, scav: dict[str, str] | None = None, **more: Any) -> SlurmPicture:
+    partitions = {"main": PARTITIONS["main"], "scav": PARTITIONS["scav"] | (scav or {})}
+    return SlurmPicture(**({"config": CONFIG | (config or {}), "partitions": partitions, "time": 100.0} | more))
+
+
+def test_a_slurm_as_documented_is_well() -> None:
+    assert wrong(judge_slurm(slurm(submission=Answer(True, "")), HOLDING, 101.0)) == set()
+
+
+def test_each_mistake_is_named() -> None:
+    cases: list[tuple[SlurmPicture, str]] = [
+        (slurm({"PreemptType": "preempt/none"}), "PreemptType"),
+        (slurm({"KillWait": "1 sec"}), "KillWait"),
+        (slurm({"CompleteWait": "20 sec"}), "CompleteWait"),
+        (slurm({"ReturnToService": "2"}), "ReturnToService"),
+        (slurm({"ProctrackType": "proctrack/pgid"}), "end of processes"),
+        (slurm({"SchedulerType": "sched/builtin"}), "planned starts"),
+        (slurm(scav={"PreemptMode": "OFF"}), "PreemptMode of scav"),
+        (slurm(scav={"PreemptMode": "SUSPEND,GANG"}), "PreemptMode of scav"),
+        (slurm(scav={"GraceTime": "1"}), "GraceTime"),
+        (slurm(scav={"GraceTime": "300"}), "GraceTime"),
+        (slurm(scav={"PriorityTier": "10"}), "PriorityTier of main"),
+        (slurm(scav={"State": "DOWN"}), "partition scav"),
+        (slurm(scav={"MaxTime": "00:01:00"}), "MaxTime"),
+        (slurm(time=40.0), "clocks"),
+        (slurm(time=None), "clocks"),
+        (slurm(submission=Answer(False, "", "Access/permission denied")), "permission"),
+        (slurm(partitions={"main": PARTITIONS["main"]}), "partition scav"),
+    ]
+    for picture, check in cases:
+        assert wrong(judge_slurm(picture, HOLDING, 101.0)) == {check}
+
+
+def test_watching_needs_a_prolog_and_ssh() -> None:
+    assert wrong(judge_slurm(slurm(ssh=Answer(False, "", "denied")), WATCHING, 101.0)) == {"Prolog", "ssh"}
+    well = slurm({"Prolog": "/etc/slurm/prolog.sh"}, ssh=Answer(True, ""))
+    assert wrong(judge_slurm(well, WATCHING, 101.0)) == set()
+
+
+def test_a_recorded_slurm() -> None:
+    folder = shared_path("schedulers/samples/slurm/multi32_queue")
+    config, when = parse_config((folder / "scontrol_show_config.txt").read_text())
+    partitions = parse_partitions((folder / "scontrol_show_part_oneline.txt").read_text())
+    assert when == datetime(2026, 11, 21, 3, 19, 43, tzinfo=UTC).timestamp()
+    assert partitions.keys() == {"main", "shared", "scav"}
+    assert wrong(judge_slurm(SlurmPicture(config, partitions, when), HOLDING, when)) == set()
+
+
+def pbs(**more: Any) -> PbsPicture:
+    queues = {
+        "main": {"Priority": 200, "enabled": "True", "started": "True"},
+        "scav": {"Priority": 1, "enabled": "True", "started": "True"},
+    }
+    scheduler = {"preempt_queue_prio": "150", "preempt_prio": "express_queue, normal_jobs", "preempt_order": "D"}
+    server = {"query_other_jobs": "True", "backfill_depth": 5}
+    known: dict[str, Any] = {"queues": queues, "server": server, "scheduler": scheduler, "time": 100.0}
+    return PbsPicture(**(known | more))
+
+
+PBS = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scav"}})
+
+
+def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:
+    assert wrong(judge_pbs(pbs(), PBS, 101.0)) == set()
+    good = pbs()
+    cases: list[tuple[PbsPicture, str]] = [
+        (pbs(scheduler=dict(good.scheduler) | {"preempt_order": "R"}), "preempt_order"),
+        (pbs(scheduler=dict(good.scheduler) | {"preempt_prio": "normal_jobs"}), "preempt_prio"),
+        (pbs(scheduler={}), "preemption"),
+        (pbs(server={"query_other_jobs": "False"}), "jobs of others"),
+        (pbs(server={"query_other_jobs": "True", "backfill_depth": 0}), "planned starts"),
+        (
+            pbs(queues=dict(good.queues) | {"scav": {"Priority": 1, "enabled": "True", "started": "False"}}),
+            "queue scav",
+        ),
+        (pbs(queues={"main": good.queues["main"]}), "queue scav"),
+        (pbs(reservations=False), "reservations"),
+        (pbs(time=None), "clocks"),
+    ]
+    for picture, check in cases:
+        assert wrong(judge_pbs(picture, PBS, 101.0)) == {check}
+
+
+def test_a_recorded_pbs_can_only_requeue() -> None:
+    folder = shared_path("schedulers/samples/pbs/n12_states")
+    queues = parse_json((folder / "qstat_Qf.json").read_text())
+    server = parse_json((folder / "qstat_Bf.json").read_text())
+    scheduler = parse_scheduler((folder / "qmgr_list_sched.txt").read_text())
+    picture = PbsPicture(queues["Queue"], server["Server"]["pbshost"], scheduler, queues["timestamp"])
+    assert wrong(judge_pbs(picture, PBS, queues["timestamp"])) == {"preempt_order"}
+
+
+def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
+    missing = str(tmp_path / "sinfo")
+    assert not programs([missing], "scavenger.slurm.sinfo").ok
+    assert not ask([missing]).ok
+    environment = {"MALLETRAIN_SCAVENGER__SLURM__SCONTROL": missing, "MALLETRAIN_SCAVENGER__SLURM__SINFO": missing}
+    done = CliRunner().invoke(app, ["doctor", "--source", "slurm", "--json"], env=environment)
+    assert done.exit_code == 1
+    assert missing in done.output

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from malletrain.cli.main import app
+from malletrain.cli.shadow import parse_duration, watching_only
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.fragments import read_trace
+from malletrain.scavenger.settings import ScavengerSettings
+from tests.scavenger.players import Players
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """The runner's standard error, which the command logs to, is gone with the test."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def played(folder: Path) -> dict[str, str]:
+    """A Slurm that plays recorded answers, as settings."""
+    folder.mkdir()
+    players = Players(folder)
+    return {
+        "MALLETRAIN_STATE_DIR": str(folder),
+        "MALLETRAIN_SCAVENGER__SLURM__PARTITIONS": '["main"]',
+        "MALLETRAIN_SCAVENGER__SLURM__HOLD__QUEUE": "scavenge",
+        "MALLETRAIN_SCAVENGER__SLURM__INTERVAL_SECONDS": "0.1",
+        "MALLETRAIN_SCAVENGER__SLURM__SINFO": players.add("sinfo", "idle|n[01-12]\nallocated|n[13-16]\n"),
+        "MALLETRAIN_SCAVENGER__SLURM__SQUEUE": players.add("squeue", ""),
+        "MALLETRAIN_SCAVENGER__SLURM__SCONTROL": players.add("scontrol", "No reservations in the system\n"),
+    }
+
+
+def test_a_shadow_records_and_says_what_would_have_been_harvested(tmp_path: Path) -> None:
+    out = tmp_path / "seen.csv.gz"
+    arguments = ["shadow", "--source", "slurm", "--for", "2s", "--every", "1s", "--out", str(out)]
+    done = CliRunner().invoke(app, arguments, env=played(tmp_path / "bin"))
+    assert done.exit_code == 0, done.output
+    assert "12 of 16 nodes idle" in done.output
+    assert "node-hours idle" in done.output
+    trace = read_trace(out)
+    assert len(trace.fragments) == 12
+    assert len(trace.nodes) == 16
+    # It asked, and submitted nothing: there is no sbatch to be found.
+    assert not list((tmp_path / "bin").glob("sbatch*"))
+
+
+def test_json(tmp_path: Path) -> None:
+    out = tmp_path / "seen.csv"
+    arguments = ["shadow", "--source", "slurm", "--for", "1s", "--json", "--out", str(out)]
+    done = CliRunner().invoke(app, arguments, env=played(tmp_path / "bin"))
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert figures["equivalent_nodes"] == pytest.approx(12, abs=0.1)
+
+
+def test_lengths() -> None:
+    assert [parse_duration(text, "--for") for text in ("90s", "1.5m", "24h", "7d")] == [90, 90, 86400, 604800]
+    for wrong in ("", "0h", "24", "h", "-1h", "1w", "nanh"):
+        with pytest.raises(InvalidInputError, match="--for: expected a time above 0"):
+            parse_duration(wrong, "--for")
+
+
+def test_a_shadow_holds_nothing() -> None:
+    section = ScavengerSettings.model_validate({"slurm": {"partitions": ["a"], "hold": {"queue": "scavenge"}}})
+    assert watching_only(section, "slurm").slurm.hold.queue == ""
+    assert watching_only(section, "slurm").slurm.partitions == ("a",)
