@@ -24,7 +24,3 @@ def grpcurl() -> str:
     if found is None:
         pytest.skip("grpcurl is not installed")
     return found
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: needs a real Slurm (skipped with a reason where it is not installed)")
