@@ -98,6 +98,6 @@ def test_as_good_as_an_exhaustive_profile_and_cheaper(tmp_path: Path) -> None:
     )
     assert statistics.fmean(errors) <= 0.05
     assert quick.run.growths <= 1
-    # At six scales three visits are half of all; a tenth takes more nodes (tests/simulator/profiling), or a quiet machine,
-    # on which a visit takes two seconds instead of ten.
+    # At six scales three visits are half of all; a tenth takes more nodes (tests/simulator/profiling), or a machine so
+    # quiet that a visit takes two seconds instead of ten.
     assert quick.run.node_seconds < 0.5 * exhaustive.run.node_seconds

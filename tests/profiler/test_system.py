@@ -38,7 +38,7 @@ debounce_seconds = 0
 trainer_python = "{make_python(tmp_path)}"
 [profiler]
 retry_seconds = 1
-least_top_share = 1.0
+least_top_share = 0.8
 [monitor]
 publish_seconds = 0.2
 warmup_seconds = 0.1
