@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from malletrain.agent.handshake import LONGEST_LINE_BYTES, Peer, accept, connect
 from malletrain.agent.wire import Message, WireError
@@ -178,4 +179,5 @@ class Agent:
         }
 
     def _say(self, text: str) -> None:
-        print(f"malletrain.agent: {text}", file=sys.stderr, flush=True)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        print(f"{now} malletrain.agent: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What the main queue of a real Slurm notices of us."""

@@ -1,0 +1,93 @@
+"""From what was noted to figures. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A main job in one run; times in seconds from the begin of the stream.
+
+    Attributes:
+        number: Its place in the stream.
+        nodes: How many nodes it had.
+        submit_s: When it was submitted.
+        start_s: When its own first command ran.
+        end_s: When its last one had.
+    """
+
+    number: int
+    nodes: int
+    submit_s: float
+    start_s: float
+    end_s: float
+
+
+def waited_in_vain(job: Ran, jobs: Sequence[Ran], nodes: int) -> float:
+    """Seconds from when a job could have started to when it did.
+
+    It could start once it was submitted, enough nodes had no main job on them and kept having none, and every job
+    before it in the queue that started before it had done so. What others waited is theirs: in a queue each second's
+    delay would else be counted again for every job behind.
+    """
+    others = [other for other in jobs if other.number != job.number and other.start_s <= job.start_s]
+    could = job.submit_s
+    for other in others:
+        if other.number < job.number:
+            could = max(could, other.start_s)
+    moments = sorted({time for other in others for time in (other.start_s, other.end_s) if could < time < job.start_s})
+    for time in [could, *moments]:
+        if _free(others, nodes, time) < job.nodes:
+            could = min((later for later in moments if later > time), default=job.start_s)
+    return job.start_s - could
+
+
+def _free(jobs: Iterable[Ran], nodes: int, time: float) -> int:
+    return nodes - sum(job.nodes for job in jobs if job.start_s <= time < job.end_s)
+
+
+def start_deltas(without: Sequence[Ran], with_us: Sequence[Ran], nodes: int) -> list[float]:
+    """How many seconds longer than in the run without us each main job waited from when it could have started."""
+    before = {job.number: waited_in_vain(job, without, nodes) for job in without}
+    return [waited_in_vain(job, with_us, nodes) - before[job.number] for job in with_us]
+
+
+def plain_deltas(without: Sequence[Ran], with_us: Sequence[Ran]) -> list[float]:
+    """Start minus that in the run without us, in seconds, the delays of all jobs before included."""
+    before = {job.number: job.start_s for job in without}
+    return [job.start_s - before[job.number] for job in with_us]
+
+
+def reclaims(signals: Mapping[str, Sequence[float]], empty: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
+    """When each node was wanted back, and how many seconds later no process of ours was on it.
+
+    Args:
+        signals: By node: when its agent got SIGTERM.
+        empty: By node: when it was seen to have become empty of ours.
+    """
+    found = []
+    for node, times in signals.items():
+        for time in times:
+            after = min((moment for moment in empty.get(node, ()) if moment >= time), default=math.inf)
+            found.append((time, after - time))
+    return sorted(found)
+
+
+def most_in_window(times: Iterable[float], window: float) -> int:
+    """Most events within a window of so many seconds that is open at its end."""
+    ordered = sorted(times)
+    most = begin = 0
+    for end, time in enumerate(ordered):
+        while ordered[begin] <= time - window:
+            begin += 1
+        most = max(most, end - begin + 1)
+    return most
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The nearest-rank percentile; None of nothing. Of fewer than a hundred values the 99th is the largest."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

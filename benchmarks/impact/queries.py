@@ -1,0 +1,55 @@
+"""Counting what Slurm is asked: its commands are preceded in PATH by scripts that note each call."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.impact.figures import most_in_window
+
+_COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel")
+_QUERIES = {"%T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n": "placeholders", "reservations": "reservations"}
+"""By what their arguments have in them."""
+_SLACK = 0.1
+"""Share of an interval by which calls may be noted closer: a process takes its time to start on a crowded machine."""
+
+
+def write_wrappers(folder: Path, log: Path) -> None:
+    """Scripts by the names of Slurm's commands, each noting time and arguments in `log`.
+
+    Raises:
+        RuntimeError: a command is not installed.
+    """
+    folder.mkdir(parents=True)
+    for name in _COMMANDS:
+        real = shutil.which(name)
+        if real is None:
+            raise RuntimeError(f"{name} is not installed")
+        path = folder / name
+        path.write_text(f'#!/bin/bash\nLC_ALL=C\necho "$EPOCHREALTIME {name} $*" >>{log}\nexec {real} "$@"\n')
+        path.chmod(0o755)
+
+
+def read_calls(log: Path) -> list[tuple[float, str]]:
+    """Time and kind of each call."""
+    found = []
+    for line in log.read_text().splitlines():
+        time, _, words = line.partition(" ")
+        kind = next((kind for part, kind in _QUERIES.items() if part in words), words.split()[0])
+        found.append((float(time), kind))
+    return found
+
+
+def most_per_interval(calls: list[tuple[float, str]], intervals: Mapping[str, float]) -> dict[str, int]:
+    """Most calls of each kind in any interval of that kind."""
+    return {
+        kind: most_in_window((time for time, found in calls if found == kind), seconds * (1 - _SLACK))
+        for kind, seconds in intervals.items()
+    }
+
+
+def count(calls: list[tuple[float, str]]) -> Counter[str]:
+    """How many calls of each kind."""
+    return Counter(kind for _, kind in calls)
