@@ -64,9 +64,7 @@ class Watcher:
             self.empty.setdefault(node, []).append(time.time())
             if self._occupied[node]:
                 self.workers.setdefault(node, []).append(time.time())
-        self._occupied = {
-            node: worker or self._occupied.get(node, False) for node, worker in occupied.items()
-        }
+        self._occupied = {node: worker or self._occupied.get(node, False) for node, worker in occupied.items()}
         return occupied
 
     def _mark(self, pid: int) -> tuple[str, bool] | None:

@@ -109,3 +109,15 @@ def test_a_program_that_ends_well_is_done(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_fails_with_its_name(tmp_path: Path, backend: str) -> None:
     with supervised(tmp_path, "n1", command=["/no/such/program"], backend=backend) as job:
         assert job.outcome()["outcome"] == "FAILED"
+
+
+def test_failures_are_told_by_host(tmp_path: Path) -> None:
+    script = '[ "$MALLETRAIN_NODE" = n2 ] && exit 3; exec sleep 600'
+    with supervised(tmp_path, "n1", "n2", command=["/bin/sh", "-c", script], backend="torchrun") as job:
+
+        def told() -> bool:
+            failures = {entry.host: entry.failures for entry in job.state().failures}
+            assert "n1" not in failures
+            return failures.get("n2", 0) >= 2
+
+        wait_until(told, 60, "two failures on n2")

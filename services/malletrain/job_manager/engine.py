@@ -18,6 +18,7 @@ from malletrain.job_manager.stimuli import (
     Shutdown,
     Stimulus,
     SupervisorEnded,
+    SupervisorSeen,
     Ticked,
     TrainerDone,
 )
@@ -27,6 +28,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 
+Report = Callable[[SupervisorSeen, int], Coroutine[None, None, None]]
 Notify = Callable[[str, Notice], Coroutine[None, None, None]]
 
 
@@ -37,8 +39,20 @@ class Engine:
     next tick, and after a restart of the process.
     """
 
-    def __init__(self, store: Store, launcher: Launcher, policy: Policy, clock: Clock, notify: Notify) -> None:
-        """Take over what the store knows; nothing is started before `run`."""
+    def __init__(
+        self, store: Store, launcher: Launcher, policy: Policy, clock: Clock, notify: Notify, report: Report
+    ) -> None:
+        """Take over what the store knows; nothing is started before `run`.
+
+        Args:
+            store: What must not be forgotten.
+            launcher: Owns the processes.
+            policy: Limits and graces.
+            clock: Wall clock.
+            notify: Tells trainers of changes in advance.
+            report: Told of workers that have failed, and how many nodes their job uses.
+        """
+        self._report = report
         self.jobs: Hub[tuple[Job, ...]] = Hub()
         self._store = store
         self._launcher = launcher
@@ -187,6 +201,8 @@ class Engine:
             return
         async for seen in self._launcher.watch(job_id, incarnation):
             self.apply(seen)
+            if seen.failures and self._group is not None and job_id in self._world.jobs:
+                self._group.create_task(self._report(seen, len(self._world.jobs[job_id].commanded)))
         while True:
             try:
                 ended = await self._launcher.collect(job_id, incarnation)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import grpc.aio
 import structlog
 
+from malletrain.job_manager.blame import at_fault
 from malletrain.job_manager.engine import Engine
-from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, Progressed
+from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, Progressed, SupervisorSeen
 from malletrain.job_manager.world import Notice
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
@@ -43,6 +44,44 @@ class Notifier:
             await stub.SendCommand(request, timeout=_NOTICE_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
             self._log.info("trainer not told", job=job_id, notice=notice.value, code=error.code().name)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+class FailureReporter:
+    """Tells the Scavenger of nodes on which work keeps failing, once of each failure; nothing waits for it."""
+
+    def __init__(self, address: str) -> None:
+        """Connect to the Scavenger when first used."""
+        self._address = address
+        self._channel: grpc.aio.Channel | None = None
+        self._told: dict[tuple[str, int, str], int] = {}
+        self._log = structlog.get_logger(__name__)
+
+    async def __call__(self, seen: SupervisorSeen, nodes: int) -> None:
+        """Report what is new; a failure to do so is logged, and it is reported with the next."""
+        failures = dict(seen.failures)
+        node = at_fault(failures, nodes)
+        if node is None:
+            return
+        key = (seen.job_id, seen.incarnation, node)
+        new = failures[node] - self._told.get(key, 0)
+        if new <= 0:
+            return
+        if self._channel is None:
+            self._channel = open_channel(self._address)
+        entry = scavenger_pb2.NodeFailure(node=node, reason=f"workers of {seen.job_id} keep failing here only")
+        request = scavenger_pb2.ReportNodeFailuresRequest(failures=[entry] * new)
+        try:
+            stub = scavenger_pb2_grpc.ScavengerServiceStub(self._channel)
+            await stub.ReportNodeFailures(request, timeout=_NOTICE_DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._log.info("failures not reported", node=node, code=error.code().name)
+        else:
+            self._told[key] = failures[node]
 
     async def close(self) -> None:
         """Disconnect."""

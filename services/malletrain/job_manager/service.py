@@ -12,7 +12,7 @@ import grpc.aio
 
 from malletrain.job_manager import messages, submission
 from malletrain.job_manager.engine import Engine
-from malletrain.job_manager.feeds import Notifier, follow_peers
+from malletrain.job_manager.feeds import FailureReporter, Notifier, follow_peers
 from malletrain.job_manager.jobs import Job, job_id
 from malletrain.job_manager.launchers.environment import search_path
 from malletrain.job_manager.launchers.supervised import LaunchSettings, SupervisedLauncher
@@ -58,7 +58,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._launcher = SupervisedLauncher(launching, os.environ)
         self._store = Store(settings.database("job_manager"))
         self._notifier = Notifier(settings.addresses.monitor)
-        self._engine = Engine(self._store, self._launcher, section.policy(), clock, self._notifier)
+        self._reporter = FailureReporter(settings.addresses.scavenger)
+        self._engine = Engine(self._store, self._launcher, section.policy(), clock, self._notifier, self._reporter)
         self._closing = False
 
     def register(self, host: ServiceHost) -> None:
@@ -82,6 +83,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             await self._engine.shut_down()
         await self._launcher.close()
         await self._notifier.close()
+        await self._reporter.close()
         self._store.close()
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:

@@ -64,6 +64,7 @@ class SupervisorSeen:
         confirmed_sequence: Newest command whose hosts the workers have confirmed.
         confirmed: Nodes that the workers have confirmed.
         occupied: Nodes with a live worker process.
+        failures: Nodes on which workers have failed by themselves, and how many.
     """
 
     job_id: str
@@ -72,6 +73,7 @@ class SupervisorSeen:
     confirmed_sequence: int
     confirmed: frozenset[str]
     occupied: frozenset[str]
+    failures: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

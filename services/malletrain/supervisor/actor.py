@@ -20,7 +20,7 @@ from malletrain.supervisor.launch import Launch
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.releases import Occupants, Release, Releases
 from malletrain.supervisor.remote import Agents
-from malletrain.supervisor.view import UNDECIDED, Course, Outcome, State, view
+from malletrain.supervisor.view import UNDECIDED, Course, Outcome, Seen, State, view
 from malletrain.v1 import supervisor_pb2
 
 _LOOK_SECONDS = 0.02
@@ -119,6 +119,10 @@ class Actor(ABC):
     @abstractmethod
     def confirmed_hosts(self) -> tuple[str, ...]:
         """Hosts on which it trains."""
+
+    @abstractmethod
+    def failures(self) -> Mapping[str, int]:
+        """How many workers have failed by themselves, by host."""
 
     @abstractmethod
     def pids(self) -> Iterable[tuple[Slot, int]]:
@@ -276,7 +280,8 @@ class Actor(ABC):
     def _state(self) -> State:
         # Workers that end one after the other at the end of a training are no loss of hosts.
         confirmed = self._published.confirmed_hosts if self.finishing else self.confirmed_hosts()
-        return view(self.launch.job_id, self.course, confirmed, self.pids(), self.stopping, self._outcome, self.message)
+        seen = Seen(self.course, tuple(confirmed), tuple(self.pids()), dict(self.failures()))
+        return view(self.launch.job_id, seen, self.stopping, self._outcome, self.message)
 
 
 def end_of(ended: Ended) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,11 @@ class Ended:
 
 
 class Crew:
-    """All workers of a job, by slot. Use from one thread that lives as long as they shall."""
+    """All workers of a job, by slot. Use from one thread that lives as long as they shall.
+
+    Attributes:
+        failures: How many workers have failed on each host.
+    """
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class Crew:
         self._warm = warm
         self._workers: dict[Slot, Worker] = {}
         self._failures: dict[Slot, Failures] = {}
+        self.failures: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._workers.values()))
@@ -160,6 +166,7 @@ class Crew:
     def note_failure(self, slot: Slot, now: float) -> int:
         """Let a slot wait before its worker is started again, longer each time; returns how often it has failed."""
         self._failures[slot] = self._failures.get(slot, Failures()).noted(now)
+        self.failures[slot.host] += 1
         return self._failures[slot].count
 
     def kill(self, workers: Iterable[Worker] | None = None) -> None:

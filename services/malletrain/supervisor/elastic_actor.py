@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from malletrain.supervisor.actor import Actor, Context, end_of
 from malletrain.supervisor.backend import OpenBackend
@@ -49,6 +49,10 @@ class ElasticActor(Actor):
     def confirmed_hosts(self) -> tuple[str, ...]:
         """Hosts on which it trains."""
         return self._world.membership.confirmed_hosts
+
+    def failures(self) -> Mapping[str, int]:
+        """How many workers have failed by themselves, by host."""
+        return self._crew.failures
 
     def pids(self) -> Iterable[tuple[Slot, int]]:
         """Its processes."""

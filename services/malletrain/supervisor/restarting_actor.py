@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from malletrain.supervisor.actor import Actor, Context, end_of
 from malletrain.supervisor.crew import Ended
@@ -49,6 +49,10 @@ class RestartingActor(Actor):
     def confirmed_hosts(self) -> tuple[str, ...]:
         """Hosts on which it trains."""
         return self._world.rotation.confirmed_hosts
+
+    def failures(self) -> Mapping[str, int]:
+        """How many workers have failed by themselves, by host."""
+        return self._standby.failures
 
     def pids(self) -> Iterable[tuple[Slot, int]]:
         """Processes of the present generation, and of the next where there is none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from malletrain.supervisor.membership import Slot
@@ -30,38 +31,49 @@ class Course(Protocol):
         """Newest command that has been carried out."""
 
 
-def view(
-    job_id: str,
-    course: Course,
-    confirmed_hosts: Iterable[str],
-    pids: Iterable[tuple[Slot, int]],
-    stopping: bool,
-    outcome: Outcome,
-    message: str,
-) -> State:
+@dataclass(frozen=True)
+class Seen:
+    """What there is of a job.
+
+    Attributes:
+        course: How far it is.
+        confirmed_hosts: Hosts that count as confirmed.
+        pids: Its workers' process ids.
+        failures: How many workers have failed by themselves, by host.
+    """
+
+    course: Course
+    confirmed_hosts: tuple[str, ...]
+    pids: tuple[tuple[Slot, int], ...]
+    failures: Mapping[str, int]
+
+
+def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str) -> State:
     """The state as a message.
 
     Args:
         job_id: The job.
-        course: How far it is.
-        confirmed_hosts: Hosts that count as confirmed.
-        pids: Its workers' process ids.
+        seen: What there is of it.
         stopping: Whether the workers are being ended on command.
         outcome: How they ended, once they have.
         message: What went wrong.
     """
+    course = seen.course
     return State(
         job_id=job_id,
         phase=_phase(course, stopping, outcome),
         commanded_sequence=course.sequence,
         commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in course.commanded.items()],
         confirmed_sequence=course.confirmed_sequence,
-        confirmed_hosts=confirmed_hosts,
+        confirmed_hosts=seen.confirmed_hosts,
         workers=[
-            supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=pid) for slot, pid in pids
+            supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=pid) for slot, pid in seen.pids
         ],
         outcome=outcome,
         message=message,
+        failures=[
+            supervisor_pb2.HostFailures(host=host, failures=count) for host, count in sorted(seen.failures.items())
+        ],
     )
 
 

@@ -87,6 +87,7 @@ class Remote:
             confirmed_sequence=state.confirmed_sequence,
             confirmed=frozenset(state.confirmed_hosts),
             occupied=frozenset(worker.host for worker in state.workers),
+            failures=tuple((entry.host, entry.failures) for entry in state.failures),
         )
 
 

@@ -1,0 +1,165 @@
+"""MalleTrain on a real Slurm, with what is noted of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import grpc
+import psutil
+
+from benchmarks.impact.queries import write_wrappers
+from benchmarks.impact.watch import Watcher
+from malletrain.v1 import job_manager_pb2
+from tests.slurm.cluster import Cluster
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+
+PLACEHOLDER = "malletrain"
+NODES_INTERVAL_S = 1.0
+INTERVALS_S = {"nodes": NODES_INTERVAL_S, "queue": 2.0, "placeholders": 5.0, "reservations": 30.0}
+"""How often each kind of question may be asked. Times are scaled down with the main jobs."""
+TRAINER = Path(__file__).parent / "trainer.py"
+_NICE = 10
+_CALL_S = 10.0
+_PATIENCE_S = 180.0
+_LEAVING_S = 30.0
+_SAID = re.compile(r"(\S+) malletrain\.agent: node (\S+) is wanted back")
+_SETTINGS = """
+[scavenger]
+source = "slurm"
+debounce_seconds = 2
+[scavenger.slurm]
+partitions = ["main"]
+interval_seconds = {nodes}
+queue_interval_seconds = {queue}
+reservations_interval_seconds = {reservations}
+[scavenger.slurm.hold]
+queue = "scavenge"
+agents_address = "127.0.0.1:{port}"
+python = "{bin}/python"
+log = "{agents}/%N-%j.log"
+calm_seconds = 5
+surplus_seconds = 10
+"""
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """A running system that takes what Slurm leaves idle.
+
+    Attributes:
+        folder: Its files.
+        deployment: Its services.
+        watcher: Sees its processes on the nodes.
+    """
+
+    folder: Path
+    deployment: Deployment
+    watcher: Watcher
+
+    @property
+    def calls(self) -> Path:
+        """Where each call of Slurm's commands is noted."""
+        return self.folder / "calls"
+
+    def submit(self, count: int, max_nodes: int) -> None:
+        """Hand in trainings."""
+        for _ in range(count):
+            command = [sys.executable, str(TRAINER)]
+            sizes = ["--min", "1", "--max", str(max_nodes), "--profile", "never"]
+            done = self.deployment.command("submit", *sizes, "--", *command, timeout=_PATIENCE_S)
+            assert done.returncode == 0, done.stderr
+
+    def samples(self) -> int:
+        """Of all trainings; the last that was known where nobody answers."""
+        peers = self.deployment.peers
+        try:
+            answer = peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S)
+        finally:
+            peers.close()
+        return sum(job.samples for job in answer.jobs)
+
+    def await_training(self) -> None:
+        """Wait until samples come in."""
+        wait_until(lambda: self.samples() > 0, _PATIENCE_S, "a training")
+
+    def cancel(self) -> None:
+        """Cancel all trainings: nodes are given back when there is no work for them."""
+        peers = self.deployment.peers
+        try:
+            for job in peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs:
+                try:
+                    peers.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job.id), timeout=_CALL_S)
+                except grpc.RpcError as error:
+                    if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:  # it has ended
+                        raise
+        finally:
+            peers.close()
+
+    def cpu_fraction(self, seconds: float) -> float:
+        """Share of a core that the five services and their children use."""
+        processes = [psutil.Process(pid) for pid in self.deployment.pids().values()]
+        before, begin = sum(map(_cpu_seconds, processes)), time.monotonic()
+        time.sleep(seconds)
+        return (sum(map(_cpu_seconds, processes)) - before) / (time.monotonic() - begin)
+
+    def signals(self) -> dict[str, list[float]]:
+        """By node: when its agents got SIGTERM, in seconds since the epoch."""
+        found: dict[str, list[float]] = {}
+        for path in (self.folder / "agents").glob("*.log"):
+            for when, node in _SAID.findall(path.read_text(errors="replace")):
+                found.setdefault(node, []).append(datetime.fromisoformat(when).timestamp())
+        return found
+
+
+@contextmanager
+def harvest(folder: Path, cluster: Cluster) -> Iterator[Harvest]:
+    """Start the services; in the end, give all nodes back."""
+    scripts, agents = folder / "bin", folder / "agents"
+    agents.mkdir(parents=True)
+    write_wrappers(scripts, folder / "calls")
+    # What stands for a node shares the cores with Slurm's daemons: it must not take what another machine would have.
+    python = scripts / "python"
+    python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    settings = _SETTINGS.format(bin=scripts, agents=agents, port=cluster.base_port - 1, **INTERVALS_S)
+    watcher = Watcher(PLACEHOLDER)
+    try:
+        with _services(folder / "state", settings, scripts, cluster) as deployment:
+            running = Harvest(folder, deployment, watcher)
+            try:
+                yield running
+            finally:
+                running.cancel()
+                wait_until(lambda: not cluster.jobs(PLACEHOLDER), _LEAVING_S, "the end of all placeholders")
+    finally:
+        watcher.close()
+
+
+@contextmanager
+def _services(folder: Path, settings: str, scripts: Path, cluster: Cluster) -> Iterator[Deployment]:
+    """The five services, which find their commands in `scripts`."""
+    before = dict(os.environ)
+    os.environ.update(cluster.environment, PATH=f"{scripts}:{before['PATH']}")
+    try:
+        starting = deployed(folder, settings)
+        deployment = starting.__enter__()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    with ExitStack() as stack:
+        stack.push(starting)
+        yield deployment
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)

@@ -1,0 +1,166 @@
+"""One round: the stream of main jobs, with or without us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.impact.figures import Ran, reclaims
+from benchmarks.impact.harvest import INTERVALS_S, PLACEHOLDER, Harvest, harvest
+from benchmarks.impact.queries import count, most_per_interval, read_calls
+from benchmarks.impact.stream import MainJob
+from malletrain.cli.demo.strays import find_processes
+from tests.slurm.cluster import Cluster
+from tests.support.waiting import wait_until
+
+_PATIENCE_S = 300.0
+_SETTLE_S = 5.0
+_STOPPED_S, _GOING_S = 20.0, 20.0
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    """A node that was wanted back.
+
+    Attributes:
+        node: Which.
+        seconds: From SIGTERM at its agent until no process of ours was on it.
+        working: Whether workers were on it.
+        stopped: Whether Allocator was stopped.
+    """
+
+    node: str
+    seconds: float
+    working: bool
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was noted with us.
+
+    Attributes:
+        jobs: Main jobs.
+        reclaims: Nodes that were wanted back.
+        samples: Harvested by the trainings.
+        node_seconds: During which workers were on nodes.
+        idle_cpu: Share of a core that the services use without trainings; None where it was not measured.
+        queries: Most questions of each kind in an interval.
+        calls: All calls of Slurm's commands, by kind.
+        left: Processes and placeholders of ours at the end.
+    """
+
+    jobs: tuple[Ran, ...]
+    reclaims: tuple[Reclaim, ...]
+    samples: int
+    idle_cpu: float | None
+    queries: dict[str, int]
+    calls: Counter[str]
+    left: int
+
+
+def run_stream(cluster: Cluster, stream: Sequence[MainJob], folder: Path) -> tuple[Ran, ...]:
+    """Submit each job when it is due, and wait for the last; start and end are the jobs' own stamps."""
+    folder.mkdir(parents=True)
+    begin = time.time()
+    submitted = {}
+    for job in stream:
+        time.sleep(max(0.0, begin + job.submit_s - time.time()))
+        submitted[job.number] = time.time() - begin
+        stamp = f"{folder}/{job.number}"
+        script = f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.start\nsleep {job.seconds}\necho $EPOCHREALTIME >{stamp}.end"
+        cluster.submit(job.nodes, script, "--job-name=main")
+    wait_until(lambda: not cluster.jobs("main"), _PATIENCE_S, "the end of all main jobs")
+
+    def stamp_of(job: MainJob, which: str) -> float:
+        return float((folder / f"{job.number}.{which}").read_text()) - begin
+
+    return tuple(
+        Ran(job.number, job.nodes, submitted[job.number], stamp_of(job, "start"), stamp_of(job, "end"))
+        for job in stream
+    )
+
+
+def run_with_us(
+    cluster: Cluster,
+    stream: Sequence[MainJob],
+    folder: Path,
+    trainings: int,
+    idle_seconds: float = 0.0,
+    *,
+    stop_allocator: bool = False,
+) -> Round:
+    """The same with trainings on whatever is idle.
+
+    Args:
+        cluster: A Slurm without jobs.
+        stream: The main jobs.
+        folder: For all files.
+        trainings: How many, of at most two nodes each.
+        idle_seconds: For how long the services are watched before there is any training.
+        stop_allocator: Stop Allocator for 20 s, let it go on for 20 s, and so on.
+    """
+    idle_cpu = None
+    with harvest(folder, cluster) as running:
+        if idle_seconds:
+            time.sleep(_SETTLE_S)
+            idle_cpu = running.cpu_fraction(idle_seconds)
+        running.submit(trainings, 2)
+        running.await_training()
+        with Stopping(running.deployment.pids()["allocator"], active=stop_allocator) as stopping:
+            jobs = run_stream(cluster, stream, folder / "main")
+        samples = running.samples()
+        found = _reclaims(running, stopping.was_stopped)
+    calls = read_calls(running.calls)
+    left = len(find_processes(folder / "state")) + len(running.watcher.look()) + len(cluster.jobs(PLACEHOLDER))
+    return Round(jobs, found, samples, idle_cpu, most_per_interval(calls, INTERVALS_S), count(calls), left)
+
+
+def _reclaims(running: Harvest, was_stopped: Callable[[float], bool]) -> tuple[Reclaim, ...]:
+    found = []
+    for node, times in running.signals().items():
+        for when, seconds in reclaims({node: times}, running.watcher.empty):
+            ends = running.watcher.workers.get(node, [])
+            working = any(abs(end - when - seconds) < 1e-3 for end in ends)
+            found.append(Reclaim(node, seconds, working, was_stopped(when)))
+    return tuple(found)
+
+
+class Stopping:
+    """Stops a process again and again while it is entered."""
+
+    def __init__(self, pid: int, *, active: bool) -> None:
+        self._pid = pid
+        self._active = active
+        self._spans: list[tuple[float, float]] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def was_stopped(self, when: float) -> bool:
+        """Whether it was, at that time in seconds since the epoch."""
+        return any(begin <= when < end for begin, end in self._spans)
+
+    def __enter__(self) -> Stopping:
+        if self._active:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        if self._active:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            os.kill(self._pid, signal.SIGSTOP)
+            begin = time.time()
+            self._ending.wait(_STOPPED_S)
+            self._spans.append((begin, time.time()))
+            os.kill(self._pid, signal.SIGCONT)
+            self._ending.wait(_GOING_S)
