@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SOURCES := services clients benchmarks examples tests hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-faults format benchmarks clean
+.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-faults format benchmarks clean
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,13 +35,26 @@ demo: setup ## The main job on this machine: five services, eight virtual nodes,
 	$(BIN)/malletrain demo
 
 test: setup check ## Static checks, then every test that needs no privilege
-	$(BIN)/python -m pytest -m 'not demo'
+	$(BIN)/python -m pytest -m 'not demo and not slurm and not training'
 
 test-quick: $(VENV)/.package ## The tests that start no trainings
-	$(BIN)/python -m pytest -m 'not demo and not horovod and not system'
+	$(BIN)/python -m pytest -m 'not demo and not horovod and not system and not slurm and not training'
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
+
+test-training: setup ## Real trainings that take minutes: samples and accuracy over many rescales, measured curves
+	$(BIN)/python -m pytest -m training --timeout 900
+
+test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes)
+	@if deploy/slurm/install-debian.sh; then \
+	  $(BIN)/python -m pytest -m slurm && \
+	  $(BIN)/python benchmarks/zero_impact.py --nodes 8 --minutes 0.7 --idle-seconds 10; \
+	elif (($$? == 3)); then \
+	  echo "test-slurm: skipped" >&2; \
+	else \
+	  exit 1; \
+	fi
 
 test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py

@@ -1,9 +1,9 @@
 """Does the main queue notice? `python benchmarks/zero_impact.py [--nodes 16] [--minutes 4] [--seed 1]`.
 
-Run from the repository's root. A seeded stream of main jobs of mixed sizes and lengths goes through a real Slurm on this
-machine three times: without us, with trainings on whatever is idle, and so again while Allocator is stopped half of the
-time. Writes `build/zero-impact.json` and prints tables; `docs/zero-impact.md` says what the figures mean. Exits with 1
-if a process or placeholder of ours is left.
+Run from the repository's root. A seeded stream of main jobs of mixed sizes and lengths goes through a real Slurm on
+this machine three times: without us, with trainings on whatever is idle, and so again while Allocator is stopped half
+of the time. Writes `build/zero-impact.json` and prints tables; `docs/zero-impact.md` says what the figures mean. Exits
+with 1 if a process or placeholder of ours is left.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the stream (1)")
     parser.add_argument("--trainings", type=int, default=2, help="of at most two nodes each (2)")
     parser.add_argument("--idle-seconds", type=float, default=20.0, help="to measure CPU without trainings (20)")
+    parser.add_argument("--twice", action="store_true", help="without us twice: how much Slurm differs from itself")
     parser.add_argument("--folder", type=Path, help="keep all logs there; it must not exist")
     parser.add_argument("--file", type=Path, default=FILE, help="build/zero-impact.json")
     options = parser.parse_args()
@@ -44,19 +45,19 @@ def main() -> int:
     interrupt_once()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="zero-impact-"))
     try:
-        without, with_us, stopped = _measure(options, folder.absolute())
+        without, with_us, stopped, again = _measure(options, folder.absolute())
     finally:
         if options.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
     summary = _summary(options.nodes, without, with_us, stopped)
     options.file.parent.mkdir(exist_ok=True)
     options.file.write_text(json.dumps(summary, indent=2) + "\n")
-    _show(options.nodes, without, {"with us": with_us, "Allocator stopped": stopped})
+    _show(options.nodes, without, {"with us": with_us, "Allocator stopped": stopped}, again)
     print(json.dumps(summary, indent=2))
     return 1 if summary["processes_left"] else 0
 
 
-def _measure(options: argparse.Namespace, folder: Path) -> tuple[tuple[Ran, ...], Round, Round]:
+def _measure(options: argparse.Namespace, folder: Path) -> tuple[tuple[Ran, ...], Round, Round, tuple[Ran, ...] | None]:
     stream = make_stream(options.nodes, options.minutes, options.seed)
     print(f"{len(stream)} main jobs on {options.nodes} nodes, three times", file=sys.stderr)
     with cluster(folder / "slurm", options.nodes) as slurm:
@@ -65,7 +66,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> tuple[tuple[Ran, ...]
         with_us = run_with_us(slurm, stream, folder / "with", options.trainings, options.idle_seconds)
         print("done with us", file=sys.stderr)
         stopped = run_with_us(slurm, stream, folder / "stopped", options.trainings, stop_allocator=True)
-    return without, with_us, stopped
+        again = run_stream(slurm, stream, folder / "again") if options.twice else None
+    return without, with_us, stopped, again
 
 
 def _summary(nodes: int, without: Sequence[Ran], with_us: Round, stopped: Round) -> dict[str, float | int | None]:
@@ -81,8 +83,11 @@ def _summary(nodes: int, without: Sequence[Ran], with_us: Round, stopped: Round)
     }
 
 
-def _show(nodes: int, without: Sequence[Ran], rounds: dict[str, Round]) -> None:
+def _show(nodes: int, without: Sequence[Ran], rounds: dict[str, Round], again: Sequence[Ran] | None) -> None:
     print("| in seconds | n | median | 90th | 99th | most |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    if again is not None:
+        _row("without us again: start later, of its own", start_deltas(without, again, nodes))
+        _row("without us again: start later, with those before it", plain_deltas(without, again))
     for name, found in rounds.items():
         _row(f"{name}: start later, of its own", start_deltas(without, found.jobs, nodes))
         _row(f"{name}: start later, with those before it", plain_deltas(without, found.jobs))

@@ -50,9 +50,13 @@ def _free(jobs: Iterable[Ran], nodes: int, time: float) -> int:
 
 
 def start_deltas(without: Sequence[Ran], with_us: Sequence[Ran], nodes: int) -> list[float]:
-    """How many seconds longer than in the run without us each main job waited from when it could have started."""
+    """How many seconds longer than in the run without us each main job waited from when it could have started.
+
+    Never more than it started later: where Slurm has let it pass another one, it has waited for nothing else.
+    """
     before = {job.number: waited_in_vain(job, without, nodes) for job in without}
-    return [waited_in_vain(job, with_us, nodes) - before[job.number] for job in with_us]
+    own = [waited_in_vain(job, with_us, nodes) - before[job.number] for job in with_us]
+    return [min(pair) for pair in zip(own, plain_deltas(without, with_us), strict=True)]
 
 
 def plain_deltas(without: Sequence[Ran], with_us: Sequence[Ran]) -> list[float]:

@@ -17,7 +17,7 @@ import psutil
 
 from benchmarks.impact.queries import write_wrappers
 from benchmarks.impact.watch import Watcher
-from malletrain.v1 import job_manager_pb2
+from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.slurm.cluster import Cluster
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
@@ -27,6 +27,7 @@ NODES_INTERVAL_S = 1.0
 INTERVALS_S = {"nodes": NODES_INTERVAL_S, "queue": 2.0, "placeholders": 5.0, "reservations": 30.0}
 """How often each kind of question may be asked. Times are scaled down with the main jobs."""
 TRAINER = Path(__file__).parent / "trainer.py"
+_ENDED = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
 _NICE = 10
 _CALL_S = 10.0
 _PATIENCE_S = 180.0
@@ -70,22 +71,25 @@ class Harvest:
         """Where each call of Slurm's commands is noted."""
         return self.folder / "calls"
 
-    def submit(self, count: int, max_nodes: int) -> None:
-        """Hand in trainings."""
-        for _ in range(count):
-            command = [sys.executable, str(TRAINER)]
-            sizes = ["--min", "1", "--max", str(max_nodes), "--profile", "never"]
-            done = self.deployment.command("submit", *sizes, "--", *command, timeout=_PATIENCE_S)
-            assert done.returncode == 0, done.stderr
+    def submit(self, max_nodes: int, trainer: Path = TRAINER, *variables: str) -> None:
+        """Hand in a training."""
+        sizes = ["--min", "1", "--max", str(max_nodes), "--profile", "never"]
+        environment = [word for variable in variables for word in ("--env", variable)]
+        words = ["submit", *sizes, *environment, "--", sys.executable, str(trainer)]
+        done = self.deployment.command(*words, timeout=_PATIENCE_S)
+        assert done.returncode == 0, done.stderr
 
-    def samples(self) -> int:
-        """Of all trainings; the last that was known where nobody answers."""
+    def jobs(self) -> list[resources_pb2.Job]:
+        """All trainings."""
         peers = self.deployment.peers
         try:
-            answer = peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S)
+            return list(peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs)
         finally:
             peers.close()
-        return sum(job.samples for job in answer.jobs)
+
+    def samples(self) -> int:
+        """Of all trainings."""
+        return sum(job.samples for job in self.jobs())
 
     def await_training(self) -> None:
         """Wait until samples come in."""
@@ -131,7 +135,7 @@ def harvest(folder: Path, cluster: Cluster) -> Iterator[Harvest]:
     python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {sys.executable} "$@"\n')
     python.chmod(0o755)
     settings = _SETTINGS.format(bin=scripts, agents=agents, port=cluster.base_port - 1, **INTERVALS_S)
-    watcher = Watcher(PLACEHOLDER)
+    watcher = Watcher(PLACEHOLDER, cluster.environment["SLURM_CONF"], folder)
     try:
         with _services(folder / "state", settings, scripts, cluster) as deployment:
             running = Harvest(folder, deployment, watcher)
@@ -139,6 +143,7 @@ def harvest(folder: Path, cluster: Cluster) -> Iterator[Harvest]:
                 yield running
             finally:
                 running.cancel()
+                wait_until(lambda: all(job.state in _ENDED for job in running.jobs()), _LEAVING_S, "all trainings' end")
                 wait_until(lambda: not cluster.jobs(PLACEHOLDER), _LEAVING_S, "the end of all placeholders")
     finally:
         watcher.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.impact.figures import most_in_window
 
 _COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel")
-_QUERIES = {"%T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n": "placeholders", "reservations": "reservations"}
+_QUERIES = {"-o %T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n": "placeholders", "reservations": "reservations"}
 """By what their arguments have in them."""
 _SLACK = 0.1
 """Share of an interval by which calls may be noted closer: a process takes its time to start on a crowded machine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from tests.support.waiting import wait_until
 
 _PATIENCE_S = 300.0
 _SETTLE_S = 5.0
+_PAUSE_S = 0.1
 _STOPPED_S, _GOING_S = 20.0, 20.0
 
 
@@ -111,15 +113,29 @@ def run_with_us(
         if idle_seconds:
             time.sleep(_SETTLE_S)
             idle_cpu = running.cpu_fraction(idle_seconds)
-        running.submit(trainings, 2)
+        for _ in range(trainings):
+            running.submit(2)
         running.await_training()
         with Stopping(running.deployment.pids()["allocator"], active=stop_allocator) as stopping:
             jobs = run_stream(cluster, stream, folder / "main")
         samples = running.samples()
         found = _reclaims(running, stopping.was_stopped)
     calls = read_calls(running.calls)
-    left = len(find_processes(folder / "state")) + len(running.watcher.look()) + len(cluster.jobs(PLACEHOLDER))
+    left = _left(cluster, running)
     return Round(jobs, found, samples, idle_cpu, most_per_interval(calls, INTERVALS_S), count(calls), left)
+
+
+def _left(cluster: Cluster, running: Harvest) -> int:
+    """Processes and placeholders of ours a few seconds after the end."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        processes = [*find_processes(running.folder / "state"), *running.watcher.look()]
+        found = [*processes, *cluster.jobs(PLACEHOLDER)]
+        if not found or time.monotonic() > deadline:
+            for entry in found:
+                print(f"left: {entry}", file=sys.stderr)
+            return len(found)
+        time.sleep(_PAUSE_S)
 
 
 def _reclaims(running: Harvest, was_stopped: Callable[[float], bool]) -> tuple[Reclaim, ...]:

@@ -35,6 +35,3 @@ def train() -> None:
         functional.cross_entropy(model(inputs[indices]), labels[indices]).backward()
         training.step()
         time.sleep(_STEP_SECONDS)
-
-
-train()

@@ -18,18 +18,21 @@ class Watcher:
 
     Attributes:
         empty: By node: when it had become empty, in seconds since the epoch.
-        busy: By node: when workers, not only an agent, were last seen on it.
+        workers: As `empty`, only where there had been workers, not only an agent.
     """
 
-    def __init__(self, placeholder: str) -> None:
+    def __init__(self, placeholder: str, slurm_conf: str, folder: Path) -> None:
         """Begin to look.
 
         Args:
             placeholder: Name of our batch jobs.
+            slurm_conf: The cluster's configuration: there may be others on this machine.
+            folder: Below it lie the folders of our trainings.
         """
         self.empty: dict[str, list[float]] = {}
         self.workers: dict[str, list[float]] = {}
-        self._placeholder = placeholder
+        self._batch = {"SLURM_JOB_NAME": placeholder, "SLURM_CONF": slurm_conf}
+        self._folder = folder
         self._nodes: dict[int, tuple[str, bool] | None] = {}
         self._first: dict[int, float] = {}
         self._occupied: dict[str, bool] = {}
@@ -75,8 +78,9 @@ class Watcher:
             return None
         found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         if node := found.get("MALLETRAIN_NODE"):
-            return node, True
-        if found.get("SLURM_JOB_NAME") == self._placeholder and (node := found.get("SLURMD_NODENAME")):
+            ours = Path(found.get("MALLETRAIN_JOB_DIR", "/")).is_relative_to(self._folder)
+            return (node, True) if ours else None
+        if self._batch.items() <= found.items() and (node := found.get("SLURMD_NODENAME")):
             return node, False
         return None
 

@@ -7,6 +7,7 @@
 #   BASE_PORT=16900                 slurmctld listens there, the nodes on the ports after it
 #   GRACE_SECONDS=10 KILL_WAIT=5    of the preemptible partition; of the cluster
 #   BACKFILL_SECONDS=2              how often backfill runs
+#   SCHED_DELAY=0                   batch_sched_delay: how many seconds may lie between an event and its scheduling
 #   PROLOG=/path                    run on a node before each job
 # Partitions: `main` (PriorityTier=10, whole nodes, never preempted) and `scavenge` (PriorityTier=1, preemptible).
 set -euo pipefail
@@ -76,7 +77,7 @@ MinJobAge=300
 ${PROLOG:+Prolog=$PROLOG
 PrologFlags=Alloc}
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=${BACKFILL_SECONDS:-2},bf_continue,batch_sched_delay=1,sched_interval=5
+SchedulerParameters=bf_interval=${BACKFILL_SECONDS:-2},bf_continue,batch_sched_delay=${SCHED_DELAY:-0},sched_interval=5
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 PreemptType=preempt/partition_prio

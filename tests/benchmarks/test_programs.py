@@ -13,7 +13,7 @@ from benchmarks.faulting.record import read
 from benchmarks.faulting.trials import STOP
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.training, pytest.mark.horovod, pytest.mark.timeout(600)]
 
 
 def test_rescale_prints_one_object_of_medians() -> None:

@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
 pytestmark = [
+    pytest.mark.training,
     pytest.mark.horovod,
     pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod in this environment"),

@@ -85,10 +85,10 @@ class Cluster:
         self._control("up")
 
     def _control(self, action: str) -> None:
-        variables = {"NODES": str(len(self.nodes)), "BASE_PORT": str(self.base_port), "WAIT_SECONDS": "120"}
+        variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}
         done = subprocess.run(
             ["bash", str(SCRIPT), action, str(self.folder)],
-            env=os.environ | variables,
+            env=os.environ | {name: str(value) for name, value in variables.items()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

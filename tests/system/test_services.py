@@ -183,7 +183,8 @@ def test_a_wrong_trace_ends_up_with_its_line(tmp_path: Path) -> None:
 def test_doctor_says_what_it_found(system: Deployment) -> None:
     done = system.command("doctor", "--json", timeout=120)
     findings = {entry["check"]: entry for entry in json.loads(done.stdout)}
-    assert {"Python", "torch", "horovod.torch", "malletrain.client", "loopback", "disk", *SERVICES} == set(findings)
+    backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
+    assert {"Python", "torch", *backends, "malletrain.client", "loopback", "disk", *SERVICES} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())
     assert done.returncode == (0 if all(entry["ok"] for entry in findings.values()) else 1)

@@ -14,7 +14,7 @@ from tests.training.rescaling import with_torch
 RESCALES = 10
 SAMPLES = 30_000
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 
 
 def test_with_the_batch_held_ten_rescales_change_nothing(tmp_path: Path) -> None:

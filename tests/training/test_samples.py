@@ -71,6 +71,7 @@ def test_torch_distributed(tmp_path: Path) -> None:
     assert list((tmp_path / "saving").iterdir()) == []
 
 
+@pytest.mark.training
 @pytest.mark.horovod
 @pytest.mark.timeout(300)
 def test_elastic_horovod(tmp_path: Path) -> None:
@@ -135,6 +136,7 @@ def test_a_failure_of_the_scripts_own_is_no_loss(tmp_path: Path) -> None:
     assert "stopping at" not in (tmp_path / "0.log").read_text()
 
 
+@pytest.mark.training
 @pytest.mark.horovod
 def test_a_job_can_change_its_launcher(tmp_path: Path) -> None:
     pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")

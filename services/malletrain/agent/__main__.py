@@ -29,8 +29,11 @@ def main() -> int:
         token = read_token(given.token)
     except WireError as error:
         parser.error(f"--token: {error}")
-    placeholder = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
-    terms = Terms(given.node, (host, int(port)), given.listen, placeholder, given.grace, given.orphan)
+    slurm_job = os.environ.get("SLURM_JOB_ID", "")
+    placeholder = slurm_job or os.environ.get("PBS_JOBID", "")
+    terms = Terms(
+        given.node, (host, int(port)), given.listen, placeholder, given.grace, given.orphan, in_slurm=bool(slurm_job)
+    )
     asyncio.run(Agent(terms, token).run())
     return 0
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from malletrain.agent.handshake import LONGEST_LINE_BYTES, Peer, accept, connect
+from malletrain.agent.preempted import AskError, was_preempted
 from malletrain.agent.wire import Message, WireError
 from malletrain.agent.workers import Workers
 
@@ -28,6 +29,7 @@ class Terms:
         head: Where the Scavenger listens for agents: host and port.
         listen: Address to serve supervisors on.
         placeholder: Identifier of the batch job that holds the node; empty where there is none.
+        in_slurm: That is a job of Slurm.
         grace_seconds: What workers have to leave by themselves once the node is wanted back.
         orphan_seconds: How long the agent stays without work when no Scavenger answers.
     """
@@ -38,6 +40,7 @@ class Terms:
     placeholder: str
     grace_seconds: float
     orphan_seconds: float
+    in_slurm: bool = False
 
 
 class Agent:
@@ -68,13 +71,15 @@ class Agent:
         self._port = server.sockets[0].getsockname()[1]
         self._say(f"node {self._terms.node} is served on {self._terms.listen}:{self._port}")
         tasks = [loop.create_task(self._keep_in_touch()), loop.create_task(self._look())]
+        if self._terms.in_slurm:
+            tasks.append(loop.create_task(self._leave_if_preempted()))
         await self._left.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._head is not None:
             self._head.send({"event": "gone"})
             await self._head.drain()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         server.close()
 
     def _begin_to_leave(self) -> None:
@@ -83,6 +88,13 @@ class Agent:
             self._leave_by = time.monotonic() + self._terms.grace_seconds
             if self._head is not None:
                 self._head.send({"event": "leaving"})
+
+    async def _leave_if_preempted(self) -> None:
+        try:
+            if await was_preempted(self._terms.placeholder):
+                self._begin_to_leave()
+        except AskError as error:
+            self._say(f"whether the node is wanted back is not known: {error}")
 
     # -- supervisors -----------------------------------------------------------------------------------------------
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from malletrain.agent.wire import make_token
 from malletrain.scavenger.acquisition.desk import AgentDesk
 from tests.agent.running import RunningAgent
 from tests.support.waiting import wait_until_async
 
 
-async def test_an_agent_is_there_until_its_node_is_wanted_back(tmp_path: Path) -> None:
+async def test_an_agent_is_there_until_its_node_is_wanted_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It says that it goes; it need not be missed.
+    monkeypatch.setattr("malletrain.scavenger.acquisition.desk._LOST_SECONDS", 3600)
     changes: list[None] = []
     desk = AgentDesk(make_token(tmp_path / "token"), lambda: changes.append(None))
     port = await desk.open("127.0.0.1", 0)

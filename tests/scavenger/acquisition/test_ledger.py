@@ -65,7 +65,7 @@ def test_nothing_is_taken_while_the_scheduler_gathers_nodes() -> None:
 
 
 def test_what_is_held_for_nothing_is_given_back() -> None:
-    ledger = running("a", "b", "c").work(frozenset({"b", "c"}), NOW)
+    ledger = running("a", "b", "c").work(frozenset({"b", "c"}), frozenset(), NOW)
     assert ledger.decide({}, 1, RULES, NOW + 59)[1].cancel == ()
     ledger, orders = ledger.decide({}, 1, RULES, NOW + 60)
     assert set(orders.cancel) == {"1", "2"}
@@ -73,7 +73,7 @@ def test_what_is_held_for_nothing_is_given_back() -> None:
 
 
 def test_nodes_with_work_are_never_given_back() -> None:
-    ledger = running("a", "b").work(frozenset(), NOW)
+    ledger = running("a", "b").work(frozenset(), frozenset(), NOW)
     assert ledger.decide({}, 0, RULES, NOW + 999)[1].cancel == ()
 
 
@@ -89,9 +89,26 @@ def test_one_that_was_submitted_a_moment_ago_may_be_missing_in_an_answer() -> No
 
 
 def test_what_we_have_cancelled_stays_cancelled_until_it_is_gone() -> None:
-    ledger = running("a").cancelled("0").seen({"0": ("a", Phase.RUNNING)}, NOW).arrived("0", "a", NOW)
+    ledger = running("a").cancelled("0", NOW).seen({"0": ("a", Phase.RUNNING)}, NOW).arrived("0", "a", NOW)
     assert ledger.running == frozenset()
     assert ledger.nodes == {"a"}
+
+
+def test_one_that_does_not_end_is_cancelled_again() -> None:
+    ledger = running("a").taken("0", NOW)
+    assert ledger.decide({}, 1, RULES, NOW + 14)[1].cancel == ()
+    ledger, orders = ledger.decide({}, 1, RULES, NOW + 15)
+    assert orders.cancel == ("0",)
+    assert ledger.decide({}, 1, RULES, NOW + 29)[1].cancel == ()
+    assert ledger.decide({}, 1, RULES, NOW + 30)[1].cancel == ("0",)
+
+
+def test_a_node_whose_agent_is_silent_is_given_back() -> None:
+    ledger = running("a", "b").work(frozenset(), frozenset({"a"}), NOW)
+    assert ledger.decide({}, 2, RULES, NOW + 59)[1].cancel == ()
+    assert ledger.decide({}, 2, RULES, NOW + 60)[1].cancel == ("0",)
+    ledger = ledger.work(frozenset(), frozenset(), NOW + 59)
+    assert ledger.decide({}, 2, RULES, NOW + 60)[1].cancel == ()
 
 
 @st.composite
@@ -123,7 +140,7 @@ def histories(draw: st.DrawFn) -> Ledger:
                 found = draw(st.lists(st.sampled_from(known), unique=True)) if known else []
                 ledger = ledger.seen({key: (ledger.placeholders[key].node, Phase.RUNNING) for key in found}, now)
             case "work":
-                ledger = ledger.work(frozenset({node}) & ledger.nodes, now)
+                ledger = ledger.work(frozenset({node}) & ledger.nodes, frozenset({node}) & ledger.running, now)
     return ledger
 
 

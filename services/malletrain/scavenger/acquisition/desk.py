@@ -48,6 +48,8 @@ class AgentDesk:
         self._leaving: set[str] = set()
         self._gone: list[str] = []
         self._peers: dict[str, Peer] = {}
+        self._talks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._server: asyncio.Server | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -72,7 +74,7 @@ class AgentDesk:
         Raises:
             OSError: the address can't be used.
         """
-        self._server = await asyncio.start_server(self._serve, host, port, limit=LONGEST_LINE_BYTES)
+        self._server = await asyncio.start_server(self._begin, host, port, limit=LONGEST_LINE_BYTES)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
@@ -82,6 +84,16 @@ class AgentDesk:
             self._server.close()
         for peer in list(self._peers.values()):
             peer.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.create_task(self._serve(reader, writer))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -109,7 +121,8 @@ class AgentDesk:
             peer.close()
         if self._peers.get(entry.node) is peer:
             del self._peers[entry.node]
-            await self._wait_for_return(entry)
+            loop = asyncio.get_running_loop()
+            self._timers[entry.node] = loop.call_later(_LOST_SECONDS, self._miss, entry)
 
     def _hear(self, node: str, message: Message) -> None:
         match message.get("event"):
@@ -126,8 +139,7 @@ class AgentDesk:
                 self._forget(node)
                 self._on_change()
 
-    async def _wait_for_return(self, entry: Present) -> None:
-        await asyncio.sleep(_LOST_SECONDS)
+    def _miss(self, entry: Present) -> None:
         if entry.node not in self._peers and self._present.get(entry.node, entry).placeholder == entry.placeholder:
             self._forget(entry.node)
             self._on_change()

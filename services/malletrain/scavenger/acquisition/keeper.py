@@ -39,6 +39,7 @@ class Keeper:
         self._ledger = Ledger()
         self._usable: Mapping[str, float] = {}
         self._found_at = float("-inf")
+        self._unsure = False
         self._stirred = asyncio.Event()
         self._log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ class Keeper:
         for entry in self._desk.leaving:
             self._ledger = self._ledger.taken(entry.placeholder, now)
         idle = frozenset(node for node, entry in self._desk.present.items() if not entry.workers)
-        self._ledger = self._ledger.work(idle, now)
+        self._ledger = self._ledger.work(idle, self._ledger.running - self._desk.present.keys(), now)
         self._stirred.set()
 
     async def run(self) -> None:
@@ -92,12 +93,13 @@ class Keeper:
             self._stirred.clear()
 
     async def _look(self) -> None:
-        """Ask which placeholders there are: at the start, and now and then while there are any."""
+        """Ask which placeholders there are: at the start, while there are any, and when that is unclear."""
         due = self._clock.monotonic() - self._found_at >= _FIND_SECONDS
-        if due and (self._ledger.placeholders or not self.knows):
+        if due and (self._ledger.placeholders or self._unsure or not self.knows):
             found = await self._batch.find()
             self._ledger = self._ledger.seen(found, self._clock.time())
             self._found_at = self._clock.monotonic()
+            self._unsure = False
             self.stir()
             self._stirred.clear()
 
@@ -111,6 +113,7 @@ class Keeper:
                 identifier = await self._batch.submit(node, seconds)
             except SourceError as error:
                 self._log.warning("no placeholder", node=node, error=str(error))
+                self._unsure = True  # it may have been submitted all the same
                 self._ledger = self._ledger.refuse(node, self._clock.time() + self._rules.refusal)
                 continue
             self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))

@@ -27,12 +27,14 @@ class Placeholder:
         node: The node that it asks for, or holds.
         since: When it was submitted, or first seen, in seconds since the epoch.
         phase: Where it stands.
+        ending_since: When it was last cancelled, or the scheduler has taken its node back.
     """
 
     id: str
     node: str
     since: float
     phase: Phase = Phase.PENDING
+    ending_since: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Rules:
     Attributes:
         shortest: A node that is idle for less is not worth it.
         longest: The longest time limit.
-        patience: A placeholder that has not started by then never will: its node was taken before.
+        patience: A placeholder that has not started by then never will: its node was taken before. One that has not
+            ended so long after it was cancelled is cancelled again: the scheduler may not have heard.
         refusal: How long a node is left alone on which one has not started.
         surplus: How long a node may be held without work when fewer nodes are wanted.
         most_pending: Most that wait to start: pending jobs lengthen the scheduler's backfill.
@@ -80,12 +83,14 @@ class Ledger:
         placeholders: By identifier.
         refused: Nodes that are left alone, and until when.
         idle_since: Since when held nodes have had no work, by node.
+        silent_since: Since when nodes are held of whose agent nothing is heard, by node.
         taken_at: When the scheduler took a node back last.
     """
 
     placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
     refused: Mapping[str, float] = field(default_factory=dict)
     idle_since: Mapping[str, float] = field(default_factory=dict)
+    silent_since: Mapping[str, float] = field(default_factory=dict)
     taken_at: float = float("-inf")
 
     @property
@@ -138,19 +143,23 @@ class Ledger:
         known = self.placeholders.get(identifier)
         if known is None or known.phase is Phase.ENDING:
             return self
-        return replace(self.cancelled(identifier), taken_at=now)
+        return replace(self.cancelled(identifier, now), taken_at=now)
 
-    def cancelled(self, identifier: str) -> Ledger:
+    def cancelled(self, identifier: str, now: float) -> Ledger:
         """We end one."""
-        return self._with(replace(self.placeholders[identifier], phase=Phase.ENDING))
+        return self._with(replace(self.placeholders[identifier], phase=Phase.ENDING, ending_since=now))
 
     def ended(self, identifier: str) -> Ledger:
         """One has ended."""
         return replace(self, placeholders={key: entry for key, entry in self.placeholders.items() if key != identifier})
 
-    def work(self, idle: Set[str], now: float) -> Ledger:
-        """Take over which held nodes have no work."""
-        return replace(self, idle_since={node: self.idle_since.get(node, now) for node in idle})
+    def work(self, idle: Set[str], silent: Set[str], now: float) -> Ledger:
+        """Take over which held nodes have no work, and which no agent."""
+        return replace(
+            self,
+            idle_since={node: self.idle_since.get(node, now) for node in idle},
+            silent_since={node: self.silent_since.get(node, now) for node in silent},
+        )
 
     def _with(self, entry: Placeholder) -> Ledger:
         return replace(self, placeholders={**self.placeholders, entry.id: entry})
@@ -173,9 +182,11 @@ class Ledger:
         late = [entry for entry in ledger._active(Phase.PENDING) if now - entry.since >= rules.patience]
         for entry in late:
             ledger = ledger.refuse(entry.node, now + rules.refusal)
-        cancel = [*late, *ledger._surplus(wanted, rules, now)]
+        silent = ledger._silent(now)
+        surplus = [entry for entry in ledger._surplus(wanted, rules, now) if entry not in silent]
+        cancel = [*late, *silent, *surplus, *ledger._unending(rules, now)]
         for entry in cancel:
-            ledger = ledger.cancelled(entry.id)
+            ledger = ledger.cancelled(entry.id, now)
         held = sum(entry.phase is not Phase.ENDING for entry in ledger.placeholders.values())
         room = min(wanted - held, rules.most_pending - len(ledger._active(Phase.PENDING)))
         if now - ledger.taken_at < rules.calm:
@@ -192,6 +203,15 @@ class Ledger:
     def _active(self, phase: Phase) -> list[Placeholder]:
         return [entry for entry in self.placeholders.values() if entry.phase is phase]
 
+    def _silent(self, now: float) -> list[Placeholder]:
+        """Held, and yet of no use: no agent has reported."""
+        running = self._active(Phase.RUNNING)
+        return [entry for entry in running if now - self.silent_since.get(entry.node, now) >= _SILENT_SECONDS]
+
+    def _unending(self, rules: Rules, now: float) -> list[Placeholder]:
+        """Cancelled or taken, and still there."""
+        return [entry for entry in self._active(Phase.ENDING) if now - entry.ending_since >= rules.patience]
+
     def _surplus(self, wanted: int, rules: Rules, now: float) -> list[Placeholder]:
         """Held for nothing: more than are wanted, and without work for a while. The newest go first."""
         running = self._active(Phase.RUNNING)
@@ -204,3 +224,5 @@ class Ledger:
 
 
 _FRESH_SECONDS = 30.0
+_SILENT_SECONDS = 60.0
+"""An agent reports within a second of its start, and again within a second when its connection is lost."""
