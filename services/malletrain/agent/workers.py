@@ -15,6 +15,8 @@ from malletrain.supervisor.processes import WorkerProcess, sweep
 _BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
 """Those of the placeholder: frameworks that see them believe that they were started by srun or mpirun."""
 
+_JOB_FOLDER = "MALLETRAIN_JOB_DIR"
+
 
 class Workers:
     """Starts, drives and ends them. Use from one thread that lives as long as they shall."""
@@ -33,7 +35,7 @@ class Workers:
         self._workers: dict[int, WorkerProcess] = {}
         self._stopped: dict[int, bool] = {}
         self._said: dict[int, bytes] = {}
-        self._jobs: set[str] = set()
+        self._folders: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -83,14 +85,14 @@ class Workers:
         """Kill all, and whatever they have started on this node."""
         for worker in self._workers.values():
             worker.kill()
-        for job_id in self._jobs:
+        for job_id in self._folders:
             self._sweep(job_id)
 
     def _start(self, message: Mapping[str, Any]) -> None:
         number = int(message["id"])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_BATCH_VARIABLES)}
         environment = inherited | {str(name): str(value) for name, value in message["environment"].items()}
-        self._jobs.add(environment["MALLETRAIN_JOB_ID"])
+        self._folders[environment["MALLETRAIN_JOB_ID"]] = environment[_JOB_FOLDER]
         try:
             worker = WorkerProcess(
                 Slot(self._node, int(message["local_rank"])),
@@ -107,8 +109,12 @@ class Workers:
         self._say({"event": "started", "id": number, "pid": worker.pid})
 
     def _sweep(self, job_id: str) -> None:
-        """Kill what bears the job's mark on this node, until nothing is left."""
-        while sweep(job_id, {self._node}):
+        """Kill what bears the job's mark on this node, until nothing is left.
+
+        Not what another installation calls by the same names: identifiers of jobs begin anew in each.
+        """
+        marks = {_JOB_FOLDER: self._folders[job_id]} if job_id in self._folders else None
+        while sweep(job_id, {self._node}, marks):
             for worker in self._workers.values():
                 worker.poll()
 
