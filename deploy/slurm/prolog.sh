@@ -4,7 +4,9 @@
 #   slurm.conf:  Prolog=/etc/slurm/prolog.d/malletrain.sh   and   PrologFlags=Alloc
 #
 # Only for nodes that MalleTrain watches; one-node placeholders in a preemptible partition need no Prolog, as Slurm ends
-# them itself. Runs as root on the first start of a job on each node, and gives back just this node.
+# them itself. Runs as root on the first start of a job on each node, and gives back just this node: an agent that was
+# started by ssh is asked to leave here and now, whether or not the head node can be reached; one that does not leave in
+# time is killed, and the kernel ends its workers. Where no agent runs here, the Scavenger is asked.
 #
 # /etc/malletrain/prolog.conf (shell), all optional:
 #   MALLETRAIN_GRPCURL=/usr/local/bin/grpcurl
@@ -35,6 +37,20 @@ done
 node=${SLURMD_NODENAME:-$(hostname -s)}
 if [[ ! $node =~ ^[A-Za-z0-9._-]+$ ]]; then
   note "unexpected name of a node"
+  exit 0
+fi
+
+agents() { pgrep -f -- "-m malletrain\.agent --node $node( |\$)"; }
+if [[ -n $(agents) ]]; then
+  # shellcheck disable=SC2046
+  kill -TERM $(agents) 2>/dev/null
+  for ((waited = 0; waited < MALLETRAIN_DEADLINE_SECONDS * 20; waited++)); do
+    [[ -z $(agents) ]] && exit 0
+    sleep 0.05
+  done
+  note "the agent did not leave in time: killed"
+  # shellcheck disable=SC2046
+  kill -KILL $(agents) 2>/dev/null
   exit 0
 fi
 

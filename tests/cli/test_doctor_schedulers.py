@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from malletrain.cli.doctor_commands import Answer, ask, programs
 from malletrain.cli.doctor_findings import Finding
 from malletrain.cli.doctor_pbs import PbsPicture, judge_pbs, parse_json, parse_scheduler
+from malletrain.cli.doctor_reach import judge_reach
 from malletrain.cli.doctor_slurm import SlurmPicture, judge_slurm, parse_config, parse_partitions
 from malletrain.cli.main import app
+from malletrain.cli.settings import AllSettings
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from tests.support.shared import shared_path
 
@@ -145,3 +147,21 @@ def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["doctor", "--source", "slurm", "--json"], env=environment)
     assert done.exit_code == 1
     assert missing in done.output
+
+
+def test_nodes_and_head_see_each_other_or_all_is_loopback() -> None:
+    alone = AllSettings.model_validate({})
+    assert judge_reach("slurm", HOLDING.hold, alone).ok
+    apart = HOLDING.hold.model_copy(update={"agents_address": "10.0.0.1:50066", "listen": "0.0.0.0"})
+    finding = judge_reach("slurm", apart, alone)
+    assert not finding.ok
+    assert "job_manager.head_address" in finding.found
+    assert "not set: addresses.monitor_gate" in finding.found
+    both = AllSettings.model_validate(
+        {
+            "addresses": {"monitor_gate": "10.0.0.1:50067"},
+            "job_manager": {"head_address": "10.0.0.1", "interfaces": ["hsn0"]},
+        }
+    )
+    assert judge_reach("slurm", apart, both).ok
+    assert "slurm.hold.listen" in judge_reach("slurm", HOLDING.hold, both).found

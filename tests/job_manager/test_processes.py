@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.launchers.environment import search_path, supervisor_environment, worker_environment
+from malletrain.job_manager.launchers.environment import (
+    Monitor,
+    search_path,
+    supervisor_environment,
+    worker_environment,
+)
 from malletrain.job_manager.launchers.folders import JobFolder, socket_path
 from malletrain.job_manager.launchers.processes import ProcessId, start_time_of, sweep
 from malletrain.job_manager.logs import LogReader, tail
@@ -48,7 +53,9 @@ async def test_sweep_ends_what_matches_and_nothing_else() -> None:
 
 def test_environment_of_workers_and_supervisors() -> None:
     own = {"HOME": "/home/u", "PATH": "/bin", "MALLETRAIN_STATE_DIR": "/s", "A": "0"}
-    worker = worker_environment("j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), "localhost:1")
+    worker = worker_environment(
+        "j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), Monitor("localhost:1")
+    )
     found = supervisor_environment(own, worker, 3, "/venv/bin/python")
     assert found == {
         "HOME": "/home/u",

@@ -6,12 +6,14 @@ import asyncio
 import importlib.util
 import json
 import os
+import signal
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.agent.running import RunningAgent
 from tests.scavenger.running import releasing, running_scavenger
 from tests.support.waiting import wait_until_async
 
@@ -50,6 +52,22 @@ async def test_the_prolog_returns_when_the_node_is_free(tmp_path: Path, grpcurl:
         assert not running.done()
         releases.may_answer.set()
         assert await running == 0
+
+
+async def test_the_prolog_has_the_agent_on_its_node_leave(tmp_path: Path, grpcurl: str) -> None:
+    mine, other = (RunningAgent(node, tmp_path, "127.0.0.1:9", grace=0.5) for node in ("prolog-1", "prolog-10"))
+    try:
+        for agent in (mine, other):
+            assert agent.address
+        assert await prolog(tmp_path, grpcurl, "127.0.0.1:1", SLURMD_NODENAME="prolog-1") == 0
+        assert mine.process.wait(1) == 0
+        assert other.process.poll() is None
+        other.process.send_signal(signal.SIGSTOP)
+        assert await prolog(tmp_path, grpcurl, "127.0.0.1:1", SLURMD_NODENAME="prolog-10") == 0
+        assert other.process.wait(1) == -signal.SIGKILL
+    finally:
+        mine.close()
+        other.close()
 
 
 async def test_the_prolog_never_fails_a_job(tmp_path: Path, grpcurl: str) -> None:

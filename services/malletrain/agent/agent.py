@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from malletrain.agent.handshake import LONGEST_LINE_BYTES, Peer, accept, connect
 from malletrain.agent.preempted import AskError, was_preempted
+from malletrain.agent.relay import Relays
 from malletrain.agent.wire import Message, WireError
 from malletrain.agent.workers import Workers
 
@@ -56,6 +57,7 @@ class Agent:
         self._terms = terms
         self._token = token
         self._sessions: set[Workers] = set()
+        self._relays = Relays(token, self._say)
         self._port = 0
         self._head: Peer | None = None
         self._heard_at = time.monotonic()
@@ -80,6 +82,7 @@ class Agent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._relays.close()
         server.close()
 
     def _begin_to_leave(self) -> None:
@@ -106,7 +109,7 @@ class Agent:
             self._say(f"refused a connection: {error}")
             writer.close()
             return
-        workers = Workers(self._terms.node, self._terms.head[0], peer.send)
+        workers = Workers(self._terms.node, self._terms.head[0], peer.send, self._relays.to)
         self._sessions.add(workers)
         try:
             while (message := await peer.read()) is not None:

@@ -8,6 +8,7 @@ from malletrain.agent.wire import Message, WireError, challenge, decode, encode,
 
 _SECONDS = 5.0
 LONGEST_LINE_BYTES = 4 << 20
+_PIECE_BYTES = 64 << 10
 
 
 class Peer:
@@ -51,6 +52,24 @@ class Peer:
     def close(self) -> None:
         """Close the connection."""
         self._writer.close()
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """From now on pass on what comes, both ways, as it is; returns once both sides have ended."""
+        try:
+            await asyncio.gather(_pass_on(self._reader, writer), _pass_on(reader, self._writer))
+        finally:
+            writer.close()
+            self.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while piece := await reader.read(_PIECE_BYTES):
+            writer.write(piece)
+            await writer.drain()
+        writer.write_eof()
+    except OSError:
+        writer.close()  # a side is lost, and with it both directions
 
 
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes) -> Peer:

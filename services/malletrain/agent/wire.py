@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ _LONGEST_LINE_BYTES = 4 << 20
 _HANDSHAKE_SECONDS = 5.0
 
 Message = dict[str, Any]
+
+
+TOKEN_FILE = "agent-token"
+"""The file of the token in the state folder of an installation."""
 
 
 class WireError(Exception):
@@ -44,7 +49,7 @@ def read_token(path: Path) -> bytes:
 
 
 def make_token(path: Path) -> bytes:
-    """The secret of an installation, made where there is none.
+    """The secret of an installation, made where there is none; who comes second gets what the first has made.
 
     Raises:
         WireError: it can't be used.
@@ -55,7 +60,9 @@ def make_token(path: Path) -> bytes:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         temporary.touch(mode=0o600)
         temporary.write_text(secrets.token_hex(32) + "\n")
-        temporary.rename(path)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+        temporary.unlink()
     return read_token(path)
 
 

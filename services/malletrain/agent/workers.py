@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from malletrain.agent.relay import GATE, MONITOR
 from malletrain.agent.wire import Message, WireError
 from malletrain.supervisor.connections import cut_off
 from malletrain.supervisor.membership import Slot
@@ -21,17 +22,19 @@ _JOB_FOLDER = "MALLETRAIN_JOB_DIR"
 class Workers:
     """Starts, drives and ends them. Use from one thread that lives as long as they shall."""
 
-    def __init__(self, node: str, head: str, say: Callable[[Message], None]) -> None:
+    def __init__(self, node: str, head: str, say: Callable[[Message], None], relay_to: Callable[[str], str]) -> None:
         """Begin with none.
 
         Args:
             node: Name of this node.
             head: Address of the head node, as seen from here.
             say: Tells the supervisor something.
+            relay_to: From the gate of Monitor to the address on this node that leads there.
         """
         self._node = node
         self._head = head
         self._say = say
+        self._relay_to = relay_to
         self._workers: dict[int, WorkerProcess] = {}
         self._stopped: dict[int, bool] = {}
         self._said: dict[int, bytes] = {}
@@ -94,6 +97,8 @@ class Workers:
         environment = inherited | {str(name): str(value) for name, value in message["environment"].items()}
         self._folders[environment["MALLETRAIN_JOB_ID"]] = environment[_JOB_FOLDER]
         try:
+            if gate := environment.get(GATE):
+                environment[MONITOR] = self._relay_to(gate)
             worker = WorkerProcess(
                 Slot(self._node, int(message["local_rank"])),
                 [str(word) for word in message["command"]],

@@ -16,6 +16,7 @@ import typer
 
 from malletrain.cli.doctor_findings import Finding
 from malletrain.cli.doctor_pbs import examine_pbs
+from malletrain.cli.doctor_reach import judge_reach
 from malletrain.cli.doctor_slurm import examine_slurm
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.cli.settings import AllSettings, load
@@ -47,9 +48,11 @@ def doctor(
     settings = load(config)
     match source:
         case Scheduler.SLURM:
-            findings = list(examine_slurm(settings.scavenger.slurm))
+            slurm = settings.scavenger.slurm
+            findings = [*examine_slurm(slurm), judge_reach("slurm", slurm.hold, settings)]
         case Scheduler.PBS:
-            findings = list(examine_pbs(settings.scavenger.pbs))
+            pbs = settings.scavenger.pbs
+            findings = [*examine_pbs(pbs), judge_reach("pbs", pbs.hold, settings)]
         case None:
             findings = list(examine(settings))
     if as_json:

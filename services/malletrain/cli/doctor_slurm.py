@@ -113,7 +113,8 @@ def _picture(section: SlurmSettings, config_text: str) -> SlurmPicture:
             [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-t", "idle", "-o", "%N"]
         ).text.split()
         if idle:
-            ssh = ask(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", idle[0], "true"])
+            command = section.hold.ssh or ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+            ssh = ask([*command, idle[0], "true"])
     partitions = parse_partitions(ask([section.scontrol, "-o", "show", "partition"]).text)
     return SlurmPicture(config, partitions, when, submission, ssh)
 

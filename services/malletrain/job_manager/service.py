@@ -14,7 +14,7 @@ from malletrain.job_manager import messages, submission
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.feeds import FailureReporter, Notifier, follow_peers
 from malletrain.job_manager.jobs import Job, job_id
-from malletrain.job_manager.launchers.environment import search_path
+from malletrain.job_manager.launchers.environment import Monitor, search_path
 from malletrain.job_manager.launchers.supervised import LaunchSettings, SupervisedLauncher
 from malletrain.job_manager.logs import stream
 from malletrain.job_manager.machine import Step
@@ -37,6 +37,13 @@ _JOB_ID = re.compile(r"j([0-9]{6,18})\Z")
 _LONGEST_REQUEST_ID = 256
 
 
+def _monitor(settings: Settings, section: JobManagerSettings) -> Monitor:
+    """Where trainers report: on this machine, and on nodes that see it by another address."""
+    gate = settings.addresses.monitor_gate
+    port = gate.rpartition(":")[2]
+    return Monitor(settings.addresses.monitor, f"{section.head_address}:{port}" if gate else "")
+
+
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     """The service. Errors of the core become status codes at the edge of the server."""
 
@@ -50,7 +57,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         launching = LaunchSettings(
             state_dir,
             section.trainer_python,
-            settings.addresses.monitor,
+            _monitor(settings, section),
             section.backend,
             section.head_address,
             section.interfaces,

@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from typing_extensions import override
 
 from malletrain.monitor.book import JobBook
+from malletrain.monitor.gate import Gate
 from malletrain.monitor.messages import batch_of, progress_message, scaling_message
 from malletrain.monitor.records import Batch
 from malletrain.monitor.reporters import ReportStream, Switchboard
@@ -37,7 +38,7 @@ def create(settings: Settings, section: MonitorSettings, clock: Clock) -> Monito
     Raises:
         sqlalchemy.exc.OperationalError: the database can't be opened.
     """
-    return MonitorService(MonitorStore(open_engine(settings.database("monitor"))), section, clock)
+    return MonitorService(MonitorStore(open_engine(settings.database("monitor"))), section, clock, gate=Gate(settings))
 
 
 class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
@@ -49,6 +50,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         section: MonitorSettings,
         clock: Clock,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        gate: Gate | None = None,
     ) -> None:
         """Go on from what the store holds.
 
@@ -57,9 +59,11 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             section: Settings.
             clock: Its monotonic time measures silences and how long commands wait.
             new_id: Makes identifiers of commands.
+            gate: Lets trainers on other nodes through.
         """
         self._store = store
         self._section = section
+        self._gate = gate
         self._clock = clock
         self._book = JobBook(section, store.load(), clock.monotonic())
         self._switchboard = Switchboard(section.command_seconds, new_id)
@@ -80,6 +84,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._store_loop(), name="monitor store")
             group.create_task(self._publish_loop(), name="monitor publish")
+            if self._gate is not None:
+                group.create_task(self._gate.run(), name="monitor gate")
 
     async def close(self) -> None:
         """Store and acknowledge what has come in, then end all streams."""

@@ -19,7 +19,12 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Addresses(BaseModel):
-    """Where each service listens, as HOST:PORT. Loopback only: nothing here is encrypted yet."""
+    """Where each service listens, as HOST:PORT. Loopback only: nothing here is encrypted yet.
+
+    Attributes:
+        monitor_gate: Where trainers on other nodes are let through to Monitor: their agents show the token of the
+            installation. May be any address of this machine; empty: nobody is let through.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -28,8 +33,17 @@ class Addresses(BaseModel):
     job_manager: str = "127.0.0.1:7703"
     monitor: str = "127.0.0.1:7704"
     profiler: str = "127.0.0.1:7705"
+    monitor_gate: str = ""
 
-    @pydantic.field_validator("*")
+    @pydantic.field_validator("monitor_gate")
+    @classmethod
+    def _anywhere(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and (not host or not port.isdigit() or not 0 < int(port) <= 65535):
+            raise ValueError("expected HOST:PORT, or nothing")
+        return value
+
+    @pydantic.field_validator(*SERVICES)
     @classmethod
     def _loopback(cls, value: str) -> str:
         host, separator, port = value.rpartition(":")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from malletrain.job_manager.jobs import Spec
 
@@ -14,19 +15,33 @@ INCARNATION = "MALLETRAIN_INCARNATION"
 _OURS = "MALLETRAIN_"
 
 
+class Monitor(NamedTuple):
+    """Where trainers report.
+
+    Attributes:
+        address: HOST:PORT of Monitor on this machine.
+        gate: HOST:PORT by which agents on other nodes reach it; empty where there is none.
+    """
+
+    address: str
+    gate: str = ""
+
+
 def search_path(own: Mapping[str, str], trainer_python: str) -> str:
     """PATH of the workers: the training environment's programs come first, so that `python` is its interpreter."""
     folder = str(Path(trainer_python).parent) if os.sep in trainer_python else ""
     return os.pathsep.join(part for part in (folder, own.get("PATH", os.defpath)) if part)
 
 
-def worker_environment(job_id: str, folder: Path, spec: Spec, monitor: str) -> dict[str, str]:
+def worker_environment(job_id: str, folder: Path, spec: Spec, monitor: Monitor) -> dict[str, str]:
     """What is added to the workers' environment: the job's own variables and those that the client library reads."""
+    gate = {"MALLETRAIN_MONITOR_GATE": monitor.gate} if monitor.gate else {}
     return {
         **spec.environment,
         "MALLETRAIN_JOB_ID": job_id,
         JOB_DIR: str(folder),
-        "MALLETRAIN_MONITOR": monitor,
+        "MALLETRAIN_MONITOR": monitor.address,
+        **gate,
         "MALLETRAIN_SLOTS_PER_NODE": str(spec.slots_per_node),
         "MALLETRAIN_TARGET_SAMPLES": str(spec.target_samples),
     }

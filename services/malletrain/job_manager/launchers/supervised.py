@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from malletrain.agent.wire import TOKEN_FILE
 from malletrain.job_manager.jobs import Backend, Spec
 from malletrain.job_manager.launchers import environment as env
 from malletrain.job_manager.launchers import ownership, processes
@@ -23,7 +24,6 @@ from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorS
 
 _POLL_SECONDS = 0.05
 _LINGER_SECONDS = 5.0
-TOKEN_FILE = "agent-token"
 _ANSWER_SECONDS = 2.0
 _TAIL_LINES = 20
 
@@ -35,7 +35,7 @@ class LaunchSettings:
     Attributes:
         state_dir: Folder of the jobs' folders.
         trainer_python: Interpreter of the training environment.
-        monitor: HOST:PORT that reporters connect to.
+        monitor: Where reporters connect to.
         backend: What drives the workers of jobs that do not say.
         address: Address of this machine as the nodes see it.
         interfaces: Network interfaces by which workers reach each other.
@@ -43,7 +43,7 @@ class LaunchSettings:
 
     state_dir: Path
     trainer_python: str
-    monitor: str
+    monitor: env.Monitor
     backend: str = "horovod"
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from malletrain.agent.wire import WireError, make_token
+from malletrain.agent.wire import TOKEN_FILE, WireError, make_token
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.acquisition.batch import AgentCommand, Batch, SlurmBatch
@@ -15,12 +15,11 @@ from malletrain.scavenger.acquisition.held_source import Acquisition, HeldSource
 from malletrain.scavenger.acquisition.keeper import Keeper
 from malletrain.scavenger.acquisition.ledger import Rules
 from malletrain.scavenger.acquisition.pbs_batch import PbsBatch
+from malletrain.scavenger.acquisition.ssh_start import SshStart
 from malletrain.scavenger.sources.base import Source
 from malletrain.scavenger.sources.schedulers.commands import run_command
-from malletrain.scavenger.sources.schedulers.holdings import Holdings
+from malletrain.scavenger.sources.schedulers.holdings import Holdings, NoHoldings
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
-
-TOKEN_FILE = "agent-token"
 
 
 def hold_nodes(
@@ -65,9 +64,14 @@ def hold_nodes(
         section.calm_seconds,
     )
     desk = AgentDesk(token, lambda: source.changed())
-    keeper = Keeper(_batch(scheduler, section, agent), desk, rules, demand.nodes, clock)
-    acquisition = Acquisition(desk, keeper, (host, int(port)), demand.follow)
-    source = HeldSource(open_inner(keeper), acquisition, debounce_seconds, clock)
+    by_ssh = bool(section.ssh)
+    batch: Batch = SshStart(run_command, agent, desk, section.ssh, section.log)
+    if not by_ssh:
+        batch = _batch(scheduler, section, agent)
+    keeper = Keeper(batch, desk, rules, demand.nodes, clock)
+    acquisition = Acquisition(desk, keeper, (host, int(port)), demand.follow, watched_only=by_ssh)
+    # A node without a placeholder is ours for as long as the scheduler calls it idle.
+    source = HeldSource(open_inner(NoHoldings() if by_ssh else keeper), acquisition, debounce_seconds, clock)
     return source
 
 

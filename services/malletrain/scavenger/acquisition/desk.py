@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -63,6 +63,19 @@ class AgentDesk:
         """Those that have been told to leave, by the scheduler or by us."""
         return [entry for node, entry in self._present.items() if node in self._leaving]
 
+    def dismiss(self, nodes: Iterable[str]) -> None:
+        """Have agents leave, their workers with them; one whose connection is lost is told when it is back."""
+        for node in nodes:
+            if node in self._present and node not in self._leaving:
+                self._leaving.add(node)
+                self._tell_to_leave(node)
+                self._on_change()
+
+    def _tell_to_leave(self, node: str) -> None:
+        if (peer := self._peers.get(node)) is not None:
+            self._log.info("agent told to leave", node=node)
+            peer.send({"op": "leave"})
+
     def gone(self) -> list[str]:
         """Placeholders whose agents have left since the last call."""
         gone, self._gone = self._gone, []
@@ -110,6 +123,8 @@ class AgentDesk:
         if self._present.get(entry.node, entry).placeholder != entry.placeholder:
             self._forget(entry.node)
         self._present[entry.node] = entry
+        if entry.node in self._leaving:
+            self._tell_to_leave(entry.node)
         self._log.info("agent here", node=entry.node, placeholder=entry.placeholder, address=entry.address)
         self._on_change()
         try:
@@ -152,8 +167,13 @@ class AgentDesk:
             self._gone.append(entry.placeholder)
 
 
+def name_of_agent(node: str) -> str:
+    """What stands for the placeholder of an agent that runs in none."""
+    return f"agent on {node}"
+
+
 def _present(hello: Message, host: str) -> Present:
     node = str(hello["node"])
     if hello.get("event") != "here" or not node:
         raise WireError(f"expected the event here with a node, got {hello!r:.200}")
-    return Present(node, f"{host}:{int(hello['port'])}", str(hello.get("placeholder") or f"agent on {node}"))
+    return Present(node, f"{host}:{int(hello['port'])}", str(hello.get("placeholder") or name_of_agent(node)))

@@ -25,12 +25,14 @@ class Acquisition:
         keeper: Submits and cancels placeholders.
         address: Where the desk listens: host and port.
         follow_demand: Keeps the keeper's demand up to date, for ever.
+        watched_only: No placeholder holds the nodes: they are ours only for as long as they are idle.
     """
 
     desk: AgentDesk
     keeper: Keeper
     address: tuple[str, int]
     follow_demand: Callable[[], Awaitable[None]]
+    watched_only: bool = False
 
 
 class HeldSource:
@@ -93,6 +95,7 @@ class HeldSource:
                     if task.done():
                         task.result()
                 self._offer()
+                self._leave_taken()
                 if self._seen is not None:
                     yield self._held(self._seen)
         finally:
@@ -125,6 +128,11 @@ class HeldSource:
         latest = self._clock.time() - self._debounce
         free = (node for node, since in seen.idle.items() if since <= latest and node not in self._desk.present)
         self._keeper.offer({node: seen.ends.get(node, float("inf")) for node in free})
+
+    def _leave_taken(self) -> None:
+        """Where nothing holds the nodes, those that are no longer idle are left at once."""
+        if self._acquisition.watched_only and self._seen is not None:
+            self._desk.dismiss(sorted(self._desk.present.keys() - self._seen.idle.keys()))
 
     def _held(self, seen: Observation) -> Observation:
         """The picture of what is held. A node that has just been taken may not be in the last answer."""

@@ -59,13 +59,13 @@ def _scheduler_source(section: ScavengerSettings, state_dir: Path, job_manager: 
         def watched(holdings: Holdings | None = None) -> Source:
             return slurm_source(section.slurm, clock, holdings=holdings, memory=state_dir / "scavenger-slurm.json")
 
-        return hold("slurm", section.slurm.hold, watched) if section.slurm.hold.queue else watched()
+        return hold("slurm", section.slurm.hold, watched) if section.slurm.hold.held else watched()
 
     def pbs() -> Source:
         def watched(holdings: Holdings | None = None) -> Source:
             return pbs_source(section.pbs, clock, holdings=holdings, memory=state_dir / "scavenger-pbs.json")
 
-        return hold("pbs", section.pbs.hold, watched) if section.pbs.hold.queue else watched()
+        return hold("pbs", section.pbs.hold, watched) if section.pbs.hold.held else watched()
 
     def hold(scheduler: str, how: HoldSettings, watched: Callable[[Holdings], Source]) -> Source:
         demand = Demand(job_manager)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class HoldSettings(BaseModel):
@@ -14,6 +14,11 @@ class HoldSettings(BaseModel):
 
     queue: str = Field(
         default="", description="Preemptible partition or queue of the placeholders; empty: nodes are watched only."
+    )
+    ssh: tuple[str, ...] = Field(
+        default=(),
+        description='Command that starts agents on nodes without placeholders, e.g. ["ssh", "-oBatchMode=yes"]; needs '
+        "a Prolog that takes nodes back.",
     )
     python: str = Field(
         default=sys.executable, min_length=1, description="Interpreter of the training environment, on the nodes."
@@ -46,6 +51,17 @@ class HoldSettings(BaseModel):
     options: tuple[str, ...] = Field(default=(), description="More options of sbatch or qsub, e.g. --account=idle.")
     name: str = Field(default="malletrain", min_length=1, description="Job name of placeholders, to find them again.")
     log: str = Field(default="/dev/null", min_length=1, description="Where placeholders write, as the nodes see it.")
+
+    @property
+    def held(self) -> bool:
+        """Whether agents run on the nodes: by placeholders, or by ssh."""
+        return bool(self.queue or self.ssh)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> HoldSettings:
+        if self.queue and self.ssh:
+            raise ValueError("expected either queue (placeholders) or ssh, not both")
+        return self
 
 
 class SchedulerSettings(BaseModel):
