@@ -42,6 +42,15 @@ class Supervised:
     def state(self) -> supervisor_pb2.SupervisorState:
         return self.stub.GetState(supervisor_pb2.GetStateRequest(), timeout=10).state
 
+    @property
+    def said(self) -> str:
+        """The supervisor's log, and the workers' of each host."""
+        found = [self.folder / "supervisor.log", *sorted((self.folder / "logs").glob("*.log"))]
+        logs = [path for path in found if path.exists()]
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')[-4000:]}" for path in logs if path.exists()
+        )
+
     def pids(self) -> dict[str, int]:
         return {worker.host: worker.pid for worker in self.state().workers}
 

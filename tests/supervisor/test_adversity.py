@@ -149,7 +149,7 @@ def test_survivors_do_not_wait_for_a_time_out(tmp_path: Path, victim: str) -> No
         after = job.wait_batch(3)
         assert after["before"] > 0
         now = job.pids()
-        assert {host for host in now if now[host] != pids[host]} == {victim}
+        assert {host for host in now if now[host] != pids[host]} == {victim}, job.said
 
 
 def test_two_workers_that_die_together_are_one_loss(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
         wait_until(lambda: job.pids().get(victim, pids[victim]) != pids[victim], PATIENCE, "another worker")
         wait_until(lambda: set(job.state().confirmed_hosts) == {"n1", "n2", "n3"}, PATIENCE, "all three")
         job.wait_batch(3)
-        assert {host for host, pid in job.pids().items() if pid != pids[host]} == {victim}
+        assert {host for host, pid in job.pids().items() if pid != pids[host]} == {victim}, job.said
 
 
 def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class ElasticActor(Actor):
         before = self._world.membership
         end_of(ended)
         leaving = self.stopping or self.finishing or ended.code == 0
-        self._world.lose(ended, others_end=leaving)
+        self._world.lose(ended, leaving, now)
         if self.stopping:
             return
         commanded = ended.slot.host in before.commanded and not before.closing

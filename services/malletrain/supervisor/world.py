@@ -6,6 +6,7 @@ Used from the supervisor's one thread of decisions.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterable, Mapping
 
 from malletrain.supervisor.backend import Backend
@@ -21,6 +22,8 @@ _MESH_SECONDS = 0.5
 """What the members of a new world need to connect. Horovod aborts all of them where one is lost in that time."""
 _STOPPED_SECONDS = 5.0
 _LAGGING_SECONDS = 30.0
+_BROKEN_SECONDS = 2.0
+"""Nobody tells those who still connect to a member that has given up: Gloo waits five time-outs, then aborts."""
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ class World:
         self._backend = backend
         self._next_notice = 0.0
         self._formed_at = float("-inf")
+        self._torn = False
+        self._broken_at = float("inf")
         self._stopped: Watchdog[Slot] = Watchdog(_STOPPED_SECONDS)
         self._lagging: Watchdog[Slot] = Watchdog(_LAGGING_SECONDS)
 
@@ -95,14 +100,17 @@ class World:
         for slot in self._crew.warm():
             self.membership = self.membership.became_warm(slot)
 
-    def lose(self, ended: Ended, others_end: bool) -> None:
+    def lose(self, ended: Ended, others_end: bool, now: float) -> None:
         """A worker has ended: where it was a member, the others are freed from waiting for it.
 
         Args:
             ended: The worker.
             others_end: Whether they are about to end, too, rather than to go on.
+            now: Monotonic seconds.
         """
         was_member = ended.slot in self.membership.living
+        if was_member:
+            self._see_break(ended, now)
         self._backend.refuse(ended.slot)
         self.membership = self.membership.ended(ended.slot)
         if not was_member:
@@ -114,6 +122,12 @@ class World:
             self._crew.kill(self._workers(self.membership.laggards))
         elif not others_end:
             self._cut()
+
+    def _see_break(self, ended: Ended, now: float) -> None:
+        """A world that loses a member while it connects may have others give up in turn: it never comes to be."""
+        if self._torn and ended.code == -signal.SIGABRT and not ended.killed:
+            self._broken_at = min(self._broken_at, now)
+        self._torn = self._torn or bool(self.membership.joining)
 
     def _cut(self) -> None:
         workers = self._workers(self.membership.living)
@@ -153,6 +167,7 @@ class World:
         # They wait for a place that they do not get; their state lives on in the survivors.
         self._crew.kill(self._workers(formation.removed))
         self._formed_at = now
+        self._torn, self._broken_at = False, float("inf")
         self._next_notice = now + _NOTICE_SECONDS
         return True
 
@@ -163,7 +178,10 @@ class World:
         """
         self._stopped = self._stopped.seen({worker.slot for worker in self._crew if worker.is_stopped()}, now)
         self._lagging = self._lagging.seen(self.membership.laggards, now)
-        for worker in self._workers(self._stopped.overdue(now) | self._lagging.overdue(now)):
+        hung = self._stopped.overdue(now) | self._lagging.overdue(now)
+        if now >= self._broken_at + _BROKEN_SECONDS:
+            hung |= self.membership.living - self.membership.ready
+        for worker in self._workers(hung):
             if not worker.killed:
                 log.warning("worker %d on %s is hung: killed", worker.pid, worker.slot.host)
                 worker.hung = True

@@ -1,0 +1,131 @@
+"""A world that breaks while it connects, with workers that do nothing but end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+
+from malletrain.supervisor.crew import Ended
+from malletrain.supervisor.membership import Formation, Slot
+from malletrain.supervisor.world import World
+
+N1, N2, N3 = (Slot(host, 0) for host in ("n1", "n2", "n3"))
+
+
+class Worker:
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.pid = 0
+        self.here = False
+        self.killed = self.hung = False
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def go(self, environment: Mapping[str, str]) -> None:
+        del environment
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Crew:
+    def __init__(self) -> None:
+        self.workers = {slot: Worker(slot) for slot in (N1, N2, N3)}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self.workers.values())
+
+    def get(self, slot: Slot) -> Worker | None:
+        return self.workers.get(slot)
+
+    def warm(self) -> list[Slot]:
+        return list(self.workers)
+
+    def start_missing(self, slots: Iterable[Slot], now: float) -> None:
+        del slots, now
+
+    def kill(self, workers: Iterable[Worker]) -> None:
+        for worker in workers:
+            worker.kill()
+
+    def cut_off(self, workers: Iterable[Worker]) -> None:
+        del workers
+
+
+class Backend:
+    def form(self, formation: Formation) -> dict[Slot, dict[str, str]]:
+        return {slot: {} for slot in formation.newcomers}
+
+    def recall(self) -> frozenset[Slot]:
+        return frozenset()
+
+    def refuse(self, slot: Slot) -> None:
+        del slot
+
+    def notify(self, coordinator: Slot, stamp: float) -> None:
+        del coordinator, stamp
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+@pytest.fixture
+def connecting(crew: Crew) -> World:
+    """n1 and n2 connect to a newcomer, n3, since second 10."""
+    world = World(crew, Backend())  # type: ignore[arg-type]
+    world.command(1, {"n1": 1, "n2": 1}, 0.0)
+    world.see_warm()
+    assert world.form_if_ready(0.0)
+    for slot in (N1, N2):
+        world.registered(slot)
+    world.command(2, {"n1": 1, "n2": 1, "n3": 1}, 1.0)
+    for slot in (N1, N2):
+        world.came_back(slot)
+    world.see_warm()
+    assert world.form_if_ready(10.0)
+    assert world.membership.joining == {N3}
+    return world
+
+
+def end(world: World, crew: Crew, slot: Slot, code: int, now: float) -> None:
+    del crew.workers[slot]
+    world.lose(Ended(slot, 0, code, True, True, False, False), False, now)
+
+
+def test_who_waits_for_one_that_has_given_up_is_not_waited_for(connecting: World, crew: Crew) -> None:
+    end(connecting, crew, N3, -signal.SIGKILL, 10.1)
+    end(connecting, crew, N1, -signal.SIGABRT, 10.2)
+    connecting.kill_hung(11.0)
+    assert not crew.workers[N2].killed
+    connecting.kill_hung(12.3)
+    assert crew.workers[N2].hung
+
+
+def test_who_has_come_back_lives(connecting: World, crew: Crew) -> None:
+    end(connecting, crew, N3, -signal.SIGKILL, 10.1)
+    end(connecting, crew, N1, -signal.SIGABRT, 10.2)
+    connecting.came_back(N2)
+    connecting.kill_hung(12.3)
+    assert not crew.workers[N2].killed
+    assert connecting.form_if_ready(12.4)
+    connecting.kill_hung(20.0)
+    assert not crew.workers[N2].killed
+
+
+def test_a_loss_alone_breaks_nothing(connecting: World, crew: Crew) -> None:
+    end(connecting, crew, N3, -signal.SIGKILL, 10.1)
+    connecting.kill_hung(20.0)
+    assert not crew.workers[N1].killed
+
+
+def test_an_abort_in_a_world_that_is_complete_breaks_nothing(connecting: World, crew: Crew) -> None:
+    connecting.registered(N3)
+    end(connecting, crew, N3, -signal.SIGKILL, 11.0)
+    end(connecting, crew, N1, -signal.SIGABRT, 11.1)
+    connecting.kill_hung(20.0)
+    assert not crew.workers[N2].killed
