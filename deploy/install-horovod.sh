@@ -3,7 +3,8 @@
 #
 # Horovod 0.28.1 is its last release and comes as source only. It asks for C++14, which the headers of torch 2.x no
 # longer compile under; it ignores CMAKE_ARGS and strips -std from CXXFLAGS, so that a toolchain file raises the
-# standard. The wheel is cached by torch and Python version in ${MALLETRAIN_CACHE:-~/.cache/malletrain}.
+# standard. Where nvcc and NCCL are found, operations on GPUs use NCCL. The wheel is cached by torch and Python version in
+# ${MALLETRAIN_CACHE:-~/.cache/malletrain}.
 set -euo pipefail
 
 readonly VERSION=0.28.1
@@ -38,7 +39,11 @@ CMAKE
   echo "set(CMAKE_PROJECT_INCLUDE $work/standard.cmake)" >"$work/toolchain.cmake"
   echo "building Horovod $VERSION for $tag: some minutes, once"
   "$python" -m pip install --quiet setuptools wheel packaging cloudpickle psutil pyyaml cffi
-  if ! env HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
+  gpu=()
+  if command -v nvcc >/dev/null && ldconfig -p | grep -c libnccl.so >/dev/null; then
+    gpu=(HOROVOD_GPU_OPERATIONS=NCCL)
+  fi
+  if ! env "${gpu[@]}" HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
     HOROVOD_WITHOUT_MXNET=1 CMAKE_TOOLCHAIN_FILE="$work/toolchain.cmake" MAKEFLAGS="-j$(nproc)" LDFLAGS=-s \
     "$python" -m pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$work/wheels" \
     "horovod==$VERSION" >"$work/log" 2>&1; then

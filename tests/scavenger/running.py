@@ -101,10 +101,10 @@ async def serving(service: ScavengerService) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def running_scavenger(
-    state_dir: Path, section: Mapping[str, object], job_manager: str = NOBODY
+    state_dir: Path, section: Mapping[str, object], job_manager: str = NOBODY, **addresses: str
 ) -> AsyncIterator[Running]:
     """A Scavenger by its settings."""
-    settings = Settings(state_dir=state_dir, addresses=Addresses(job_manager=job_manager))
+    settings = Settings(state_dir=state_dir, addresses=Addresses(job_manager=job_manager, **addresses))
     async with serving(create(settings, ScavengerSettings.model_validate(section), SystemClock())) as running:
         yield running
 

@@ -12,7 +12,7 @@ from malletrain.v1 import scavenger_pb2
 
 
 def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
-    """List the idle nodes, their idle age, expected stay, and job."""
+    """List the idle nodes, their idle age, expected stay, job, pool and GPUs."""
     with connect() as peers:
         found = peers.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
         holders = {name: job.id for job in all_jobs(peers, []) for name in job.commanded_nodes}
@@ -26,7 +26,9 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
             ago(node.idle_since, now),
             duration(node.expected_stay_seconds) if node.expected_stay_seconds else "unknown",
             holders.get(node.name, "-"),
+            node.pool or "-",
+            f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
         )
         for node in found
     ]
-    print_table(("node", "idle for", "expected stay", "job"), rows)
+    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs"), rows)

@@ -24,6 +24,7 @@ class Addresses(BaseModel):
     Attributes:
         monitor_gate: Where trainers on other nodes are let through to Monitor: their agents show the token of the
             installation. May be any address of this machine; empty: nobody is let through.
+        scavenger_metrics: Where Prometheus finds the metrics of the Scavenger, over HTTP; empty: nowhere.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -34,8 +35,9 @@ class Addresses(BaseModel):
     monitor: str = "127.0.0.1:7704"
     profiler: str = "127.0.0.1:7705"
     monitor_gate: str = ""
+    scavenger_metrics: str = ""
 
-    @pydantic.field_validator("monitor_gate")
+    @pydantic.field_validator("monitor_gate", "scavenger_metrics")
     @classmethod
     def _anywhere(cls, value: str) -> str:
         host, _, port = value.rpartition(":")

@@ -21,7 +21,9 @@ from malletrain.scavenger.describing import NodeDescriber
 from malletrain.scavenger.holds import HoldsFile
 from malletrain.scavenger.idle_set import IdleEvent, IdleSet
 from malletrain.scavenger.messages import quarantine_message, query_message, timestamp
+from malletrain.scavenger.metrics import Gauges, ScavengerMetrics
 from malletrain.scavenger.quarantine import Quarantine, Rules
+from malletrain.scavenger.reclaim_steps import CONFIRMED
 from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import Observation, Source, SourceError
@@ -48,18 +50,20 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> Scav
     Raises:
         InvalidInputError: a setting or a trace can't be used; names the setting, or the file and line.
     """
-    source = build_source(section, settings.state_dir, settings.addresses.job_manager, clock)
+    metrics = ScavengerMetrics()
+    source = build_source(section, settings.state_dir, settings.addresses.job_manager, clock, metrics.reclaim_step)
     stays = StayEstimator(
         [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
     )
     holds = HoldsFile(settings.state_dir / HOLDS_FILE)
     # A static node is not idle between two jobs; and after a restart it must count at once.
     # One that is held was idle for so long before it was taken.
-    held = any(scheduler.hold.queue for scheduler in (section.slurm, section.pbs))
+    held = any(scheduler.hold.held for scheduler in (section.slurm, section.pbs))
     debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
     idle_set = IdleSet(debounce, source.order(), holds.read())
     releaser = Releaser(open_channel(settings.addresses.job_manager), section.release_deadline_seconds)
-    return ScavengerService(source, idle_set, stays, releaser, holds, section, clock)
+    metrics.serve(settings.addresses.scavenger_metrics)
+    return ScavengerService(source, idle_set, stays, releaser, holds, section, clock, metrics)
 
 
 class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
@@ -74,6 +78,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         holds: HoldsFile,
         section: ScavengerSettings,
         clock: Clock,
+        metrics: ScavengerMetrics | None = None,
     ) -> None:
         """Take over the parts; `run` sets them going.
 
@@ -85,6 +90,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             holds: Keeps reclaims for the next life.
             section: Settings.
             clock: Wall clock.
+            metrics: What Prometheus is told.
         """
         self._source = source
         self._idle_set = idle_set
@@ -106,6 +112,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
         )
         self._quarantine = Quarantine(rules)
+        self._metrics = metrics or ScavengerMetrics()
+        self._metrics.follow(self._gauges)
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
@@ -178,11 +186,13 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         if not 0 < hold < math.inf:
             raise InvalidInputError("hold_seconds", "a finite number, at least 0", request.hold_seconds)
         known = [name for name in names if self._idle_set.was_announced(name) or not self._seen]
-        now = self._clock.time()
+        begin, now = self._clock.monotonic(), self._clock.time()
         self._announce(self._idle_set.reclaim(now, names, hold), now)
         self._reschedule.set()
         self._holds.write(self._idle_set.holds())
         released = await self._releaser.release(known, context.time_remaining()) if known else []
+        if known and len(released) == len(known):
+            self._metrics.reclaim_step(CONFIRMED, self._clock.monotonic() - begin)
         unknown = [name for name in names if name not in known]
         self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, hold_seconds=hold)
         return scavenger_pb2.ReclaimNodesResponse(released=released, unknown=unknown)
@@ -214,6 +224,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             queries=[query_message(status) for status in self._source.status()],
             quarantined=self._quarantined(self._clock.time()),
         )
+
+    def _gauges(self) -> Gauges:
+        quarantined = len(self._quarantine.quarantined(self._clock.time()))
+        return Gauges(self._source.status(), len(self._idle_set.members()), quarantined, self._nodes.stale)
 
     def _quarantined(self, now: float) -> list[scavenger_pb2.QuarantinedNode]:
         return [quarantine_message(name, record) for name, record in self._quarantine.quarantined(now).items()]

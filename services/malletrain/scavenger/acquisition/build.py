@@ -16,6 +16,7 @@ from malletrain.scavenger.acquisition.keeper import Keeper
 from malletrain.scavenger.acquisition.ledger import Rules
 from malletrain.scavenger.acquisition.pbs_batch import PbsBatch
 from malletrain.scavenger.acquisition.ssh_start import SshStart
+from malletrain.scavenger.reclaim_steps import ReclaimStep, unmeasured
 from malletrain.scavenger.sources.base import Source
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.holdings import Holdings, NoHoldings
@@ -30,6 +31,7 @@ def hold_nodes(
     state_dir: Path,
     debounce_seconds: float,
     clock: Clock,
+    reclaim_step: ReclaimStep = unmeasured,
 ) -> HeldSource:
     """A source of the nodes that are held.
 
@@ -41,6 +43,7 @@ def hold_nodes(
         state_dir: Where the installation's secret is kept; agents on the nodes read it there.
         debounce_seconds: How long a node must be idle before it is taken.
         clock: Wall clock.
+        reclaim_step: Told how long each step of giving nodes back has taken, in seconds.
 
     Raises:
         InvalidInputError: the secret can't be made, or used.
@@ -63,7 +66,7 @@ def hold_nodes(
         section.most_pending,
         section.calm_seconds,
     )
-    desk = AgentDesk(token, lambda: source.changed())
+    desk = AgentDesk(token, lambda: source.changed(), reclaim_step)
     by_ssh = bool(section.ssh)
     batch: Batch = SshStart(run_command, agent, desk, section.ssh, section.log)
     if not by_ssh:

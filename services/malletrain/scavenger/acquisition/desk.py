@@ -10,6 +10,7 @@ import structlog
 
 from malletrain.agent.handshake import LONGEST_LINE_BYTES, Peer, accept
 from malletrain.agent.wire import Message, WireError
+from malletrain.scavenger.reclaim_steps import AGENT_LEFT, ReclaimStep, unmeasured
 
 _LOST_SECONDS = 2.0
 """An agent whose connection breaks is back in a third of a second; one that is not has died."""
@@ -35,17 +36,24 @@ class Present:
 class AgentDesk:
     """Takes the reports of agents; all of it in one event loop."""
 
-    def __init__(self, token: bytes, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        token: bytes,
+        on_change: Callable[[], None],
+        reclaim_step: ReclaimStep = unmeasured,
+    ) -> None:
         """Know none.
 
         Args:
             token: The installation's secret.
             on_change: Called after every change of who is there, or leaves.
+            reclaim_step: Told how long agents take to leave, in seconds.
         """
         self._token = token
         self._on_change = on_change
         self._present: dict[str, Present] = {}
-        self._leaving: set[str] = set()
+        self._reclaim_step = reclaim_step
+        self._leaving: dict[str, float] = {}
         self._gone: list[str] = []
         self._peers: dict[str, Peer] = {}
         self._talks: set[asyncio.Task[None]] = set()
@@ -67,9 +75,12 @@ class AgentDesk:
         """Have agents leave, their workers with them; one whose connection is lost is told when it is back."""
         for node in nodes:
             if node in self._present and node not in self._leaving:
-                self._leaving.add(node)
+                self._note_leaving(node)
                 self._tell_to_leave(node)
                 self._on_change()
+
+    def _note_leaving(self, node: str) -> None:
+        self._leaving.setdefault(node, asyncio.get_running_loop().time())
 
     def _tell_to_leave(self, node: str) -> None:
         if (peer := self._peers.get(node)) is not None:
@@ -148,7 +159,7 @@ class AgentDesk:
                     self._on_change()
             case "leaving":
                 self._log.info("node is wanted back", node=node)
-                self._leaving.add(node)
+                self._note_leaving(node)
                 self._on_change()
             case "gone":
                 self._forget(node)
@@ -161,8 +172,10 @@ class AgentDesk:
 
     def _forget(self, node: str) -> None:
         entry = self._present.pop(node, None)
-        self._leaving.discard(node)
+        since = self._leaving.pop(node, None)
         if entry is not None:
+            if since is not None:
+                self._reclaim_step(AGENT_LEFT, asyncio.get_running_loop().time() - since)
             self._log.info("agent gone", node=node, placeholder=entry.placeholder)
             self._gone.append(entry.placeholder)
 

@@ -10,6 +10,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.scavenger.reclaim_steps import ReclaimStep, unmeasured
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import Source
 from malletrain.scavenger.sources.mixed import MixedSource
@@ -22,7 +23,13 @@ from malletrain.scavenger.state_file import read_state, write_state
 ORIGIN_FILE = "scavenger-origin.json"
 
 
-def build_source(section: ScavengerSettings, state_dir: Path, job_manager: str, clock: Clock) -> Source:
+def build_source(
+    section: ScavengerSettings,
+    state_dir: Path,
+    job_manager: str,
+    clock: Clock,
+    reclaim_step: ReclaimStep = unmeasured,
+) -> Source:
     """The source that the settings name.
 
     Args:
@@ -30,6 +37,7 @@ def build_source(section: ScavengerSettings, state_dir: Path, job_manager: str, 
         state_dir: Where a source keeps what it must not forget.
         job_manager: HOST:PORT of JobManager, which knows how many nodes there is work for.
         clock: Wall clock.
+        reclaim_step: Told how long each step of giving nodes back has taken, in seconds.
 
     Raises:
         InvalidInputError: a setting or the trace can't be used.
@@ -39,7 +47,7 @@ def build_source(section: ScavengerSettings, state_dir: Path, job_manager: str, 
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
         return StaticSource(section.nodes, clock)
     if section.source in ("slurm", "pbs", "slurm+pbs"):
-        return _scheduler_source(section, state_dir, job_manager, clock)
+        return _scheduler_source(section, state_dir, job_manager, clock, reclaim_step)
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(read_trace(section.trace), section)
@@ -48,7 +56,9 @@ def build_source(section: ScavengerSettings, state_dir: Path, job_manager: str, 
     return TraceSource(trace, clock, origin, section.speed, on_close=lambda: file.unlink(missing_ok=True))
 
 
-def _scheduler_source(section: ScavengerSettings, state_dir: Path, job_manager: str, clock: Clock) -> Source:
+def _scheduler_source(
+    section: ScavengerSettings, state_dir: Path, job_manager: str, clock: Clock, reclaim_step: ReclaimStep
+) -> Source:
     # The parsers' libraries take time to load, which those who need none of them are spared.
     from malletrain.scavenger.acquisition.build import hold_nodes
     from malletrain.scavenger.acquisition.demand import Demand
@@ -69,7 +79,7 @@ def _scheduler_source(section: ScavengerSettings, state_dir: Path, job_manager: 
 
     def hold(scheduler: str, how: HoldSettings, watched: Callable[[Holdings], Source]) -> Source:
         demand = Demand(job_manager)
-        return hold_nodes(scheduler, how, watched, demand, state_dir, section.debounce_seconds, clock)
+        return hold_nodes(scheduler, how, watched, demand, state_dir, section.debounce_seconds, clock, reclaim_step)
 
     if section.source == "slurm":
         return slurm()

@@ -1,0 +1,93 @@
+"""What Prometheus is told: how the questions to a scheduler fare, and how long each step of a reclaim takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from malletrain.scavenger.sources.base import QueryStatus
+
+_BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_QUERY = ("source", "query")
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """What is true now.
+
+    Attributes:
+        queries: How each kind of question fares.
+        idle: Number of nodes that count as idle.
+        quarantined: Number of nodes that are left alone.
+        stale: Whether the last good answer is too old.
+    """
+
+    queries: Iterable[QueryStatus]
+    idle: int
+    quarantined: int
+    stale: bool
+
+
+class ScavengerMetrics:
+    """The metrics of one Scavenger."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self.registry = CollectorRegistry()
+        self._reclaims = Histogram(
+            "malletrain_reclaim_seconds",
+            "How long each step of giving nodes back has taken.",
+            ["step"],
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+
+    def reclaim_step(self, step: str, seconds: float) -> None:
+        """A step of a reclaim is over."""
+        self._reclaims.labels(step).observe(seconds)
+
+    def follow(self, now: Callable[[], Gauges]) -> None:
+        """Have what is true told whenever somebody asks, from any thread."""
+        self.registry.register(_Present(now))
+
+    def serve(self, address: str) -> None:
+        """Answer HTTP on HOST:PORT, in a thread, where an address is given. An address that is taken is only noted."""
+        if not address:
+            return
+        host, _, port = address.rpartition(":")
+        log = structlog.get_logger(__name__)
+        try:
+            start_http_server(int(port), host.strip("[]"), self.registry)
+        except OSError as error:
+            log.warning("addresses.scavenger_metrics can't be listened on", address=address, error=str(error))
+        else:
+            log.info("metrics", address=address)
+
+
+class _Present(Collector):
+    def __init__(self, now: Callable[[], Gauges]) -> None:
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        gauges = self._now()
+        yield GaugeMetricFamily("malletrain_idle_nodes", "Nodes that count as idle.", gauges.idle)
+        yield GaugeMetricFamily("malletrain_quarantined_nodes", "Nodes that are left alone.", gauges.quarantined)
+        yield GaugeMetricFamily(
+            "malletrain_picture_stale", "1 while the last good answer is too old to take nodes.", int(gauges.stale)
+        )
+        ages = GaugeMetricFamily("malletrain_answer_age_seconds", "Age of the last good answer.", labels=_QUERY)
+        times = GaugeMetricFamily("malletrain_answer_seconds", "How long the last answer took.", labels=_QUERY)
+        asked = CounterMetricFamily("malletrain_queries", "Questions to a scheduler.", labels=_QUERY)
+        failed = CounterMetricFamily("malletrain_failed_queries", "Those without a good answer.", labels=_QUERY)
+        for status in gauges.queries:
+            labels = [status.source, status.query]
+            ages.add_metric(labels, status.age_seconds)
+            times.add_metric(labels, status.seconds)
+            asked.add_metric(labels, status.asked)
+            failed.add_metric(labels, status.failed)
+        yield from (ages, times, asked, failed)
