@@ -22,11 +22,8 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
     """Name and values of the labels, these in order, to value."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
-    return {
-        (entry.name, *(value for _, value in sorted(entry.labels.items()))): entry.value
-        for family in families
-        for entry in family.samples
-    }
+    samples = [entry for family in families for entry in family.samples]
+    return {(entry.name, *(value for _, value in sorted(entry.labels.items()))): entry.value for entry in samples}
 
 
 def free_port() -> int:
