@@ -11,7 +11,9 @@ import pytest
 
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import Observation, Source, SourceError
+from malletrain.scavenger.sources.build import build_source
 from malletrain.scavenger.sources.mixed import MixedSource
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
@@ -283,3 +285,10 @@ async def test_a_node_on_which_work_keeps_failing_leaves(tmp_path: Path, players
         # Over a restart, too.
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"g02"})
+
+
+def test_two_schedulers_whose_agents_would_report_to_one_address_are_refused(tmp_path: Path) -> None:
+    held = {"hold": {"queue": "scavenge"}}
+    section = ScavengerSettings.model_validate({"source": "slurm+pbs", "slurm": held, "pbs": held})
+    with pytest.raises(InvalidInputError, match=r"scavenger\.pbs\.hold\.agents_address"):
+        build_source(section, tmp_path, "127.0.0.1:1", SystemClock())

@@ -85,6 +85,10 @@ def _scheduler_source(
         return slurm()
     if section.source == "pbs":
         return pbs()
+    ours, theirs = section.slurm.hold, section.pbs.hold
+    if ours.held and theirs.held and ours.agents_address == theirs.agents_address:
+        field = "scavenger.pbs.hold.agents_address"
+        raise InvalidInputError(field, "another address than scavenger.slurm.hold's", theirs.agents_address)
     return MixedSource([slurm(), pbs()])
 
 
