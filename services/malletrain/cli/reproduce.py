@@ -56,6 +56,9 @@ def reproduce(
     executor: Annotated[str, typer.Option(help="local, or dask://HOST:PORT of a Dask scheduler.")] = "local",
     seeds: Annotated[int, typer.Option(min=1, help="malletrain: workloads of each kind.")] = 5,
     job_samples: Annotated[float, typer.Option(min=1, help="malletrain: samples of each job.")] = JOB_SAMPLES,
+    real: Annotated[
+        Path | None, typer.Option(help="malletrain: what benchmarks/nas.py has measured, to show on the page as well.")
+    ] = None,
 ) -> None:
     """Run a paper's evaluation again: figures, tables and a page, ours beside the published numbers.
 
@@ -64,9 +67,11 @@ def reproduce(
     """
     if paper not in PAPERS:
         raise InvalidInputError("PAPER", " or ".join(PAPERS), paper)
+    if real is not None and paper != "malletrain":
+        raise InvalidInputError("--real", "nothing but with PAPER malletrain", str(real))
     if paper == "malletrain":
         scene, cores = _scene(read_trace(trace), nodes, hours), workers or len(os.sched_getaffinity(0))
-        written = reproduce_malletrain(scene, trace.name, out, seeds, cores, job_samples, typer.echo)
+        written = reproduce_malletrain(scene, trace.name, out, seeds, cores, job_samples, typer.echo, real)
         typer.echo(f"open {written[0]}")
         return
     require_plots()

@@ -25,7 +25,14 @@ _TRUTH_SEEDS = 3
 
 
 def reproduce_malletrain(
-    scene: Scene, source: str, out: Path, seeds: int, workers: int, samples: float, said: Callable[[str], None]
+    scene: Scene,
+    source: str,
+    out: Path,
+    seeds: int,
+    workers: int,
+    samples: float,
+    said: Callable[[str], None],
+    real: Path | None = None,
 ) -> list[Path]:
     """Replay, compare, and write tables, figures and a page.
 
@@ -37,9 +44,10 @@ def reproduce_malletrain(
         workers: Processes.
         samples: What each job has to process.
         said: Told what is done.
+        real: What `benchmarks/nas.py` has measured, to be shown as well; None shows nothing of the kind.
 
     Raises:
-        InvalidInputError: the folder can't be written.
+        InvalidInputError: the folder can't be written, or the file can't be read.
     """
     require_plots()
     from malletrain.allocator.solver_process import SolverProcess
@@ -49,6 +57,7 @@ def reproduce_malletrain(
     from malletrain.simulator.reproduce.malletrain_systems import System, Trial
     from malletrain.simulator.reproduce.malletrain_workloads import Mix, Workload
 
+    measured = real_exhibits(real)
     make_folder(out)
     options = Options(duration_s=scene.duration_s)
     plan = [(workload, system, seed) for workload in Workload for seed in range(seeds) for system in System]
@@ -59,6 +68,7 @@ def reproduce_malletrain(
         said(f"{workload} seed {seed} {system}: {found.samples:.4g} samples, {found.profiles} profiles")
     exhibits = [
         throughput_exhibit(scores, scene.duration_s / 3600.0, samples),
+        *measured,
         order_exhibit(_UP_S, _DOWN_S, _VISIT_S),
         _truths(said),
         solver_exhibit(concurrent_times(SolverProcess, ALLOCATORS, 3, 0), len(os.sched_getaffinity(0))),
@@ -67,6 +77,23 @@ def reproduce_malletrain(
         return write_book(exhibits, options, [source], out, "malletrain.html")
     except OSError as error:
         raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+
+
+def real_exhibits(path: Path | None) -> list[Exhibit]:
+    """What a file of real trainings has to show: nothing without one.
+
+    Raises:
+        InvalidInputError: it can't be read, or is no such file.
+    """
+    if path is None:
+        return []
+    from malletrain.simulator.reproduce.malletrain_real import evaluation_of, real_exhibit
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError("--real", f"a file that can be read ({error.strerror})", str(path)) from error
+    return [real_exhibit(evaluation_of(content, f"--real {path.name}"))]
 
 
 def _scores(scene: Scene, trials: Sequence[Trial], workers: int) -> Iterator[Score]:
