@@ -42,11 +42,11 @@ async def test_questions_keep_their_interval_and_failures_are_spaced_out() -> No
     assert query.age_seconds == float("inf")
     with pytest.raises(EnoughError):
         await query.follow()
-    assert [later - earlier for earlier, later in pairwise(asked)] == [2, 2, 4, 8, 15, 15, 15, 2]
+    assert [later - earlier for earlier, later in pairwise(asked)] == [2.5, 2.5, 4.5, 8.5, 15.5, 15.5, 15.5, 2.5]
     status = query.status()
     assert (status.asked, status.failed, status.failures_in_a_row, status.error) == (9, 5, 0, "")
     assert query.answer == 4
-    assert query.fresh(2.0) == 4
+    assert query.fresh(2.5) == 4
     assert query.fresh(1.0) is None
 
 

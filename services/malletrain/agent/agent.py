@@ -58,6 +58,7 @@ class Agent:
         self._token = token
         self._sessions: set[Workers] = set()
         self._relays = Relays(token, self._say)
+        self._talks: set[asyncio.Task[None]] = set()
         self._port = 0
         self._head: Peer | None = None
         self._heard_at = time.monotonic()
@@ -69,7 +70,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_to_leave)
-        server = await asyncio.start_server(self._serve, self._terms.listen, 0, limit=LONGEST_LINE_BYTES)
+        server = await asyncio.start_server(self._begin, self._terms.listen, 0, limit=LONGEST_LINE_BYTES)
         self._port = server.sockets[0].getsockname()[1]
         self._say(f"node {self._terms.node} is served on {self._terms.listen}:{self._port}")
         tasks = [loop.create_task(self._keep_in_touch()), loop.create_task(self._look())]
@@ -79,9 +80,10 @@ class Agent:
         if self._head is not None:
             self._head.send({"event": "gone"})
             await self._head.drain()
-        for task in tasks:
+        open_ends = [*tasks, *self._talks]
+        for task in open_ends:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*open_ends, return_exceptions=True)
         await self._relays.close()
         server.close()
 
@@ -100,6 +102,11 @@ class Agent:
             self._say(f"whether the node is wanted back is not known: {error}")
 
     # -- supervisors -----------------------------------------------------------------------------------------------
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.create_task(self._serve(reader, writer))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One supervisor, until its connection is lost: then its workers are killed, as if it had been their parent."""

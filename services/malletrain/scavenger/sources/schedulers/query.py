@@ -25,7 +25,7 @@ class Pace:
     """When to ask, in seconds.
 
     Attributes:
-        interval: From the beginning of a question to that of the next, at least.
+        interval: From the end of a question to the beginning of the next: never two within an interval.
         timeout: How long an answer may take.
         longest_pause: Upper limit of the pause after failures, which doubles with each.
     """
@@ -153,10 +153,9 @@ class Query(Generic[AnswerT]):
     async def follow(self, on_asked: Callable[[], None] = lambda: None) -> None:
         """Ask for ever; `on_asked` is called after each question, answered or not."""
         while True:
-            begin = self._clock.monotonic()
             await self.ask()
             on_asked()
             pause = self._pace.pause(self._in_a_row)
             if self._in_a_row:
                 pause *= 1.0 + 0.1 * self._chance()
-            await self._sleep(max(0.0, begin + pause - self._clock.monotonic()))
+            await self._sleep(pause)
