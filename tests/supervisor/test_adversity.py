@@ -15,9 +15,24 @@ from tests.support.waiting import wait_until
 pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(120)]
 
+LONG = pytest.mark.training
+"""What is like another test is left to the long ones."""
 IMPATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"}
 PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
 """Far longer than any test: whoever waits for it fails."""
+
+
+def assert_replaced(job: Supervised, before: dict[str, int], victim: str) -> None:
+    """The victim's worker is another one; those of the others are not.
+
+    But for one, perhaps: Gloo at times misses that its connections have ended, and such a worker is given up.
+    """
+    now = job.pids()
+    replaced = {host for host in now if now[host] != before[host]}
+    assert victim in replaced, job.said
+    deaf = replaced - {victim}
+    assert len(deaf) <= 1, job.said
+    assert all(f"on {host} is hung: killed" in job.said for host in deaf), job.said
 
 
 def saved_samples(job: Supervised) -> int:
@@ -136,7 +151,7 @@ def test_a_newcomer_with_much_to_do_before_it_joins_does_not_break_the_others(tm
         assert job.pids()["n1"] == survivor
 
 
-@pytest.mark.parametrize("victim", ["n1", "n2", "n3"])
+@pytest.mark.parametrize("victim", ["n1", pytest.param("n2", marks=LONG), pytest.param("n3", marks=LONG)])
 def test_survivors_do_not_wait_for_a_time_out(tmp_path: Path, victim: str) -> None:
     with supervised(tmp_path / "job", "n1", "n2", "n3", environment=PATIENT) as job:
         job.wait_confirmed()
@@ -148,8 +163,7 @@ def test_survivors_do_not_wait_for_a_time_out(tmp_path: Path, victim: str) -> No
         wait_until(lambda: set(job.state().confirmed_hosts) == {"n1", "n2", "n3"}, PATIENCE, "all three")
         after = job.wait_batch(3)
         assert after["before"] > 0
-        now = job.pids()
-        assert {host for host in now if now[host] != pids[host]} == {victim}, job.said
+        assert_replaced(job, pids, victim)
 
 
 def test_two_workers_that_die_together_are_one_loss(tmp_path: Path) -> None:
@@ -163,7 +177,7 @@ def test_two_workers_that_die_together_are_one_loss(tmp_path: Path) -> None:
         assert {host: job.pids()[host] for host in ("n2", "n4")} == {host: pids[host] for host in ("n2", "n4")}
 
 
-@pytest.mark.parametrize("victim", ["n1", "n2"])
+@pytest.mark.parametrize("victim", ["n1", pytest.param("n2", marks=LONG)])
 def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
     with supervised(tmp_path / "job", "n1", "n2", "n3", environment=PATIENT) as job:
         job.wait_confirmed()
@@ -173,7 +187,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
         wait_until(lambda: job.pids().get(victim, pids[victim]) != pids[victim], PATIENCE, "another worker")
         wait_until(lambda: set(job.state().confirmed_hosts) == {"n1", "n2", "n3"}, PATIENCE, "all three")
         job.wait_batch(3)
-        assert {host for host, pid in job.pids().items() if pid != pids[host]} == {victim}, job.said
+        assert_replaced(job, pids, victim)
 
 
 def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:

@@ -123,6 +123,28 @@ def test_a_loss_alone_breaks_nothing(connecting: World, crew: Crew) -> None:
     assert not crew.workers[N1].killed
 
 
+def test_who_does_not_notice_a_loss_is_not_waited_for_as_long_as_gloo_does(connecting: World, crew: Crew) -> None:
+    connecting.registered(N3)
+    connecting.kill_hung(11.0)
+    end(connecting, crew, N3, -signal.SIGKILL, 11.0)
+    connecting.kill_hung(20.0)
+    connecting.came_back(N2)
+    connecting.kill_hung(20.1)
+    connecting.kill_hung(23.0)
+    assert not crew.workers[N1].killed
+    connecting.kill_hung(23.2)
+    assert crew.workers[N1].hung
+    assert not crew.workers[N2].killed
+
+
+def test_who_comes_back_late_for_a_change_that_is_no_loss_has_time(connecting: World, crew: Crew) -> None:
+    connecting.registered(N3)
+    connecting.came_back(N2)
+    connecting.kill_hung(20.0)
+    connecting.kill_hung(30.0)
+    assert not crew.workers[N1].killed
+
+
 def test_an_abort_in_a_world_that_is_complete_breaks_nothing(connecting: World, crew: Crew) -> None:
     connecting.registered(N3)
     end(connecting, crew, N3, -signal.SIGKILL, 11.0)

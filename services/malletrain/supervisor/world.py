@@ -22,6 +22,8 @@ _MESH_SECONDS = 0.5
 """What the members of a new world need to connect. Horovod aborts all of them where one is lost in that time."""
 _STOPPED_SECONDS = 5.0
 _LAGGING_SECONDS = 30.0
+_DEAF_SECONDS = 3.0
+"""Gloo can miss the end of a connection, and then waits for its time-out while the others have long come back."""
 _BROKEN_SECONDS = 2.0
 """Nobody tells those who still connect to a member that has given up: Gloo waits five time-outs, then aborts."""
 
@@ -46,6 +48,7 @@ class World:
         self._broken_at = float("inf")
         self._stopped: Watchdog[Slot] = Watchdog(_STOPPED_SECONDS)
         self._lagging: Watchdog[Slot] = Watchdog(_LAGGING_SECONDS)
+        self._deaf: Watchdog[Slot] = Watchdog(_DEAF_SECONDS)
 
     def command(self, sequence: int, hosts: Mapping[str, int], now: float) -> None:
         """Take over a command; nobody waits for what is on other hosts and not in the world.
@@ -177,8 +180,10 @@ class World:
         The others then go on as after any other loss, and the worker is started again after a pause.
         """
         self._stopped = self._stopped.seen({worker.slot for worker in self._crew if worker.is_stopped()}, now)
-        self._lagging = self._lagging.seen(self.membership.laggards, now)
-        hung = self._stopped.overdue(now) | self._lagging.overdue(now)
+        laggards = self.membership.laggards
+        self._lagging = self._lagging.seen(laggards, now)
+        self._deaf = self._deaf.seen(laggards if self.membership.dead else frozenset(), now)
+        hung = self._stopped.overdue(now) | self._lagging.overdue(now) | self._deaf.overdue(now)
         if now >= self._broken_at + _BROKEN_SECONDS:
             hung |= self.membership.living - self.membership.ready
         for worker in self._workers(hung):
