@@ -1,0 +1,239 @@
+"""Trainings for real under several systems: the file that `benchmarks/nas.py` writes, and what the page shows of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
+from pydantic import ValidationError as Invalid
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.report.plots import bars
+from malletrain.simulator.reproduce.exhibits import Cell, Exhibit, rounded
+from malletrain.simulator.reproduce.malletrain_exhibits import PUBLISHED_GAIN, interval
+from malletrain.simulator.reproduce.malletrain_systems import System
+
+_RULES = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class RealJob:
+    """One training of a run.
+
+    Attributes:
+        name: For people.
+        cell: Its architecture.
+        state: Where it stood at the end.
+        samples: Samples processed, net of rollbacks.
+        rescales: Changes of its scale.
+        preemptions: Events at which it lost nodes.
+        step_seconds: Pace of a step on one node, in seconds.
+        exchange_seconds: What very many nodes would add to that.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _RULES
+    name: str
+    cell: str
+    state: str
+    samples: NonNegativeInt
+    rescales: NonNegativeInt
+    preemptions: NonNegativeInt
+    step_seconds: NonNegativeFloat
+    exchange_seconds: NonNegativeFloat
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """One system on one trace and workload.
+
+    Attributes:
+        system: Who schedules, knowing what.
+        seed: Of trace and workload; systems with the same one are compared.
+        samples: Samples processed by all jobs, net of rollbacks.
+        samples_lost: Samples processed and lost again.
+        rescales: Changes of the jobs' scales.
+        preemptions: Events at which jobs lost nodes.
+        profiles: Profiles that were begun.
+        profiles_done: Those that ended.
+        profile_node_seconds: Node-seconds held by jobs while they were profiled.
+        profile_stalled_node_seconds: Those of them in which the job stood still for a rescale.
+        node_seconds_offered: Node-seconds in which nodes were idle.
+        node_seconds_used: Those of them in which jobs had the nodes.
+        jobs: The trainings that were begun.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _RULES
+    system: System
+    seed: int
+    samples: NonNegativeInt
+    samples_lost: NonNegativeInt
+    rescales: NonNegativeInt
+    preemptions: NonNegativeInt
+    profiles: NonNegativeInt
+    profiles_done: NonNegativeInt
+    profile_node_seconds: NonNegativeFloat
+    profile_stalled_node_seconds: NonNegativeFloat
+    node_seconds_offered: NonNegativeFloat
+    node_seconds_used: NonNegativeFloat
+    jobs: tuple[RealJob, ...]
+
+
+@dataclass(frozen=True)
+class RealEvaluation:
+    """All runs of a measurement.
+
+    Attributes:
+        machine: What they ran on, in words.
+        pace: How steps were paced, in words; empty where they were not.
+        nodes: Virtual nodes.
+        seconds: Wall time of each run.
+        trace_seconds: Seconds of the trace that were replayed in it.
+        max_parallel: Most jobs at once.
+        job_samples: What each job had to process.
+        runs: In the order in which they were made.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _RULES
+    machine: str
+    pace: str
+    nodes: PositiveInt
+    seconds: PositiveFloat
+    trace_seconds: PositiveFloat
+    max_parallel: PositiveInt
+    job_samples: PositiveInt
+    runs: tuple[RealRun, ...]
+
+    def of(self, system: System) -> list[RealRun]:
+        """A system's runs, by seed."""
+        return sorted((run for run in self.runs if run.system is system), key=lambda run: run.seed)
+
+    def systems(self) -> list[System]:
+        """Those that were measured, in the order of their definition."""
+        return [system for system in System if self.of(system)]
+
+
+_ADAPTER = TypeAdapter(RealEvaluation)
+
+
+def evaluation_of(text: str | bytes, source: str) -> RealEvaluation:
+    """Read an evaluation.
+
+    Args:
+        text: What `text_of` has made.
+        source: Where it comes from, for errors.
+
+    Raises:
+        InvalidInputError: it is none; says which field is wrong.
+    """
+    try:
+        found = _ADAPTER.validate_json(text, strict=True)
+    except Invalid as error:
+        first = error.errors()[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        place = f"{source}: {path}" if path else source
+        raise InvalidInputError(place, f"what benchmarks/nas.py writes ({first['msg'].lower()})") from None
+    _check_pairs(found, source)
+    return found
+
+
+def text_of(evaluation: RealEvaluation) -> str:
+    """The evaluation as JSON."""
+    return _ADAPTER.dump_json(evaluation, indent=2).decode() + "\n"
+
+
+def _check_pairs(found: RealEvaluation, source: str) -> None:
+    seeds = {system: [run.seed for run in found.of(system)] for system in found.systems()}
+    wanted = seeds.get(System.LINEAR, [])
+    if not wanted or len(seeds) < 2:
+        expected = f"{System.LINEAR.value!r} and another system at least"
+        raise InvalidInputError(f"{source}: runs", expected, [system.value for system in seeds])
+    for system, present in seeds.items():
+        if present != wanted or len(set(present)) < len(present):
+            expected = f"each of the seeds {sorted(set(wanted))} once for {system.value!r}"
+            raise InvalidInputError(f"{source}: runs", expected, present)
+    for index, run in enumerate(found.runs):
+        if run.system is System.LINEAR and run.samples == 0:
+            raise InvalidInputError(f"{source}: runs[{index}].samples", "above 0 to compare others with it", 0)
+
+
+def gains(found: RealEvaluation, system: System) -> list[float]:
+    """What a system processed more than FreeTrain with linear guesses, relative to it; one figure for each seed."""
+    pairs = zip(found.of(system), found.of(System.LINEAR), strict=True)
+    return [ours.samples / guess.samples - 1 for ours, guess in pairs]
+
+
+HEADS = (
+    "system",
+    "samples/s",
+    "gain, %",
+    "± (95 %)",
+    "rescales",
+    "profiles begun",
+    "ended",
+    "node-seconds in profiles",
+    "of them stalled",
+    "idle node-seconds",
+    "used, %",
+)
+
+
+def rows_of(found: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
+    """A row for each system: means over seeds."""
+    rows: list[tuple[Cell, ...]] = []
+    for system in found.systems():
+        runs = found.of(system)
+        gain, half = interval(gains(found, system))
+        offered = statistics.fmean(run.node_seconds_offered for run in runs)
+        used = statistics.fmean(run.node_seconds_used for run in runs)
+        several = len(runs) > 1 and system is not System.LINEAR
+        rows.append(
+            (
+                system.value,
+                _rate(found, runs),
+                100 * gain if system is not System.LINEAR else None,
+                100 * half if several else None,
+                statistics.fmean(run.rescales for run in runs),
+                statistics.fmean(run.profiles for run in runs),
+                statistics.fmean(run.profiles_done for run in runs),
+                statistics.fmean(run.profile_node_seconds for run in runs),
+                statistics.fmean(run.profile_stalled_node_seconds for run in runs),
+                offered,
+                100 * used / offered if offered else None,
+            )
+        )
+    return rounded(rows)
+
+
+def real_exhibit(found: RealEvaluation) -> Exhibit:
+    """Fig. 12's real trainings: ours, on virtual nodes of one machine, beside the paper's on a cluster."""
+    systems = found.systems()
+    names = [system.value.replace("FreeTrain, ", "F: ").replace("MalleTrain", "M") for system in systems]
+    ours = [_rate(found, found.of(system)) for system in systems]
+    return Exhibit(
+        "figure-12-real",
+        "Fig. 12, for real: NAS on virtual nodes",
+        HEADS,
+        rows_of(found),
+        _remark(found),
+        bars("Fig. 12, for real: throughput", "", "samples/s", names, {"nas": ours}),
+    )
+
+
+def _remark(found: RealEvaluation) -> str:
+    seeds = ", ".join(str(run.seed) for run in found.of(System.LINEAR))
+    return (
+        f"Published: MalleTrain processes up to {100 * PUBLISHED_GAIN:.1f} % more than FreeTrain, on architectures of "
+        "NAS-Bench-101 at 224 x 224, for 12 hours on a cluster with GPUs. Ours: architectures of the same space on "
+        f"{found.nodes} virtual nodes of one machine ({found.machine}), which share its cores. "
+        "Services, PyTorch trainings and rescales are real, but each system gets "
+        f"{found.seconds:g} s of wall time, in which {found.trace_seconds:g} s of a synthetic trace pass. At most "
+        f"{found.max_parallel} jobs at once, {found.job_samples} samples each; seeds: {seeds}. {found.pace} Gains are "
+        "over FreeTrain, paired by seed."
+    )
+
+
+def _rate(found: RealEvaluation, runs: Sequence[RealRun]) -> float:
+    return statistics.fmean(run.samples for run in runs) / found.seconds
