@@ -170,7 +170,11 @@ def _result(
         profile_stalled_node_seconds=round(sum(run.stalled_node_seconds for run in runs), 1),
         node_seconds_offered=round(node_seconds(idle_intervals(watcher.history.nodes, ended)), 1),
         node_seconds_used=round(node_seconds(training_intervals(watcher.history.jobs, ended)), 1),
-        jobs=tuple(_job(job, by_name[job.spec.name], samples.get(job.id, 0)) for job in jobs if job.admitted),
+        jobs=tuple(
+            _job(job, by_name[job.spec.name], samples.get(job.id, 0))
+            for job in jobs
+            if job.state != resources_pb2.JOB_STATE_QUEUED
+        ),
     )
 
 

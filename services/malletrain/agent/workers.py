@@ -11,12 +11,10 @@ from malletrain.agent.relay import GATE, MONITOR
 from malletrain.agent.wire import Message, WireError
 from malletrain.supervisor.connections import cut_off
 from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.processes import WorkerProcess, sweep
+from malletrain.supervisor.processes import JOB_FOLDER, WorkerProcess, sweep
 
 _BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
 """Those of the placeholder: frameworks that see them believe that they were started by srun or mpirun."""
-
-_JOB_FOLDER = "MALLETRAIN_JOB_DIR"
 
 
 class Workers:
@@ -95,7 +93,7 @@ class Workers:
         number = int(message["id"])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_BATCH_VARIABLES)}
         environment = inherited | {str(name): str(value) for name, value in message["environment"].items()}
-        self._folders[environment["MALLETRAIN_JOB_ID"]] = environment[_JOB_FOLDER]
+        self._folders[environment["MALLETRAIN_JOB_ID"]] = environment[JOB_FOLDER]
         try:
             if gate := environment.get(GATE):
                 environment[MONITOR] = self._relay_to(gate)
@@ -118,7 +116,7 @@ class Workers:
 
         Not what another installation calls by the same names: identifiers of jobs begin anew in each.
         """
-        marks = {_JOB_FOLDER: self._folders[job_id]} if job_id in self._folders else None
+        marks = {JOB_FOLDER: self._folders[job_id]} if job_id in self._folders else None
         while sweep(job_id, {self._node}, marks):
             for worker in self._workers.values():
                 worker.poll()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from malletrain.supervisor.launch import Launch
 from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.processes import BACKEND, NODE, SUPERVISOR, WorkerProcess, sweep
+from malletrain.supervisor.processes import BACKEND, JOB_FOLDER, NODE, SUPERVISOR, WorkerProcess, sweep
 from malletrain.supervisor.remote import Agents, start_message
 from malletrain.supervisor.respawn import Failures
 from malletrain.supervisor.worker import Worker
@@ -175,9 +175,13 @@ class Crew:
             worker.kill()
 
     def sweep(self, hosts: frozenset[str] | None = None) -> None:
-        """Kill what bears the job's mark on hosts, or anywhere, until nothing is left."""
+        """Kill what bears the job's mark on hosts, or anywhere, until nothing is left.
+
+        Not what another installation on this machine calls by the same names: identifiers of jobs begin anew in each.
+        """
         self._agents.sweep(self._launch.job_id, hosts)
-        while sweep(self._launch.job_id, hosts):
+        marks = {JOB_FOLDER: folder} if (folder := self._launch.environment.get(JOB_FOLDER)) else None
+        while sweep(self._launch.job_id, hosts, marks):
             for worker in self:
                 worker.poll()
             time.sleep(_SWEEP_SECONDS)

@@ -16,6 +16,8 @@ from malletrain.supervisor.worker_command import worker_command
 
 NODE = "MALLETRAIN_NODE"
 """Variable that names a worker's node."""
+JOB_FOLDER = "MALLETRAIN_JOB_DIR"
+"""Variable that names the job's folder."""
 BACKEND = "MALLETRAIN_BACKEND"
 """Variable that names the launcher backend."""
 SUPERVISOR = "MALLETRAIN_SUPERVISOR"
