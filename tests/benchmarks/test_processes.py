@@ -48,7 +48,7 @@ def test_a_launcher_of_no_such_name_is_wrong_use() -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.training)])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     command = [*RESCALE, "--only", "horovodrun" if number == signal.SIGINT else "horovod"]
     with (tmp_path / "out").open("wb") as out:

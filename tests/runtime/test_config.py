@@ -17,7 +17,18 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults_run_as_they_are() -> None:
     settings = load()
     assert settings.addresses.monitor == "127.0.0.1:7704"
-    assert {settings.addresses.of(name) for name in SERVICES} == set(settings.addresses.model_dump().values())
+    assert len({settings.addresses.of(name) for name in SERVICES}) == len(SERVICES)
+    assert (settings.addresses.monitor_gate, settings.addresses.scavenger_metrics) == ("", "")
+
+
+@pytest.mark.parametrize("name", ["MONITOR_GATE", "SCAVENGER_METRICS"])
+def test_what_others_may_reach_may_be_any_address_of_this_machine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MALLETRAIN_ADDRESSES__{name}", "10.0.0.1:7714")
+    assert load().addresses.of(name.lower()) == "10.0.0.1:7714"
+    for wrong in ("nonsense", ":1", "10.0.0.1:0", "10.0.0.1:70000"):
+        monkeypatch.setenv(f"MALLETRAIN_ADDRESSES__{name}", wrong)
+        with pytest.raises(InvalidInputError, match=rf"addresses\.{name.lower()}: expected HOST:PORT"):
+            load()
 
 
 def test_a_file_sets_sections_and_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-h
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(120)]
 
 LONG = pytest.mark.training
-"""What is like another test is left to the long ones."""
+"""What is rarer, or like another test, is left to the long ones."""
 IMPATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"}
 PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
 """Far longer than any test: whoever waits for it fails."""
@@ -92,6 +92,7 @@ def test_one_of_two_workers_of_the_only_node_dies(tmp_path: Path) -> None:
         assert job.processes() == []
 
 
+@LONG
 def test_a_worker_that_dies_at_the_rendezvous_does_not_keep_the_supervisor(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", "n2", environment=IMPATIENT) as job:
         job.wait_confirmed()
@@ -142,6 +143,7 @@ def test_a_killed_supervisor_leaves_not_even_what_its_workers_have_started(tmp_p
         wait_until(lambda: not job.processes(), 10, "no process of the job")
 
 
+@LONG
 def test_a_newcomer_with_much_to_do_before_it_joins_does_not_break_the_others(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment={**IMPATIENT, "TEST_BOOT_SECONDS": "6"}) as job:
         job.wait_confirmed()
@@ -190,6 +192,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
         assert_replaced(job, pids, victim)
 
 
+@LONG
 def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment=PATIENT) as job:
         job.wait_confirmed()
@@ -203,6 +206,7 @@ def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> Non
         assert job.pids()["n2"] != newcomer
 
 
+@LONG
 def test_a_newcomer_that_dies_while_it_joins_costs_the_others_nothing(tmp_path: Path) -> None:
     environment = {**PATIENT, "TEST_DIES_JOINING": "n3"}
     with supervised(tmp_path / "job", "n1", "n2", environment=environment) as job:

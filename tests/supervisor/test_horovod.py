@@ -176,7 +176,7 @@ def test_a_command_that_fails_at_once_is_a_failure(tmp_path: Path, command: list
 WRAPPER = "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))\n"
 
 
-@pytest.mark.parametrize("kind", ["wrapper", "shell"])
+@pytest.mark.parametrize("kind", [pytest.param("wrapper", marks=pytest.mark.training), "shell"])
 def test_a_trainer_may_be_started_by_something_else(tmp_path: Path, kind: str) -> None:
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(WRAPPER)

@@ -124,6 +124,7 @@ def test_a_training_that_ends_says_so_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "checkpoints").glob("*.pt"))) >= 1
 
 
+@pytest.mark.training
 @pytest.mark.timeout(120)
 def test_a_failure_of_the_scripts_own_is_no_loss(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch")
