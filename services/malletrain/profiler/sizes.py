@@ -52,7 +52,8 @@ def next_adaptive(
     Ends and powers of two come first. Once three scales are known, and a model meets them, one of these is worth
     measuring only where the shapes through the known points disagree by more than `tolerance`, twice that where the
     plan would be the same with each of them. While no model meets the points (a knee, a shape that nobody thought of),
-    all are. A scale between two landmarks is added where the shapes disagree most, by twice as much again.
+    all are. A scale between two landmarks is added where the shapes disagree most, by twice as much again. The smallest
+    scale is measured last, whatever the shapes say.
 
     Args:
         scales: Permitted scales in nodes, ascending.
@@ -80,7 +81,8 @@ def next_adaptive(
     worst = max(gap, key=lambda scale: (disagreement(fits, scale), scale), default=None)
     if worst is not None and disagreement(fits, worst) > 2 * allowed:
         return worst
-    return following or None
+    # The smallest scale is the cheapest one, and nothing below it bounds what the shapes say of it.
+    return following or (scales[0] if scales[0] in marks else None)
 
 
 def disagreement(fits: Sequence[Fit], nodes: int) -> float:
