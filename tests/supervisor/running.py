@@ -47,9 +47,7 @@ class Supervised:
         """The supervisor's log, and the workers' of each host."""
         found = [self.folder / "supervisor.log", *sorted((self.folder / "logs").glob("*.log"))]
         logs = [path for path in found if path.exists()]
-        return "\n".join(
-            f"== {path.name}\n{path.read_text(errors='replace')[-4000:]}" for path in logs if path.exists()
-        )
+        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-4000:]}" for path in logs)
 
     def pids(self) -> dict[str, int]:
         return {worker.host: worker.pid for worker in self.state().workers}

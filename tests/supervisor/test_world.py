@@ -77,7 +77,7 @@ def crew() -> Crew:
 @pytest.fixture
 def connecting(crew: Crew) -> World:
     """n1 and n2 connect to a newcomer, n3, since second 10."""
-    world = World(crew, Backend())  # type: ignore[arg-type]
+    world = World(crew, Backend())
     world.command(1, {"n1": 1, "n2": 1}, 0.0)
     world.see_warm()
     assert world.form_if_ready(0.0)
@@ -135,6 +135,16 @@ def test_who_does_not_notice_a_loss_is_not_waited_for_as_long_as_gloo_does(conne
     connecting.kill_hung(23.2)
     assert crew.workers[N1].hung
     assert not crew.workers[N2].killed
+
+
+def test_who_saves_while_the_world_closes_has_time(connecting: World, crew: Crew) -> None:
+    connecting.registered(N3)
+    connecting.close()
+    end(connecting, crew, N3, 0, 11.0)
+    connecting.came_back(N2)
+    connecting.kill_hung(20.0)
+    connecting.kill_hung(30.0)
+    assert not crew.workers[N1].killed
 
 
 def test_who_comes_back_late_for_a_change_that_is_no_loss_has_time(connecting: World, crew: Crew) -> None:

@@ -182,7 +182,9 @@ class World:
         self._stopped = self._stopped.seen({worker.slot for worker in self._crew if worker.is_stopped()}, now)
         laggards = self.membership.laggards
         self._lagging = self._lagging.seen(laggards, now)
-        self._deaf = self._deaf.seen(laggards if self.membership.dead else frozenset(), now)
+        # Where the world closes, who has not come back may be saving what all have done.
+        after_loss = bool(self.membership.dead) and not self.membership.closing
+        self._deaf = self._deaf.seen(laggards if after_loss else frozenset(), now)
         hung = self._stopped.overdue(now) | self._lagging.overdue(now) | self._deaf.overdue(now)
         if now >= self._broken_at + _BROKEN_SECONDS:
             hung |= self.membership.living - self.membership.ready
