@@ -32,13 +32,13 @@ def free_port() -> int:
         return port
 
 
-def test_what_is_true_is_told_when_it_is_asked_for() -> None:
+async def test_what_is_true_is_told_when_it_is_asked_for() -> None:
     port, metrics = free_port(), ScavengerMetrics()
     status = QueryStatus("slurm", "nodes", 1.5, 7, 2, 0, 0.25, "")
     metrics.follow(lambda: Gauges([status], 3, 1, stale=True))
     metrics.reclaim_step(AGENT_LEFT, 0.3)
     metrics.serve(f"127.0.0.1:{port}")
-    found = scrape(port)
+    found = await asyncio.to_thread(scrape, port)
     assert found["malletrain_answer_age_seconds", "nodes", "slurm"] == 1.5
     assert found["malletrain_queries_total", "nodes", "slurm"] == 7
     assert found["malletrain_failed_queries_total", "nodes", "slurm"] == 2

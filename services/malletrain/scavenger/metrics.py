@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 from malletrain.scavenger.sources.base import QueryStatus
 
 _BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_ANSWER_SECONDS = 5.0
 _QUERY = ("source", "query")
 
 
@@ -52,8 +54,20 @@ class ScavengerMetrics:
         self._reclaims.labels(step).observe(seconds)
 
     def follow(self, now: Callable[[], Gauges]) -> None:
-        """Have what is true told whenever somebody asks, from any thread."""
-        self.registry.register(_Present(now))
+        """Have what is true told whenever somebody asks, in the event loop that runs here and now.
+
+        Raises:
+            RuntimeError: none does.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def ask() -> Gauges:
+            return now()
+
+        def from_another_thread() -> Gauges:
+            return asyncio.run_coroutine_threadsafe(ask(), loop).result(_ANSWER_SECONDS)
+
+        self.registry.register(_Present(from_another_thread))
 
     def serve(self, address: str) -> None:
         """Answer HTTP on HOST:PORT, in a thread, where an address is given. An address that is taken is only noted."""

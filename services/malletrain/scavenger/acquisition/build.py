@@ -68,16 +68,15 @@ def hold_nodes(
     )
     desk = AgentDesk(token, lambda: source.changed(), reclaim_step)
     by_ssh = bool(section.ssh)
-    batch: Batch = SshStart(run_command, agent, desk, section.ssh, section.log)
-    if not by_ssh:
-        batch = _batch(scheduler, section, agent)
-    keeper = Keeper(batch, desk, rules, demand.nodes, clock)
+    keeper = Keeper(_batch(scheduler, section, agent, desk), desk, rules, demand.nodes, clock)
     acquisition = Acquisition(desk, keeper, (host, int(port)), demand.follow, watched_only=by_ssh)
     # A node without a placeholder is ours for as long as the scheduler calls it idle.
     source = HeldSource(open_inner(NoHoldings() if by_ssh else keeper), acquisition, debounce_seconds, clock)
     return source
 
 
-def _batch(scheduler: str, section: HoldSettings, agent: AgentCommand) -> Batch:
+def _batch(scheduler: str, section: HoldSettings, agent: AgentCommand, desk: AgentDesk) -> Batch:
+    if section.ssh:
+        return SshStart(run_command, agent, desk, section.ssh, section.log)
     kind = SlurmBatch if scheduler == "slurm" else PbsBatch
     return kind(run_command, agent, section.queue, section.name, section.options, section.log)

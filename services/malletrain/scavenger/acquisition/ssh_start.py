@@ -46,5 +46,5 @@ class SshStart:
         return {entry.placeholder: (entry.node, Phase.RUNNING) for entry in entries}
 
     async def cancel(self, identifiers: Sequence[str]) -> None:
-        """Have agents leave. One that is still starting is told as soon as it reports."""
+        """Have agents leave. One that is still starting is taken over when it reports, as after a restart."""
         self.desk.dismiss(entry.node for entry in list(self.desk.present.values()) if entry.placeholder in identifiers)
