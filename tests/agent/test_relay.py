@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -10,10 +12,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pytest
-
 from malletrain.agent.relay import GATE
-from malletrain.agent.wire import TOKEN_FILE, Connection, WireError
+from malletrain.agent.wire import TOKEN_FILE, Connection, encode
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.agent.running import agents
@@ -22,14 +22,19 @@ from tests.support.waiting import wait_until
 
 SERVE = "import sys; sys.argv[1:] = ['serve', 'monitor']; from malletrain.cli.entry import run; run()"
 PROGRAM = """
-import os, time
+import json, os, time
 from malletrain.client import report
-print(os.environ["MALLETRAIN_MONITOR"], "agent-token" in str(os.environ), flush=True)
+print(json.dumps(dict(os.environ)), flush=True)
 for _ in range(3):
     report(5)
     time.sleep(0.05)
 time.sleep(60)
 """
+
+
+HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+SETTINGS_FRAME = 4
+"""What each side of HTTP/2 begins with."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -83,20 +88,32 @@ def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
                     return sum(found.samples for found in stub.GetProgress(request, timeout=5).progress)
 
                 wait_until(lambda: samples() == 15, 30, "15 samples at Monitor")
-                said = (job.folder / "logs" / "n1.0.log").read_text().split()
-                assert said[0] != "127.0.0.1:9"
-                assert said[1] == "False"
+                said = (job.folder / "logs" / "n1.0.log").read_text()
+                assert json.loads(said.splitlines()[0])["MALLETRAIN_MONITOR"] != "127.0.0.1:9"
+                assert (tmp_path / TOKEN_FILE).read_text().strip() not in said
 
 
 def test_the_gate_lets_nobody_through_without_the_token(tmp_path: Path) -> None:
     with monitor(tmp_path) as (_, gate):
-        with pytest.raises((WireError, OSError)):
-            Connection(gate, b"not the token of this place", "relay")
-        host, _, port = gate.partition(":")
-        with closing(socket.create_connection((host, int(port)), 5)) as stranger:
-            stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            assert b"SETTINGS" not in stranger.recv(1000)
-            stranger.shutdown(socket.SHUT_WR)
-            while stranger.recv(1000):
-                pass
-        Connection(gate, (tmp_path / TOKEN_FILE).read_bytes().strip(), "relay").close()
+        assert answers(gate, HTTP_2) == b""
+        # One that does not ask the gate for its own proof, and has none.
+        hello, wrong = encode({"role": "relay", "challenge": "0"}), encode({"proof": "0" * 64})
+        refusal = answers(gate, hello + wrong + HTTP_2)
+        assert refusal.count(b"\n") == 1, "the gate's own proof, and nothing of Monitor's"
+        assert set(json.loads(refusal)) == {"proof", "challenge"}
+        friend = Connection(gate, (tmp_path / TOKEN_FILE).read_bytes().strip(), "relay")
+        friend._socket.sendall(HTTP_2)
+        assert friend._stream.read(9)[3] == SETTINGS_FRAME
+        friend.close()
+
+
+def answers(address: str, message: bytes) -> bytes:
+    """All that comes until the other side closes."""
+    host, _, port = address.partition(":")
+    with closing(socket.create_connection((host, int(port)), 5)) as stranger:
+        stranger.sendall(message)
+        found = b""
+        with contextlib.suppress(ConnectionResetError):  # it did not read all of it
+            while piece := stranger.recv(1000):
+                found += piece
+    return found
