@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import structlog
 
 from malletrain.agent.relay import keep_gate
-from malletrain.agent.wire import TOKEN_FILE, WireError, make_token
 from malletrain.runtime.config import Settings
-from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.token import installation_token
 
 _RETRY_SECONDS = 5.0
 
@@ -26,7 +24,7 @@ class Gate:
         """
         self._address = settings.addresses.monitor_gate
         self._target = settings.addresses.monitor
-        self._token = _token(settings.state_dir) if self._address else b""
+        self._token = installation_token(settings.state_dir) if self._address else b""
 
     async def run(self) -> None:
         """Let them through, until cancelled; tries again where the address can't be had."""
@@ -40,10 +38,3 @@ class Gate:
             except OSError as error:
                 log.warning("addresses.monitor_gate can't be listened on", address=self._address, error=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
-
-
-def _token(state_dir: Path) -> bytes:
-    try:
-        return make_token((state_dir / TOKEN_FILE).resolve())
-    except (OSError, WireError) as error:
-        raise InvalidInputError("state_dir", f"a folder with a usable token ({error})", str(state_dir)) from error

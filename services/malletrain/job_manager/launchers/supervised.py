@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from malletrain.agent.wire import TOKEN_FILE
 from malletrain.job_manager.jobs import Backend, Spec
 from malletrain.job_manager.launchers import environment as env
 from malletrain.job_manager.launchers import ownership, processes
@@ -21,6 +20,7 @@ from malletrain.job_manager.launchers.processes import ProcessId
 from malletrain.job_manager.launchers.remote import Remote, Remotes
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
+from malletrain.runtime.token import token_file
 
 _POLL_SECONDS = 0.05
 _LINGER_SECONDS = 5.0
@@ -137,7 +137,7 @@ class SupervisedLauncher:
 
     def _token_file(self) -> str:
         """The secret that node agents ask for, where there are any."""
-        path = (self._settings.state_dir / TOKEN_FILE).resolve()
+        path = token_file(self._settings.state_dir)
         return str(path) if path.exists() else ""
 
     def _backend(self, spec: Spec) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from malletrain.agent.wire import TOKEN_FILE, WireError, make_token
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.token import installation_token, token_file
 from malletrain.scavenger.acquisition.batch import AgentCommand, Batch, SlurmBatch
 from malletrain.scavenger.acquisition.demand import Demand
 from malletrain.scavenger.acquisition.desk import AgentDesk
@@ -48,14 +47,14 @@ def hold_nodes(
     Raises:
         InvalidInputError: the secret can't be made, or used.
     """
-    token_file = (state_dir / TOKEN_FILE).resolve()
-    try:
-        token = make_token(token_file)
-    except (OSError, WireError) as error:
-        raise InvalidInputError("state_dir", f"a folder with a usable token ({error})", str(state_dir)) from error
+    token = installation_token(state_dir)
     host, _, port = section.agents_address.rpartition(":")
     agent = AgentCommand(
-        section.python, section.head or section.agents_address, str(token_file), section.listen, section.grace_seconds
+        section.python,
+        section.head or section.agents_address,
+        str(token_file(state_dir)),
+        section.listen,
+        section.grace_seconds,
     )
     rules = Rules(
         section.shortest_seconds,
