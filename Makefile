@@ -43,7 +43,7 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
-test-training: setup ## Real trainings that take minutes: samples and accuracy over many rescales, measured curves
+test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest -m training --timeout 900
 
 test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes)
