@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.arguments import positive
 from benchmarks.nas_trial.trial import SYSTEMS, Trial, run_trial
 from benchmarks.nas_trial.workload import NODES, TRACE_SECONDS, pace_in_words, trainings
 from benchmarks.rescaling.processes import interrupt_once
@@ -63,12 +64,12 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=_positive, default=240, help="wall time of each run (240)")
-    parser.add_argument("--repeats", type=_positive, default=1, help="seeds (1)")
+    parser.add_argument("--seconds", type=positive, default=240, help="wall time of each run (240)")
+    parser.add_argument("--repeats", type=positive, default=1, help="seeds (1)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them, at least 0 (0)")
-    parser.add_argument("--jobs", type=_positive, default=24, help="trainings that are submitted (24)")
-    parser.add_argument("--job-samples", type=_positive, default=20_000, help="samples of each (20000)")
-    parser.add_argument("--max-parallel", type=_positive, default=4, help="most of them at once (4)")
+    parser.add_argument("--jobs", type=positive, default=24, help="trainings that are submitted (24)")
+    parser.add_argument("--job-samples", type=positive, default=20_000, help="samples of each (20000)")
+    parser.add_argument("--max-parallel", type=positive, default=4, help="most of them at once (4)")
     parser.add_argument("--out", "--json", type=Path, default=FILE, help="build/nas.json")
     parser.add_argument("--folder", type=Path, help="keep all logs there; it must not exist")
     found = parser.parse_args()
@@ -114,12 +115,6 @@ def machine_in_words() -> str:
             break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{len(os.sched_getaffinity(0))} cores of {model}, {memory:.0f} GiB, no GPU"
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
-    return number
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.arguments import positive
 from benchmarks.rescaling.horovodrun import Horovodrun
 from benchmarks.rescaling.launching import Launcher, LauncherError, last_words
 from benchmarks.rescaling.processes import interrupt_once
@@ -75,7 +76,7 @@ def chosen(names: Sequence[str] | None, peers: bool) -> list[Launcher]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the medians as one JSON object")
-    parser.add_argument("--repeats", type=_positive, default=10, help="rounds (10)")
+    parser.add_argument("--repeats", type=positive, default=10, help="rounds (10)")
     parser.add_argument("--peers", action="store_true", help="measure stock torchrun, too")
     parser.add_argument("--only", action="append", metavar="NAME", help="measure this launcher alone; may be repeated")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the changes (0)")
@@ -94,12 +95,6 @@ def main() -> int:
     for line in never + missed(samples):
         print(line, file=sys.stderr)
     return 1 if never else 0
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
-    return number
 
 
 if __name__ == "__main__":

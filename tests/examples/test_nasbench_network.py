@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs torch")
-
-from examples.nasbench.cost import SMALL, Size, cost  # noqa: E402
-from examples.nasbench.network import CellModule, Network  # noqa: E402
-from examples.nasbench.space import Cell, Operation, sample_cell  # noqa: E402
+from examples.nasbench.cost import SMALL, Size, cost
+from examples.nasbench.network import CellModule, Network
+from examples.nasbench.space import Cell, Operation, sample_cell
 
 SCRIPT = Path(__file__).parents[2] / "examples/nasbench/train.py"
 

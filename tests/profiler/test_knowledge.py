@@ -145,6 +145,11 @@ class TestScales:
         linear = knots((1, 10.0), (8, 80.0), (16, 160.0))
         assert next_adaptive(range(1, 17), 8, linear, [16, 8], 0.05) is None
 
+    def test_the_smallest_scale_is_measured_though_the_shapes_agree(self) -> None:
+        linear = knots((4, 40.0), (8, 80.0), (16, 160.0))
+        assert next_adaptive(range(1, 17), 4, linear, [16, 8, 4], 0.05) == 1
+        assert next_adaptive(range(1, 17), 1, linear, [16, 8, 4, 1], 0.05) is None
+
     def test_where_no_model_fits_all_landmarks_are(self) -> None:
         knee = knots((1, 10.0), (32, 85.0), (64, 90.0))
         assert next_adaptive(range(1, 65), 32, knee, [64, 32], 0.05) is not None
