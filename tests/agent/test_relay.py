@@ -18,6 +18,7 @@ from malletrain.runtime.channel import open_blocking_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.agent.running import agents
 from tests.supervisor.running import supervised
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 SERVE = "import sys; sys.argv[1:] = ['serve', 'monitor']; from malletrain.cli.entry import run; run()"
@@ -37,18 +38,10 @@ SETTINGS_FRAME = 4
 """What each side of HTTP/2 begins with."""
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    return ports
-
-
 @contextmanager
 def monitor(state_dir: Path) -> Iterator[tuple[str, str]]:
     """A Monitor as a process: its address and that of its gate."""
-    address, gate = (f"127.0.0.1:{port}" for port in free_ports(2))
+    address, gate = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     environment = {
         **os.environ,
         "MALLETRAIN_STATE_DIR": str(state_dir),

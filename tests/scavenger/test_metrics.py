@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -13,6 +12,7 @@ from malletrain.scavenger.metrics import Gauges, ScavengerMetrics
 from malletrain.scavenger.reclaim_steps import AGENT_LEFT
 from malletrain.scavenger.sources.base import QueryStatus
 from tests.scavenger.running import releasing, running_scavenger
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
 
 STATIC = {"source": "static", "nodes": ["n1", "n2"]}
@@ -24,12 +24,6 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
         families = list(text_string_to_metric_families(answer.read().decode()))
     samples = [entry for family in families for entry in family.samples]
     return {(entry.name, *(value for _, value in sorted(entry.labels.items()))): entry.value for entry in samples}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def test_what_is_true_is_told_when_it_is_asked_for() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
@@ -31,8 +31,7 @@ def ssh_command(folder: Path) -> Iterator[tuple[str, ...]]:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "config").write_text(_CONFIG.format(port=port, folder=folder))
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -18,14 +17,8 @@ from malletrain.scavenger.acquisition.held_source import HeldSource
 from malletrain.scavenger.sources.base import Observation, QueryStatus
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from tests.scavenger.acquisition.secure_shell import SSHD, ssh_command
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
 
 needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs sshd: apt install openssh-server")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from malletrain.agent.relay import GATE, MONITOR
 from malletrain.job_manager.jobs import Spec
 
 JOB_DIR = "MALLETRAIN_JOB_DIR"
@@ -35,12 +36,12 @@ def search_path(own: Mapping[str, str], trainer_python: str) -> str:
 
 def worker_environment(job_id: str, folder: Path, spec: Spec, monitor: Monitor) -> dict[str, str]:
     """What is added to the workers' environment: the job's own variables and those that the client library reads."""
-    gate = {"MALLETRAIN_MONITOR_GATE": monitor.gate} if monitor.gate else {}
+    gate = {GATE: monitor.gate} if monitor.gate else {}
     return {
         **spec.environment,
         "MALLETRAIN_JOB_ID": job_id,
         JOB_DIR: str(folder),
-        "MALLETRAIN_MONITOR": monitor.address,
+        MONITOR: monitor.address,
         **gate,
         "MALLETRAIN_SLOTS_PER_NODE": str(spec.slots_per_node),
         "MALLETRAIN_TARGET_SAMPLES": str(spec.target_samples),
