@@ -37,6 +37,11 @@ def _serve(server: grpc.aio.Server, service: str, **handlers: grpc.RpcMethodHand
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
 
+def _node(name: str) -> resources_pb2.Node:
+    """Nodes that are called g.. have two GPUs."""
+    return resources_pb2.Node(name=name, gpus=2 if name.startswith("g") else 0)
+
+
 class Scavenger:
     def __init__(self, nodes: set[str]) -> None:
         self.nodes = set(nodes)
@@ -52,16 +57,14 @@ class Scavenger:
 
     async def watch_nodes(self, _request: object, _context: object) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
         with self.events.subscribe() as events:
-            joined = [resources_pb2.Node(name=name) for name in sorted(self.nodes)]
+            joined = [_node(name) for name in sorted(self.nodes)]
             yield scavenger_pb2.WatchNodesResponse(snapshot=True, joined=joined)
             async for event in events:
                 yield event
 
     def tell(self, joined: str = "", left: str = "") -> None:
         self.nodes = (self.nodes - set(left.split())) | set(joined.split())
-        event = scavenger_pb2.WatchNodesResponse(
-            joined=[resources_pb2.Node(name=name) for name in joined.split()], left=left.split()
-        )
+        event = scavenger_pb2.WatchNodesResponse(joined=[_node(name) for name in joined.split()], left=left.split())
         event.event_time.GetCurrentTime()
         self.events.publish(event)
 

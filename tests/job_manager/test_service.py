@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -90,6 +91,30 @@ async def test_growth_takes_nodes_from_a_job_that_shrinks(place: House) -> None:
     await place.plan(2, j1="n1", j2="n2 n3 n4")
     await wait_until_async(lambda: len(place.manager._engine.world.jobs[two].confirmed) == 3)
     assert list((await place.job(one)).confirmed_nodes) == ["n1"]
+
+
+async def test_each_gpu_has_a_worker_unless_the_job_says_otherwise(place: House) -> None:
+    place.scavenger.tell(joined="g1 g2 g3")
+    await wait_until_async(lambda: {"g1", "g2", "g3"} <= (place.manager._engine.world.idle or set()))
+    by_gpu, asked = await place.submit(), await place.submit(slots_per_node=3)
+    await place.plan(1, j1="g1", j2="g3")
+    await place.until(by_gpu, "RUNNING")
+    await place.until(asked, "RUNNING")
+    await place.plan(2, j1="g1 g2", j2="g3")
+    await wait_until_async(lambda: len(place.manager._engine.world.jobs[by_gpu].confirmed) == 2)
+    assert launched(place, by_gpu) == ("2", [2])
+    assert launched(place, asked) == ("3", [3])
+    await place.plan(3, j1="", j2="g3")
+    await place.until(by_gpu, "WAITING")
+    await place.plan(4, j1="n1 n2", j2="g3")
+    await place.until(by_gpu, "RUNNING")
+    assert launched(place, by_gpu) == ("1", [1, 1])
+
+
+def launched(place: House, job_id: str) -> tuple[str, list[int]]:
+    """What the newest supervisor was told of slots: its workers' variable, and those of its first hosts."""
+    launch = json.loads((place.state_dir / "jobs" / job_id / "launch.json").read_text())
+    return launch["environment"]["MALLETRAIN_SLOTS_PER_NODE"], [host["slots"] for host in launch["hosts"]]
 
 
 async def test_failures_end_with_the_log(place: House) -> None:

@@ -68,7 +68,7 @@ def test_no_jobs() -> None:
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (spec,) = check_specs([make_spec("python3", "train.py", "x", working_directory=str(tmp_path))], PATH)
-    assert (spec.slots_per_node, spec.weight, spec.max_restarts) == (1, 1.0, 3)
+    assert (spec.slots_per_node, spec.weight, spec.max_restarts) == (0, 1.0, 3)
     assert (spec.scale_up_seconds, spec.scale_down_seconds, spec.curve) == (None, None, ())
     (spec,) = check_specs([make_spec(max_restarts=0, scale_up_seconds=0.0)], PATH)
     assert (spec.max_restarts, spec.scale_up_seconds) == (0, 0.0)

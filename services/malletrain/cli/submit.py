@@ -21,7 +21,7 @@ def submit(
     min_nodes: Annotated[int, typer.Option("--min", help="Smallest scale in nodes.")] = 1,
     max_nodes: Annotated[int, typer.Option("--max", help="Largest scale in nodes.")] = 8,
     permitted: Annotated[str, typer.Option(help="Permitted scales, e.g. 1,2,4,8.")] = "",
-    slots: Annotated[int, typer.Option(help="Worker processes per node.")] = 1,
+    slots: Annotated[int, typer.Option(help="Worker processes per node; 0: one for each GPU, or 1.")] = 0,
     curve: Annotated[str, typer.Option(help="Scaling curve, nodes:samples/s, e.g. 1:100,2:190,4:350.")] = "",
     scale_up: Annotated[float | None, typer.Option(help="Stall of a growth in seconds.")] = None,
     scale_down: Annotated[float | None, typer.Option(help="Stall of a shrink in seconds.")] = None,

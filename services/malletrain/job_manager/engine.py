@@ -187,8 +187,7 @@ class Engine:
         job = self._world.jobs.get(effect.job_id)
         if job is None:
             return
-        slots = job.spec.slots_per_node
-        seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes, slots)
+        seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes)
         if seen is not None:
             self.apply(seen)
 

@@ -10,6 +10,7 @@ import structlog
 
 from malletrain.job_manager.blame import at_fault
 from malletrain.job_manager.engine import Engine
+from malletrain.job_manager.launchers.base import Host
 from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, Progressed, SupervisorSeen
 from malletrain.job_manager.world import Notice
 from malletrain.runtime.channel import open_channel
@@ -90,14 +91,14 @@ class FailureReporter:
 
 
 async def follow_peers(
-    addresses: Addresses, engine: Engine, know_agents: Callable[[Mapping[str, str]], None], clock: Clock
+    addresses: Addresses, engine: Engine, know_hosts: Callable[[Mapping[str, Host]], None], clock: Clock
 ) -> None:
     """Take in what Scavenger and Monitor tell, until cancelled.
 
     Args:
         addresses: Where they are.
         engine: Takes it in.
-        know_agents: Told where the agents of nodes serve, before the nodes are used.
+        know_hosts: Told what nodes there are, before they are used.
         clock: Wall clock.
     """
     async with open_channel(addresses.scavenger) as scavenger, open_channel(addresses.monitor) as monitor:
@@ -105,7 +106,7 @@ async def follow_peers(
         progress = monitor_pb2_grpc.MonitorServiceStub(monitor)
 
         async def see_nodes(message: scavenger_pb2.WatchNodesResponse) -> None:
-            know_agents({node.name: node.agent for node in message.joined})
+            know_hosts({node.name: Host(node.agent, node.gpus) for node in message.joined})
             take_nodes(engine, message, clock.time())
 
         async def see_progress(message: monitor_pb2.WatchProgressResponse) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -48,7 +48,7 @@ class Spec:
     max_nodes: int
     environment: Mapping[str, str] = field(default_factory=dict)
     permitted_nodes: tuple[int, ...] = ()
-    slots_per_node: int = 1
+    slots_per_node: int = 0
     scale_up_seconds: float | None = None
     scale_down_seconds: float | None = None
     curve: tuple[CurvePoint, ...] = ()
@@ -58,6 +58,10 @@ class Spec:
     profile: ProfileMode = ProfileMode.DEFAULT
     family: str = ""
     backend: Backend = Backend.DEFAULT
+
+    def slots_on(self, gpus: Iterable[int]) -> int:
+        """Worker processes on each of its nodes, by the nodes' GPUs: what was asked for, else one a GPU, at least 1."""
+        return self.slots_per_node or max(1, min(gpus, default=1))
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run at a scale, in nodes."""

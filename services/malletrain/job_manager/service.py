@@ -79,7 +79,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._engine.run(self._section.reconcile_seconds))
             group.create_task(
-                follow_peers(self._settings.addresses, self._engine, self._launcher.know_agents, self._clock)
+                follow_peers(self._settings.addresses, self._engine, self._launcher.know_hosts, self._clock)
             )
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> Spec:
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         permitted_nodes=tuple(spec.permitted_nodes),
-        slots_per_node=spec.slots_per_node or 1,
+        slots_per_node=spec.slots_per_node,
         scale_up_seconds=spec.scale_up_seconds if spec.HasField("scale_up_seconds") else None,
         scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
         curve=_check_curve(at, spec.curve),
@@ -112,7 +112,7 @@ def _check_permitted(at: str, spec: resources_pb2.JobSpec) -> None:
 
 def _check_figures(at: str, spec: resources_pb2.JobSpec) -> None:
     if not 0 <= spec.slots_per_node <= 1024:
-        raise InvalidInputError(f"{at}.slots_per_node", "1 to 1024 (0 means 1)", spec.slots_per_node)
+        raise InvalidInputError(f"{at}.slots_per_node", "1 to 1024 (0: one for each GPU)", spec.slots_per_node)
     for name in ("scale_up_seconds", "scale_down_seconds"):
         _check_finite(f"{at}.{name}", getattr(spec, name))
     _check_finite(f"{at}.weight", spec.weight, "a finite number above 0 (0 means 1)")

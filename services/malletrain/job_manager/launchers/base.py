@@ -37,14 +37,27 @@ class LaunchOrder:
     nodes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Host:
+    """What a launcher must know of a node.
+
+    Attributes:
+        agent: HOST:PORT on which its agent serves; empty where the node is this machine.
+        gpus: How many it has.
+    """
+
+    agent: str = ""
+    gpus: int = 0
+
+
 class Launcher(Protocol):
     """Owns supervisors: one process per job that outlives JobManager.
 
     Every method may be called again. Those that end processes raise ProcessesLeftError when some do not go.
     """
 
-    def know_agents(self, agents: Mapping[str, str]) -> None:
-        """Take over where the agents of nodes serve, by node as HOST:PORT; empty where a node is this machine."""
+    def know_hosts(self, hosts: Mapping[str, Host]) -> None:
+        """Take over what is known of nodes, by name; no supervisor is started before the first call."""
 
     async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
         """Make sure that this incarnation runs: adopt it where it does, else start it, once.
@@ -65,7 +78,7 @@ class Launcher(Protocol):
         """End whatever is left of the job, and tell how its supervisor ended."""
 
     async def set_hosts(
-        self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...], slots: int
+        self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...]
     ) -> SupervisorSeen | None:
         """Command nodes; None when the supervisor can't be reached now."""
 

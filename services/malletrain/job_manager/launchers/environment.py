@@ -34,7 +34,7 @@ def search_path(own: Mapping[str, str], trainer_python: str) -> str:
     return os.pathsep.join(part for part in (folder, own.get("PATH", os.defpath)) if part)
 
 
-def worker_environment(job_id: str, folder: Path, spec: Spec, monitor: Monitor) -> dict[str, str]:
+def worker_environment(job_id: str, folder: Path, spec: Spec, slots: int, monitor: Monitor) -> dict[str, str]:
     """What is added to the workers' environment: the job's own variables and those that the client library reads."""
     gate = {GATE: monitor.gate} if monitor.gate else {}
     return {
@@ -43,7 +43,7 @@ def worker_environment(job_id: str, folder: Path, spec: Spec, monitor: Monitor) 
         JOB_DIR: str(folder),
         MONITOR: monitor.address,
         **gate,
-        "MALLETRAIN_SLOTS_PER_NODE": str(spec.slots_per_node),
+        "MALLETRAIN_SLOTS_PER_NODE": str(slots),
         "MALLETRAIN_TARGET_SAMPLES": str(spec.target_samples),
     }
 

@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from malletrain.job_manager.launchers.base import Host
 from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
@@ -16,16 +17,16 @@ from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 class Remote:
     """One supervisor. Calls that fail say so by their result: what is to be done is asked for again anyway."""
 
-    def __init__(self, job_id: str, incarnation: int, socket: str, agents: Mapping[str, str]) -> None:
+    def __init__(self, job_id: str, incarnation: int, socket: str, hosts: Mapping[str, Host]) -> None:
         """Connect when first used.
 
         Args:
             job_id: The job.
             incarnation: Which of its supervisors.
             socket: Path of its Unix socket.
-            agents: Where the agents of nodes serve; may change.
+            hosts: What is known of nodes; may change.
         """
-        self._agents = agents
+        self._hosts = hosts
         self.incarnation = incarnation
         self.ended = False
         self._job_id = job_id
@@ -43,7 +44,8 @@ class Remote:
 
     async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
         """Command nodes; None when it can't be reached."""
-        hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=self._agents.get(node, "")) for node in nodes]
+        known = [(node, self._hosts.get(node, Host()).agent) for node in nodes]
+        hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=agent) for node, agent in known]
         request = supervisor_pb2.SetHostsRequest(sequence=sequence, hosts=hosts)
         try:
             response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
@@ -94,8 +96,8 @@ class Remote:
 class Remotes:
     """One long-lived channel per supervisor."""
 
-    def __init__(self, agents: Mapping[str, str]) -> None:
-        self._agents = agents
+    def __init__(self, hosts: Mapping[str, Host]) -> None:
+        self._hosts = hosts
         self._by_job: dict[str, Remote] = {}
         self._old: list[Remote] = []
 
@@ -106,7 +108,7 @@ class Remotes:
             return known
         if known is not None:
             self._old.append(known)
-        self._by_job[job_id] = Remote(job_id, incarnation, socket, self._agents)
+        self._by_job[job_id] = Remote(job_id, incarnation, socket, self._hosts)
         return self._by_job[job_id]
 
     async def drop(self, job_id: str) -> None:

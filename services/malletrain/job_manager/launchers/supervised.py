@@ -14,7 +14,7 @@ import structlog
 from malletrain.job_manager.jobs import Backend, Spec
 from malletrain.job_manager.launchers import environment as env
 from malletrain.job_manager.launchers import ownership, processes
-from malletrain.job_manager.launchers.base import LaunchError, LaunchOrder
+from malletrain.job_manager.launchers.base import Host, LaunchError, LaunchOrder
 from malletrain.job_manager.launchers.folders import JobFolder, socket_path
 from malletrain.job_manager.launchers.processes import ProcessId
 from malletrain.job_manager.launchers.remote import Remote, Remotes
@@ -58,17 +58,19 @@ class SupervisedLauncher:
         self._own = own_environment
         self._jobs = (settings.state_dir / "jobs").resolve()
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        self._agents: dict[str, str] = {}
-        self._remotes = Remotes(self._agents)
+        self._hosts: dict[str, Host] = {}
+        self._hosts_known = False
+        self._remotes = Remotes(self._hosts)
         self._log = structlog.get_logger(__name__)
 
     def folder(self, job_id: str) -> JobFolder:
         """A job's folder."""
         return JobFolder(self._jobs / job_id)
 
-    def know_agents(self, agents: Mapping[str, str]) -> None:
-        """Take over where the agents of nodes serve; see `Launcher`."""
-        self._agents.update(agents)
+    def know_hosts(self, hosts: Mapping[str, Host]) -> None:
+        """Take over what is known of nodes; see `Launcher`."""
+        self._hosts.update(hosts)
+        self._hosts_known = True
 
     async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
         """Make sure that this incarnation runs; see `Launcher`."""
@@ -82,6 +84,8 @@ class SupervisedLauncher:
                 await self._until_serving(folder, booting)
                 return
         await processes.sweep(ownership.of_job(self._jobs, job_id))
+        while not self._hosts_known and order() is not None:
+            await asyncio.sleep(_POLL_SECONDS)
         # Nothing is awaited from here to the start: the order can't grow stale.
         wanted = order()
         if wanted is None:
@@ -96,7 +100,9 @@ class SupervisedLauncher:
         spec = order.spec
         socket = socket_path(self._settings.state_dir, order.job_id, order.incarnation)
         socket.unlink(missing_ok=True)
-        worker = env.worker_environment(order.job_id, folder.path, spec, self._settings.monitor)
+        hosts = {node: self._hosts.get(node, Host()) for node in order.nodes}
+        slots = spec.slots_on(host.gpus for host in hosts.values())
+        worker = env.worker_environment(order.job_id, folder.path, spec, slots, self._settings.monitor)
         folder.prepare()
         folder.write_launch(
             {
@@ -106,14 +112,11 @@ class SupervisedLauncher:
                 "command": list(spec.command),
                 "working_directory": spec.working_directory,
                 "environment": worker,
-                "slots_per_node": spec.slots_per_node,
+                "slots_per_node": slots,
                 "max_nodes": spec.max_nodes,
                 "socket": str(socket),
                 "sequence": order.sequence,
-                "hosts": [
-                    {"name": node, "slots": spec.slots_per_node, "agent": self._agents.get(node, "")}
-                    for node in order.nodes
-                ],
+                "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
                 "token_file": self._token_file(),
                 "address": self._settings.address,
                 "interfaces": list(self._settings.interfaces),
@@ -181,11 +184,15 @@ class SupervisedLauncher:
         return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines))
 
     async def set_hosts(
-        self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...], slots: int
+        self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...]
     ) -> SupervisorSeen | None:
         """Command nodes; see `Launcher`."""
         remote = self._remote(job_id, incarnation)
-        return None if remote is None else await remote.set_hosts(sequence, nodes, slots)
+        if remote is None:
+            return None
+        return await remote.set_hosts(
+            sequence, nodes, self._launched(self.folder(job_id), incarnation)["slots_per_node"]
+        )
 
     async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> None:
         """End the job's processes on nodes; see `Launcher`.
