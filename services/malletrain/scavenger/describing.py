@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from malletrain.scavenger.idle_set import IdleNode
-from malletrain.scavenger.messages import NO_FACTS, node_message
-from malletrain.scavenger.sources.base import Observation
+from malletrain.scavenger.messages import node_message
+from malletrain.scavenger.sources.base import NO_FACTS, Observation
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import resources_pb2
 

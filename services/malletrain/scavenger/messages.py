@@ -8,10 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.scavenger.idle_set import IdleNode
 from malletrain.scavenger.quarantine import Record
-from malletrain.scavenger.sources.base import NodeFacts, QueryStatus
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, QueryStatus
 from malletrain.v1 import resources_pb2, scavenger_pb2
-
-NO_FACTS = NodeFacts()
 
 
 def timestamp(seconds: float) -> Timestamp:

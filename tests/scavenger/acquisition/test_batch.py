@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from malletrain.scavenger.acquisition.batch import AgentCommand, SlurmBatch, slurm_jobs
 from malletrain.scavenger.acquisition.ledger import Phase
 from malletrain.scavenger.acquisition.pbs_batch import PbsBatch, pbs_jobs
-from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.base import NodeFacts, SourceError
 
 AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/agent-token", "0.0.0.0", 1.5)
 
@@ -42,11 +42,21 @@ async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time()
         "--nodes=1",
         "--no-requeue",
         "--time=9",
+        "--mem=0",
         "--account=idle",
     ):
         assert option in argv
+    assert not any(word.startswith("--gres") for word in argv)
     assert argv[-1].startswith("--wrap=exec srun ")
     assert "--node n003 --head head:50066 --token /state/agent-token" in argv[-1]
+
+
+async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:
+    slurm, pbs = Recorder("123\n"), Recorder("77.head\n")
+    await SlurmBatch(slurm, AGENT, "scavenge").submit("n003", 600.0, NodeFacts(gpus=4))
+    assert "--gres=gpu:4" in slurm.asked[0]
+    await PbsBatch(pbs, AGENT, "idle").submit("pn004", 600.0, NodeFacts(gpus=2, cpus=8))
+    assert "select=1:vnode=pn004:ncpus=8:ngpus=2" in pbs.asked[0]
 
 
 async def test_an_answer_that_is_no_job_id_is_refused() -> None:

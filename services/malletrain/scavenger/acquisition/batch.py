@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from malletrain.scavenger.acquisition.ledger import Phase
-from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
 from malletrain.scavenger.sources.schedulers.commands import RunCommand
 
 _SECONDS_PER_MINUTE = 60.0
@@ -19,8 +19,8 @@ Found = Mapping[str, tuple[str, Phase]]
 class Batch(Protocol):
     """Submits, lists and cancels placeholders."""
 
-    async def submit(self, node: str, seconds: float) -> str:
-        """Submit one for a node; returns its identifier.
+    async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
+        """Submit one for the whole of a node; returns its identifier.
 
         Raises:
             SourceError: the scheduler does not take it.
@@ -91,14 +91,15 @@ class SlurmBatch:
     log: str = "/dev/null"
     timeout_seconds: float = 10.0
 
-    async def submit(self, node: str, seconds: float) -> str:
-        """See `Batch`."""
+    async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
+        """See `Batch`. What an exclusive job gets unasked (GPUs) its steps do not, and of memory it gets a share."""
         minutes = max(1, math.floor(seconds / _SECONDS_PER_MINUTE))
         step = shlex.join(["srun", "--ntasks=1", "--cpu-bind=none", "--export=ALL", *self.agent.on(node)])
         answer = await self.run(
             [
                 *("sbatch", "--parsable", f"--partition={self.partition}", f"--nodelist={node}", "--nodes=1"),
-                *("--exclusive", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
+                *("--exclusive", "--mem=0", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
+                *([f"--gres=gpu:{facts.gpus}"] if facts.gpus else []),
                 *(f"--output={self.log}", "--open-mode=append", *self.options),
                 f"--wrap=exec {step}",
             ],

@@ -123,11 +123,11 @@ class HeldSource:
     def _offer(self) -> None:
         seen = self._seen
         if seen is None or seen.stale:
-            self._keeper.offer({})
+            self._keeper.offer({}, {})
             return
         latest = self._clock.time() - self._debounce
         free = (node for node, since in seen.idle.items() if since <= latest and node not in self._desk.present)
-        self._keeper.offer({node: seen.ends.get(node, float("inf")) for node in free})
+        self._keeper.offer({node: seen.ends.get(node, float("inf")) for node in free}, seen.facts)
 
     def _leave_taken(self) -> None:
         """Where nothing holds the nodes, those that are no longer idle are left at once."""

@@ -12,7 +12,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.scavenger.acquisition.batch import Batch
 from malletrain.scavenger.acquisition.desk import AgentDesk
 from malletrain.scavenger.acquisition.ledger import Ledger, Orders, Rules
-from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
 
 _DECIDE_SECONDS = 1.0
 _FIND_SECONDS = 5.0
@@ -38,6 +38,7 @@ class Keeper:
         self._clock = clock
         self._ledger = Ledger()
         self._usable: Mapping[str, float] = {}
+        self._facts: Mapping[str, NodeFacts] = {}
         self._found_at = float("-inf")
         self._unsure = False
         self._stirred = asyncio.Event()
@@ -61,9 +62,15 @@ class Keeper:
         """Identifiers of our placeholders."""
         return frozenset(self._ledger.placeholders)
 
-    def offer(self, usable: Mapping[str, float]) -> None:
-        """Nodes that may be taken: until when they are expected to be idle, in seconds since the epoch."""
+    def offer(self, usable: Mapping[str, float], facts: Mapping[str, NodeFacts]) -> None:
+        """Nodes that may be taken.
+
+        Args:
+            usable: Until when they are expected to be idle, in seconds since the epoch.
+            facts: What they are.
+        """
         self._usable = usable
+        self._facts = facts
         self._stirred.set()
 
     def stir(self) -> None:
@@ -110,7 +117,7 @@ class Keeper:
         await self._cancel(orders)
         for node, seconds in orders.submit:
             try:
-                identifier = await self._batch.submit(node, seconds)
+                identifier = await self._batch.submit(node, seconds, self._facts.get(node, NO_FACTS))
             except SourceError as error:
                 self._log.warning("no placeholder", node=node, error=str(error))
                 self._unsure = True  # it may have been submitted all the same

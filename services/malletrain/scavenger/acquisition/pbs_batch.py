@@ -10,7 +10,7 @@ from typing import Any
 
 from malletrain.scavenger.acquisition.batch import AgentCommand, Found
 from malletrain.scavenger.acquisition.ledger import Phase
-from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
 from malletrain.scavenger.sources.schedulers.commands import RunCommand
 
 _IDENTIFIER = re.compile(r"\d+\.\S+\Z")
@@ -41,12 +41,14 @@ class PbsBatch:
     log: str = "/dev/null"
     timeout_seconds: float = 30.0
 
-    async def submit(self, node: str, seconds: float) -> str:
-        """See `Batch`."""
+    async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
+        """See `Batch`. Whoever has a host to himself still gets only the CPUs and GPUs that he asks for."""
+        counts = {"ncpus": facts.cpus, "ngpus": facts.gpus}
+        chunk = ":".join([f"1:vnode={node}", *(f"{name}={count}" for name, count in counts.items() if count)])
         answer = await self.run(
             [
                 *("qsub", "-q", self.queue, "-N", self.name, "-r", "n", "-j", "oe", "-o", self.log),
-                *("-l", f"select=1:vnode={node}", "-l", "place=exclhost", "-l", f"walltime={int(seconds)}"),
+                *("-l", f"select={chunk}", "-l", "place=exclhost", "-l", f"walltime={int(seconds)}"),
                 *(*self.options, "--", *self.agent.on(node)),
             ],
             self.timeout_seconds,

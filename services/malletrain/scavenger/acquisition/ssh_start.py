@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from malletrain.scavenger.acquisition.batch import AgentCommand, Found
 from malletrain.scavenger.acquisition.desk import AgentDesk, name_of_agent
 from malletrain.scavenger.acquisition.ledger import Phase
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts
 from malletrain.scavenger.sources.schedulers.commands import RunCommand
 
 
@@ -32,9 +33,9 @@ class SshStart:
     log: str = "/dev/null"
     timeout_seconds: float = 10.0
 
-    async def submit(self, node: str, seconds: float) -> str:
+    async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
         """Start an agent that outlives the connection; see `Batch`. There is no time limit."""
-        del seconds
+        del seconds, facts
         log = shlex.quote(self.log)
         line = f"setsid {shlex.join(self.agent.on(node))} </dev/null >>{log} 2>&1 &"
         await self.run([*self.ssh, node, line], self.timeout_seconds)

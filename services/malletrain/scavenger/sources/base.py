@@ -22,17 +22,23 @@ class NodeFacts:
         gpu_type: Kind of its GPUs as the scheduler spells it, e.g. "a100"; empty without GPUs.
         gpus: How many GPUs it has.
         features: The scheduler's words for it.
+        cpus: How many CPUs jobs may have there; 0 where the scheduler was not asked.
     """
 
     pool: str = ""
     gpu_type: str = ""
     gpus: int = 0
     features: tuple[str, ...] = ()
+    cpus: int = 0
 
     @property
     def node_class(self) -> str:
         """What it has, in a word: "a100x4", or "cpu"."""
         return f"{self.gpu_type}x{self.gpus}" if self.gpus else "cpu"
+
+
+NO_FACTS = NodeFacts()
+"""Of a node of which nothing is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,22 +140,26 @@ def _reservations(vnodes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _facts(vnodes: Iterable[Mapping[str, Any]], pool: str, gpu_type_resource: str) -> NodeFacts:
-    gpus = 0
+    gpus = cpus = 0
     kinds: dict[str, None] = {}
     features: dict[str, None] = {}
     for vnode in vnodes:
         available = _table(vnode, "resources_available")
-        count = available.get("ngpus", 0)
-        gpus += count if isinstance(count, int) else 0
+        gpus += _count(available.get("ngpus"))
+        cpus += _count(available.get("ncpus"))
         kinds[_text(available.get(gpu_type_resource))] = None
         features[_text(available.get("arch"))] = None
-    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)))
+    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)), cpus)
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 @lru_cache(maxsize=1024)
-def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...]) -> NodeFacts:
+def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...], cpus: int) -> NodeFacts:
     """Thousands of nodes are alike: one object for all of them."""
-    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features)
+    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features, cpus)
 
 
 def _vnodes(text: str) -> tuple[str, ...]:

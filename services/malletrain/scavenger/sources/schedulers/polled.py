@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.sources.base import NodeFacts, Observation, QueryStatus
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, Observation, QueryStatus
 from malletrain.scavenger.sources.schedulers.answers import Horizon, NodeStates, PlannedStart, Reservation, combine
 from malletrain.scavenger.sources.schedulers.holdings import Holdings, NoHoldings
 from malletrain.scavenger.sources.schedulers.memory import Memory
 from malletrain.scavenger.sources.schedulers.query import Query
 
 _SHORTEST_WAIT_SECONDS = 0.01
-_NOTHING_TOLD = NodeFacts()
 # Planned starts move with every backfill cycle; an answer that is older than so many intervals is no longer believed.
 _BELIEVED_INTERVALS = 5.0
 
@@ -165,7 +164,7 @@ class PolledSource:
         classes = (self.questions.classes.answer if self.questions.classes else None) or {}
         found = {}
         for name in names:
-            told = states.facts.get(name, _NOTHING_TOLD)
+            told = states.facts.get(name, NO_FACTS)
             found[name] = replace(classes.get(name, told), pool=told.pool or self._trust.pool)
         return found
 
