@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.supervisor.torchrun_backend import TorchrunBackend
 from tests.supervisor.running import Supervised, supervised
 from tests.support.waiting import wait_until
 
@@ -121,3 +122,8 @@ def test_failures_are_told_by_host(tmp_path: Path) -> None:
             return failures.get("n2", 0) >= 2
 
         wait_until(told, 60, "two failures on n2")
+
+
+def test_gloo_and_nccl_go_by_the_interfaces_of_the_operator() -> None:
+    variables = TorchrunBackend("j000001", "10.0.0.1", ("hsn0", "hsn1")).defaults()
+    assert variables["GLOO_SOCKET_IFNAME"] == variables["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"

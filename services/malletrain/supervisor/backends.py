@@ -32,7 +32,7 @@ def open_actor(context: Context) -> Actor:
     if launch.backend == "torchrun":
         from malletrain.supervisor.torchrun_backend import TorchrunBackend
 
-        return RestartingActor(context, TorchrunBackend(launch.job_id, launch.address))
+        return RestartingActor(context, TorchrunBackend(launch.job_id, launch.address, launch.interfaces))
     if launch.backend == "command":
         from malletrain.supervisor.command_backend import CommandBackend
 

@@ -8,7 +8,7 @@ is unchanged: `torch.distributed.init_process_group()` needs no argument.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from malletrain.supervisor.membership import Slot, slots_of
@@ -23,13 +23,15 @@ class TorchrunBackend:
 
     warm = True
 
-    def __init__(self, job_id: str, address: str) -> None:
+    def __init__(self, job_id: str, address: str, interfaces: Sequence[str]) -> None:
         """Import torch in the background, which takes a second or two.
 
         Args:
             job_id: The job.
             address: Address of this machine as the workers see it.
+            interfaces: Network interfaces by which workers reach each other.
         """
+        self._interfaces = ",".join(interfaces)
         self._job_id = job_id
         self._address = address
         self._torch: Any = None
@@ -46,8 +48,13 @@ class TorchrunBackend:
             self._torch = torch
 
     def defaults(self) -> Mapping[str, str]:
-        """As torchrun's own."""
-        return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        """As torchrun's own, and by which interfaces Gloo and NCCL go: a node may have several names."""
+        return {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "GLOO_SOCKET_IFNAME": self._interfaces,
+            "NCCL_SOCKET_IFNAME": self._interfaces,
+        }
 
     def is_ready(self) -> bool:
         """Whether torch has been imported.
