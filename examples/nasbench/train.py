@@ -90,9 +90,9 @@ def main() -> None:
             indices = training.next_indices()
             training.optimizer.zero_grad()
             functional.cross_entropy(training.model(images[indices]), labels[indices]).backward()
-            training.step()
             wanted = paced_seconds(arguments.step_seconds, arguments.exchange_seconds, training.workers)
             time.sleep(max(0.0, wanted - (time.monotonic() - started)))
+            training.step()
 
     model.eval()
     with torch.no_grad():

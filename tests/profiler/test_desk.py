@@ -32,6 +32,23 @@ def test_one_growth_to_the_top_and_then_down() -> None:
     assert town.orders == {}
 
 
+@pytest.mark.parametrize(("known", "ticks"), [({}, 5), ({8: 3}, 4), ({8: 5}, 1)])
+def test_what_is_known_of_the_top_for_sure_and_of_just_now_counts(known: dict[int, int], ticks: int) -> None:
+    town = Town(8, {"a": Resident(scales(1, 8), nodes=8, steps=dict(known))}, wanted=["a"])
+    for _ in range(ticks):
+        assert 8 not in (town.desk.runs["a"].visited if "a" in town.desk.runs else ())
+        town.tick()
+    assert town.desk.runs["a"].visited == (8,)
+    assert town.desk.runs["a"].nodes == 4
+
+
+def test_old_steps_of_a_scale_do_not_count() -> None:
+    town = Town(8, {"a": Resident(scales(1, 8), nodes=1, steps={8: 100})}, wanted=["a"])
+    while 8 not in (town.desk.runs["a"].visited if "a" in town.desk.runs else ()):
+        town.tick()
+    assert town.residents["a"].steps[8] == 100 + 3
+
+
 def test_a_start_from_nothing_is_no_growth() -> None:
     assert finish(Town(4, {"a": Resident(scales(1, 4))}, wanted=["a"]), "a").growths == 0
 

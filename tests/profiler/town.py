@@ -45,7 +45,9 @@ class Town:
 
     def knot(self, job_id: str, nodes: int) -> Knot | None:
         steps = self.residents[job_id].steps.get(nodes, 0)
-        return Knot(nodes, 10.0 * nodes, steps, 0.04 if steps >= 5 else 1.0) if steps else None
+        when = self.now if self.residents[job_id].nodes == nodes else 0.0
+        error = 0.04 if steps >= 5 else 1.0
+        return Knot(nodes, 10.0 * nodes, steps, error, when) if steps else None
 
     def next_scale(self, job_id: str, present: int, top: int, visited: Sequence[int], pool: int) -> int | None:
         return next_listed(landmarks([s for s in self.residents[job_id].scales if s <= top]), present, visited)

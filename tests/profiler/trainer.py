@@ -34,9 +34,9 @@ def train() -> None:
         indices = training.next_indices()
         training.optimizer.zero_grad()
         functional.cross_entropy(model(inputs[indices]), labels[indices]).backward()
-        training.step()
         wanted = COMPUTE + BANDWIDTH * (nodes - 1) / nodes + LATENCY * (nodes - 1)
         time.sleep(max(0.0, wanted - (time.monotonic() - began)))
+        training.step()
 
 
 training.finish({})

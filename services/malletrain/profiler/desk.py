@@ -185,9 +185,8 @@ def _begin_next(desk: Desk, scene: Scene, knowledge: Knowledge, pace: Pace) -> D
         if top < needed:
             desk = desk.put(replace(run, reason=f"waits for nodes: {needed} needed, {top} within reach"))
             continue
-        began = replace(
-            run, state=RunState.CLIMBING, reason=f"climbs to {top}", began=scene.now, top=top, nodes=top, not_before=0.0
-        )
+        began = replace(run, state=RunState.CLIMBING, began=scene.now, top=top, not_before=0.0)
+        began = _bound_for(began, top, f"climbs to {top}", scene.now, knowledge, pace)
         return desk.put(began.looked_at(scene.now, view.nodes, view.steady))
     return desk
 
@@ -227,7 +226,8 @@ def _climb(desk: Desk, run: Run, scene: Scene, knowledge: Knowledge, pace: Pace)
     if top < needed or late:
         reason = "could not climb in time" if late else f"nodes left: only {top} within reach"
         return desk.put(run.put_back(f"{reason}; waits for its turn", scene.now + pace.retry_seconds)), {}
-    run = replace(run, top=top, nodes=top)
+    if top != run.top:
+        run = _bound_for(replace(run, top=top), top, f"climbs to {top}", scene.now, knowledge, pace)
     if view.nodes >= top and view.steady:
         arrived = replace(run, state=RunState.MEASURING, reason=f"measures at {top}", donor="")
         return desk.put(arrived), {}
@@ -260,19 +260,29 @@ def _with_donor(desk: Desk, run: Run, view: JobView, scene: Scene) -> tuple[Desk
 def _measure(run: Run, view: JobView, scene: Scene, knowledge: Knowledge, pace: Pace) -> Run:
     """Hold the scale until it is known well enough, then go down."""
     if view.nodes < run.nodes:
-        run = replace(run, nodes=view.nodes, arrived=None, reason=f"nodes were taken, goes on with {view.nodes}")
+        reason = f"nodes were taken, goes on with {view.nodes}"
+        run = _bound_for(run, view.nodes, reason, scene.now, knowledge, pace)
     if view.nodes > run.nodes or not view.steady:
         return run
     knot = knowledge.knot(run.job_id, run.nodes)
     if run.arrived is None:
-        run = replace(run, arrived=scene.now, base_steps=knot.steps if knot is not None else 0)
+        run = replace(run, arrived=scene.now)
     if not _known_well(run, knot, scene.now, pace):
         return run
     visited = run.visited if run.nodes in run.visited else (*run.visited, run.nodes)
     following = knowledge.next_scale(run.job_id, run.nodes, run.top, visited, scene.idle)
     if following is None:
         return replace(run, state=RunState.DONE, reason=f"measured at {_in_words(visited)}", visited=visited, seen=None)
-    return replace(run, nodes=following, arrived=None, visited=visited, reason=f"measures at {following}")
+    run = replace(run, visited=visited)
+    return _bound_for(run, following, f"measures at {following}", scene.now, knowledge, pace)
+
+
+def _bound_for(run: Run, nodes: int, reason: str, now: float, knowledge: Knowledge, pace: Pace) -> Run:
+    """On the way to a scale: what is measured there from now on counts, and what is known for sure of just now."""
+    knot = knowledge.knot(run.job_id, nodes)
+    sure = knot is not None and now - knot.unix_seconds <= pace.visit_seconds and knot.error <= pace.target_error
+    base = 0 if knot is None or sure else knot.steps
+    return replace(run, nodes=nodes, arrived=None, base_steps=base, reason=reason)
 
 
 def _known_well(run: Run, knot: Knot | None, now: float, pace: Pace) -> bool:

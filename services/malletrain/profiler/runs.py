@@ -34,7 +34,7 @@ class Run:
         top: Largest scale that it goes for, in nodes.
         nodes: The scale that is measured, or on the way there.
         arrived: When the job was first seen steady at that scale; None before.
-        base_steps: Steps known at that scale when it arrived.
+        base_steps: Steps known at that scale before, that do not count.
         visited: Scales measured, in their order.
         donor: Who gives nodes at present.
         donor_nodes: What it is to keep, in nodes.
