@@ -2,7 +2,8 @@
 
 Run from the repository's root. A seeded stream of main jobs of mixed sizes and lengths goes through a real Slurm on
 this machine three times: without us, with trainings on whatever is idle, and so again while Allocator is stopped half
-of the time. Writes `build/zero-impact.json` and prints tables; `docs/zero-impact.md` says what the figures mean. Exits
+of the time. Placeholders hold the nodes, or with `--direct` nothing does: agents are started by ssh, and a Prolog ends
+them. Writes `build/zero-impact.json` and prints tables; `docs/zero-impact.md` says what the figures mean. Exits
 with 1 if a process or placeholder of ours is left.
 """
 
@@ -14,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -23,9 +25,12 @@ from benchmarks.impact.harvest import INTERVALS_S
 from benchmarks.impact.rounds import Round, run_stream, run_with_us
 from benchmarks.impact.stream import make_stream
 from benchmarks.rescaling.processes import interrupt_once
+from tests.scavenger.acquisition.secure_shell import SSHD, ssh_command
 from tests.slurm.cluster import cluster, missing
 
 FILE = Path(__file__).parent.parent / "build" / "zero-impact.json"
+PROLOG = Path(__file__).parent.parent / "deploy" / "slurm" / "prolog.sh"
+NO_SSHD = "--direct needs sshd: apt install openssh-server"
 
 
 def main() -> int:
@@ -36,10 +41,11 @@ def main() -> int:
     parser.add_argument("--trainings", type=int, default=2, help="of at most two nodes each (2)")
     parser.add_argument("--idle-seconds", type=float, default=20.0, help="to measure CPU without trainings (20)")
     parser.add_argument("--twice", action="store_true", help="without us twice: how much Slurm differs from itself")
+    parser.add_argument("--direct", action="store_true", help="watched nodes, ssh and a Prolog; no placeholders")
     parser.add_argument("--folder", type=Path, help="keep all logs there; it must not exist")
     parser.add_argument("--file", type=Path, default=FILE, help="build/zero-impact.json")
     options = parser.parse_args()
-    if reason := missing():
+    if reason := missing() or (NO_SSHD if options.direct and SSHD is None else ""):
         print(reason, file=sys.stderr)
         return 2
     interrupt_once()
@@ -62,11 +68,15 @@ def _measure(options: argparse.Namespace, folder: Path) -> tuple[tuple[Ran, ...]
     print(f"{len(stream)} main jobs on {options.nodes} nodes, three times", file=sys.stderr)
     with cluster(folder / "slurm", options.nodes) as slurm:
         without = run_stream(slurm, stream, folder / "without")
-        print("done without us", file=sys.stderr)
-        with_us = run_with_us(slurm, stream, folder / "with", options.trainings, options.idle_seconds)
-        print("done with us", file=sys.stderr)
-        stopped = run_with_us(slurm, stream, folder / "stopped", options.trainings, stop_allocator=True)
         again = run_stream(slurm, stream, folder / "again") if options.twice else None
+    print("done without us", file=sys.stderr)
+    with ExitStack() as stack:
+        ssh = stack.enter_context(ssh_command(folder / "ssh")) if options.direct else ()
+        prolog = PROLOG if options.direct else None
+        slurm = stack.enter_context(cluster(folder / "slurm-with", options.nodes, prolog))
+        with_us = run_with_us(slurm, stream, folder / "with", options.trainings, options.idle_seconds, ssh=ssh)
+        print("done with us", file=sys.stderr)
+        stopped = run_with_us(slurm, stream, folder / "stopped", options.trainings, stop_allocator=True, ssh=ssh)
     return without, with_us, stopped, again
 
 
@@ -80,6 +90,7 @@ def _summary(nodes: int, without: Sequence[Ran], with_us: Round, stopped: Round)
         "idle_cpu_fraction": round(with_us.idle_cpu or 0.0, 4),
         "processes_left": with_us.left + stopped.left,
         "samples_harvested": with_us.samples,
+        "shared_node_seconds": round(with_us.shared + stopped.shared, 2),
     }
 
 
@@ -96,7 +107,7 @@ def _show(nodes: int, without: Sequence[Ran], rounds: dict[str, Round], again: S
         _row(f"{name}: reclaim while stopped", [e.seconds for e in found.reclaims if e.stopped])
     for name, found in rounds.items():
         print(f"\n{name}: {found.samples} samples; most queries in {INTERVALS_S} s: {found.queries}")
-        print(f"calls: {dict(found.calls)}; left: {found.left}")
+        print(f"calls: {dict(found.calls)}; left: {found.left}; shared: {found.shared:.2f} node-seconds")
 
 
 def _row(label: str, values: Sequence[float]) -> None:

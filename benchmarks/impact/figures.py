@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
+_SAME_LOOK_S = 0.2
+"""Jobs that a scheduler starts in one look differ by this in their own stamps at most."""
+
+
 @dataclass(frozen=True)
 class Ran:
     """A main job in one run; times in seconds from the begin of the stream.
@@ -17,6 +21,8 @@ class Ran:
         submit_s: When it was submitted.
         start_s: When its own first command ran.
         end_s: When its last one had.
+        names: Which nodes these were.
+        began_at: When the stream began, in seconds since the epoch.
     """
 
     number: int
@@ -24,20 +30,22 @@ class Ran:
     submit_s: float
     start_s: float
     end_s: float
+    names: tuple[str, ...] = ()
+    began_at: float = 0.0
 
 
 def waited_in_vain(job: Ran, jobs: Sequence[Ran], nodes: int) -> float:
     """Seconds from when a job could have started to when it did.
 
     It could start once it was submitted, enough nodes had no main job on them and kept having none, and every job
-    before it in the queue that started before it had done so. What others waited is theirs: in a queue each second's
+    before it in the queue that started before it, or in the same look of the scheduler, had done so. What others waited is theirs: in a queue each second's
     delay would else be counted again for every job behind.
     """
-    others = [other for other in jobs if other.number != job.number and other.start_s <= job.start_s]
+    others = [other for other in jobs if other.number != job.number and other.start_s <= job.start_s + _SAME_LOOK_S]
     could = job.submit_s
     for other in others:
         if other.number < job.number:
-            could = max(could, other.start_s)
+            could = max(could, min(other.start_s, job.start_s))
     moments = sorted({time for other in others for time in (other.start_s, other.end_s) if could < time < job.start_s})
     for time in [could, *moments]:
         if _free(others, nodes, time) < job.nodes:
@@ -78,6 +86,21 @@ def reclaims(signals: Mapping[str, Sequence[float]], empty: Mapping[str, Sequenc
             after = min((moment for moment in empty.get(node, ()) if moment >= time), default=math.inf)
             found.append((time, after - time))
     return sorted(found)
+
+
+def shared_seconds(jobs: Iterable[Ran], spans: Mapping[str, Sequence[tuple[float, float]]]) -> float:
+    """Node-seconds in which a main job had something of ours on its node.
+
+    Args:
+        jobs: Main jobs with the names of their nodes.
+        spans: By node: from when to when something of ours was there, in seconds since the epoch.
+    """
+    return sum(
+        max(0.0, min(end, job.began_at + job.end_s) - max(begin, job.began_at + job.start_s))
+        for job in jobs
+        for node in job.names
+        for begin, end in spans.get(node, ())
+    )
 
 
 def most_in_window(times: Iterable[float], window: float) -> int:

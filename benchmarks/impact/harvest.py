@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
 PLACEHOLDER = "malletrain"
+QUEUE = "scavenge"
 NODES_INTERVAL_S = 1.0
 INTERVALS_S = {"nodes": NODES_INTERVAL_S, "queue": 2.0, "placeholders": 5.0, "reservations": 30.0}
 """How often each kind of question may be asked. Times are scaled down with the main jobs."""
@@ -38,15 +40,15 @@ _SETTINGS = """
 source = "slurm"
 debounce_seconds = 2
 [scavenger.slurm]
-partitions = ["main"]
+partitions = {partitions}
 interval_seconds = {nodes}
 queue_interval_seconds = {queue}
 reservations_interval_seconds = {reservations}
 [scavenger.slurm.hold]
-queue = "scavenge"
+{how}
 agents_address = "127.0.0.1:{port}"
 python = "{bin}/python"
-log = "{agents}/%N-%j.log"
+log = "{agents}/{log}"
 calm_seconds = 5
 surplus_seconds = 10
 """
@@ -126,8 +128,17 @@ class Harvest:
 
 
 @contextmanager
-def harvest(folder: Path, cluster: Cluster) -> Iterator[Harvest]:
-    """Start the services; in the end, give all nodes back."""
+def harvest(
+    folder: Path, cluster: Cluster, ssh: Sequence[str] = (), partitions: Sequence[str] = ("main",)
+) -> Iterator[Harvest]:
+    """Start the services; in the end, give all nodes back.
+
+    Args:
+        folder: For all files.
+        cluster: The Slurm to harvest.
+        ssh: Starts agents on nodes that are only watched; without it placeholders hold the nodes.
+        partitions: Whose idle nodes are used.
+    """
     scripts, agents = folder / "bin", folder / "agents"
     agents.mkdir(parents=True)
     write_wrappers(scripts, folder / "calls")
@@ -135,7 +146,9 @@ def harvest(folder: Path, cluster: Cluster) -> Iterator[Harvest]:
     python = scripts / "python"
     python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {sys.executable} "$@"\n')
     python.chmod(0o755)
-    settings = _SETTINGS.format(bin=scripts, agents=agents, port=cluster.base_port - 1, **INTERVALS_S)
+    how, log = (f"ssh = {json.dumps(ssh)}", "all.log") if ssh else (f'queue = "{QUEUE}"', "%N-%j.log")
+    places = {"bin": scripts, "agents": agents, "log": log, "port": cluster.base_port - 1}
+    settings = _SETTINGS.format(how=how, partitions=json.dumps(partitions), **places, **INTERVALS_S)
     watcher = Watcher(PLACEHOLDER, cluster.environment["SLURM_CONF"], folder)
     try:
         with _services(folder / "state", settings, scripts, cluster) as deployment:
@@ -146,6 +159,7 @@ def harvest(folder: Path, cluster: Cluster) -> Iterator[Harvest]:
                 running.cancel()
                 wait_until(lambda: all(job.state in _ENDED for job in running.jobs()), _LEAVING_S, "all trainings' end")
                 wait_until(lambda: not cluster.jobs(PLACEHOLDER), _LEAVING_S, "the end of all placeholders")
+                wait_until(lambda: not watcher.look(), _LEAVING_S, "the end of all agents")
     finally:
         watcher.close()
 

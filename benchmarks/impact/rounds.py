@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.impact.figures import Ran, reclaims
+from benchmarks.impact.figures import Ran, reclaims, shared_seconds
 from benchmarks.impact.harvest import INTERVALS_S, PLACEHOLDER, Harvest, harvest
 from benchmarks.impact.queries import count, most_per_interval, read_calls
 from benchmarks.impact.stream import MainJob
 from malletrain.cli.demo.strays import find_processes
+from malletrain.scavenger.sources.schedulers.hostlists import expand
 from tests.slurm.cluster import Cluster
 from tests.support.waiting import wait_until
 
@@ -56,6 +57,7 @@ class Round:
         queries: Most questions of each kind in an interval.
         calls: All calls of Slurm's commands, by kind.
         left: Processes and placeholders of ours at the end.
+        shared: Node-seconds in which a main job was not alone on its node.
     """
 
     jobs: tuple[Ran, ...]
@@ -65,6 +67,7 @@ class Round:
     queries: dict[str, int]
     calls: Counter[str]
     left: int
+    shared: float
 
 
 def run_stream(cluster: Cluster, stream: Sequence[MainJob], folder: Path) -> tuple[Ran, ...]:
@@ -76,17 +79,22 @@ def run_stream(cluster: Cluster, stream: Sequence[MainJob], folder: Path) -> tup
         time.sleep(max(0.0, begin + job.submit_s - time.time()))
         submitted[job.number] = time.time() - begin
         stamp = f"{folder}/{job.number}"
-        script = f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.start\nsleep {job.seconds}\necho $EPOCHREALTIME >{stamp}.end"
+        script = (
+            f"LC_ALL=C\necho $EPOCHREALTIME >{stamp}.start\nsleep {job.seconds}\necho $EPOCHREALTIME >{stamp}.end\n"
+            f"echo $SLURM_JOB_NODELIST >{stamp}.nodes"
+        )
         cluster.submit(job.nodes, script, "--job-name=main")
     wait_until(lambda: not cluster.jobs("main"), _PATIENCE_S, "the end of all main jobs")
 
     def stamp_of(job: MainJob, which: str) -> float:
         return float((folder / f"{job.number}.{which}").read_text()) - begin
 
-    return tuple(
-        Ran(job.number, job.nodes, submitted[job.number], stamp_of(job, "start"), stamp_of(job, "end"))
-        for job in stream
-    )
+    def ran(job: MainJob) -> Ran:
+        names = expand((folder / f"{job.number}.nodes").read_text().strip())
+        times = submitted[job.number], stamp_of(job, "start"), stamp_of(job, "end")
+        return Ran(job.number, job.nodes, *times, names, begin)
+
+    return tuple(map(ran, stream))
 
 
 def run_with_us(
@@ -97,6 +105,7 @@ def run_with_us(
     idle_seconds: float = 0.0,
     *,
     stop_allocator: bool = False,
+    ssh: Sequence[str] = (),
 ) -> Round:
     """The same with trainings on whatever is idle.
 
@@ -107,9 +116,10 @@ def run_with_us(
         trainings: How many, of at most two nodes each.
         idle_seconds: For how long the services are watched before there is any training.
         stop_allocator: Stop Allocator for 20 s, let it go on for 20 s, and so on.
+        ssh: Starts agents on nodes that are only watched; without it placeholders hold the nodes.
     """
     idle_cpu = None
-    with harvest(folder, cluster) as running:
+    with harvest(folder, cluster, ssh) as running:
         if idle_seconds:
             time.sleep(_SETTLE_S)
             idle_cpu = running.cpu_fraction(idle_seconds)
@@ -122,7 +132,8 @@ def run_with_us(
         found = _reclaims(running, stopping.was_stopped)
     calls = read_calls(running.calls)
     left = _left(cluster, running)
-    return Round(jobs, found, samples, idle_cpu, most_per_interval(calls, INTERVALS_S), count(calls), left)
+    shared = shared_seconds(jobs, running.watcher.spans)
+    return Round(jobs, found, samples, idle_cpu, most_per_interval(calls, INTERVALS_S), count(calls), left, shared)
 
 
 def _left(cluster: Cluster, running: Harvest) -> int:

@@ -19,6 +19,7 @@ class Watcher:
     Attributes:
         empty: By node: when it had become empty, in seconds since the epoch.
         workers: As `empty`, only where there had been workers, not only an agent.
+        spans: By node: from when to when there was something of ours, in seconds since the epoch, until it was empty.
     """
 
     def __init__(self, placeholder: str, slurm_conf: str, folder: Path) -> None:
@@ -31,11 +32,13 @@ class Watcher:
         """
         self.empty: dict[str, list[float]] = {}
         self.workers: dict[str, list[float]] = {}
+        self.spans: dict[str, list[tuple[float, float]]] = {}
         self._batch = {"SLURM_JOB_NAME": placeholder, "SLURM_CONF": slurm_conf}
         self._folder = folder
         self._nodes: dict[int, tuple[str, bool] | None] = {}
         self._first: dict[int, float] = {}
         self._occupied: dict[str, bool] = {}
+        self._since: dict[str, float] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -63,10 +66,14 @@ class Watcher:
             mark = self._nodes[pid]
             if mark is not None and _lives(pid):
                 occupied[mark[0]] = occupied.get(mark[0], False) or mark[1]
+        for node in occupied.keys() - self._occupied.keys():
+            self._since[node] = now
         for node in self._occupied.keys() - occupied.keys():
-            self.empty.setdefault(node, []).append(time.time())
+            end = time.time()
+            self.empty.setdefault(node, []).append(end)
+            self.spans.setdefault(node, []).append((self._since[node], end))
             if self._occupied[node]:
-                self.workers.setdefault(node, []).append(time.time())
+                self.workers.setdefault(node, []).append(end)
         self._occupied = {node: worker or self._occupied.get(node, False) for node, worker in occupied.items()}
         return occupied
 
@@ -82,7 +89,18 @@ class Watcher:
             return (node, True) if ours else None
         if self._batch.items() <= found.items() and (node := found.get("SLURMD_NODENAME")):
             return node, False
-        return None
+        return self._agent(pid)
+
+    def _agent(self, pid: int) -> tuple[str, bool] | None:
+        """The node of an agent that was started by ssh; None where it is none of ours."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return None
+        if "malletrain.agent" not in words or not {"--node", "--token"} <= set(words):
+            return None
+        node, token = (words[words.index(option) + 1] for option in ("--node", "--token"))
+        return (node, False) if Path(token).is_relative_to(self._folder) else None
 
 
 def _lives(pid: int) -> bool:

@@ -9,7 +9,9 @@
 #   BACKFILL_SECONDS=2              how often backfill runs
 #   SCHED_DELAY=0                   batch_sched_delay: how many seconds may lie between an event and its scheduling
 #   PROLOG=/path                    run on a node before each job
-# Partitions: `main` (PriorityTier=10, whole nodes, never preempted) and `scavenge` (PriorityTier=1, preemptible).
+#   GPU_NODES=0 GPUS=2              so many of the last nodes claim to have so many GPUs, and are a partition of their own
+# Partitions: `main` (PriorityTier=10, whole nodes, never preempted), `gpu` like it where there are such nodes, and
+# `scavenge` (PriorityTier=1, preemptible, all nodes).
 set -euo pipefail
 
 fail() { echo "local-cluster: $*" >&2; exit 1; }
@@ -17,7 +19,7 @@ fail() { echo "local-cluster: $*" >&2; exit 1; }
 action=$1
 mkdir -p "$2"
 root=$(cd "$2" && pwd)
-nodes=${NODES:-8} base=${BASE_PORT:-16900}
+nodes=${NODES:-8} base=${BASE_PORT:-16900} gpu_nodes=${GPU_NODES:-0} gpus=${GPUS:-2}
 host=$(hostname -s)
 export SLURM_CONF=$root/slurm.conf
 
@@ -44,9 +46,31 @@ start_munge() {
     --seed-file="$root/munge/seed" --log-file="$root/munge/log" --pid-file="$root/munged.pid"
 }
 
+nodes_from() { # FIRST LAST [MORE]: a line of slurm.conf; each node has a port of its own
+  echo "NodeName=$(names "$1" "$2") NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + $1))-$((base + $2))]" \
+    "CPUs=${CPUS:-8} Sockets=1 CoresPerSocket=${CPUS:-8} ThreadsPerCore=1 RealMemory=${MEMORY_MB:-16000}" \
+    "State=UNKNOWN ${3:-}"
+}
+
+names() { printf 'n[%03d-%03d]' "$1" "$2"; }
+
+main_partition() { # NAME NODES [MORE]
+  echo "PartitionName=$1 Nodes=$2 MaxTime=1-0 DefaultTime=30 PriorityTier=10 PreemptMode=OFF OverSubscribe=EXCLUSIVE" \
+    "State=UP ${3:-}"
+}
+
+write_nodes() {
+  local plain=$((nodes - gpu_nodes))
+  nodes_from 1 "$plain"
+  main_partition main "$(names 1 "$plain")" Default=YES
+  ((gpu_nodes)) || return 0
+  nodes_from "$((plain + 1))" "$nodes" "Gres=gpu:$gpus"
+  main_partition gpu "$(names "$((plain + 1))" "$nodes")"
+  echo GresTypes=gpu
+  echo "NodeName=$(names "$((plain + 1))" "$nodes") Name=gpu Count=$gpus" >"$root/gres.conf"
+}
+
 write_config() {
-  local last
-  last=$(printf '%03d' "$nodes")
   cat >"$SLURM_CONF" <<CONF
 ClusterName=local
 SlurmctldHost=$host(127.0.0.1)
@@ -82,10 +106,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=n[001-$last] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + nodes))] CPUs=${CPUS:-8} \\
-  Sockets=1 CoresPerSocket=${CPUS:-8} ThreadsPerCore=1 RealMemory=${MEMORY_MB:-16000} State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=1-0 DefaultTime=30 PriorityTier=10 PreemptMode=OFF \\
-  OverSubscribe=EXCLUSIVE State=UP
+$(write_nodes)
 PartitionName=scavenge Nodes=ALL MaxTime=1-0 DefaultTime=30 PriorityTier=1 PreemptMode=CANCEL \\
   GraceTime=${GRACE_SECONDS:-10} OverSubscribe=EXCLUSIVE State=UP
 CONF
@@ -105,7 +126,7 @@ start_slurm() {
 await_nodes() {
   local deadline=$((SECONDS + ${WAIT_SECONDS:-60})) up=0
   while ((SECONDS < deadline)); do
-    up=$(sinfo -h -N -p main -o '%T' 2>/dev/null | grep -cxE 'idle|planned|allocated|mixed' || true)
+    up=$(sinfo -h -N -p scavenge -o '%T' 2>/dev/null | grep -cxE 'idle|planned|allocated|mixed' || true)
     ((up >= nodes)) && return
     sleep 0.2
   done

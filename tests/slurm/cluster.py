@@ -28,11 +28,15 @@ class Cluster:
         folder: All its files.
         nodes: Names of its nodes.
         base_port: Where slurmctld listens; the nodes are on the ports after it.
+        prolog: What a node runs before a job, if anything.
+        gpu_nodes: So many of the last nodes claim to have two GPUs each, and are the partition `gpu`.
     """
 
     folder: Path
     nodes: tuple[str, ...]
     base_port: int
+    prolog: Path | None = None
+    gpu_nodes: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -86,9 +90,11 @@ class Cluster:
 
     def _control(self, action: str) -> None:
         variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}
+        variables["GPU_NODES"] = self.gpu_nodes
+        prolog = {"PROLOG": str(self.prolog)} if self.prolog else {}
         done = subprocess.run(
             ["bash", str(SCRIPT), action, str(self.folder)],
-            env=os.environ | {name: str(value) for name, value in variables.items()},
+            env=os.environ | {name: str(value) for name, value in variables.items()} | prolog,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -107,14 +113,22 @@ def missing() -> str:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: int) -> Iterator[Cluster]:
+def cluster(folder: Path, nodes: int, prolog: Path | None = None, gpu_nodes: int = 0) -> Iterator[Cluster]:
     """Start one on free ports; end it, its jobs and its daemons.
+
+    Args:
+        folder: For all files.
+        nodes: How many slurmd.
+        prolog: What a node runs before a job, if anything.
+        gpu_nodes: How many of them claim to have two GPUs each, and are the partition `gpu`.
 
     Raises:
         RuntimeError: it does not start; says why.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    running = Cluster(folder, tuple(f"n{number:03d}" for number in range(1, nodes + 1)), _free_range(nodes + 1))
+    running = Cluster(
+        folder, tuple(f"n{number:03d}" for number in range(1, nodes + 1)), _free_range(nodes + 1), prolog, gpu_nodes
+    )
     try:
         running._control("up")
         yield running

@@ -1,0 +1,65 @@
+"""Two partitions of a real Slurm, one of them with GPUs (which it only claims to have): two pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.impact.harvest import Harvest, harvest
+from malletrain.v1 import resources_pb2
+from tests.slurm.cluster import Cluster, cluster, missing
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+PATIENCE = 180.0
+PLAIN = {"n001", "n002"}
+WITH_GPUS = {"n003", "n004"}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Cluster]:
+    pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
+    if reason := missing():
+        pytest.skip(reason)
+    with cluster(tmp_path / "slurm", len(PLAIN | WITH_GPUS), gpu_nodes=len(WITH_GPUS)) as running:
+        yield running
+
+
+def test_no_job_spans_pools_and_each_gpu_has_a_worker(slurm: Cluster, tmp_path: Path) -> None:
+    with harvest(tmp_path / "harvest", slurm, partitions=("main", "gpu")) as running:
+        running.submit(2)
+        running.submit(2)
+        wait_until(lambda: {*places(running)} == {frozenset(PLAIN), frozenset(WITH_GPUS)}, PATIENCE, "one job a pool")
+        job_id = places(running)[frozenset(WITH_GPUS)]
+        assert workers(running, job_id) == {(node, rank) for node in WITH_GPUS for rank in (0, 1)}
+        other = places(running)[frozenset(PLAIN)]
+        assert workers(running, other) == {(node, 0) for node in PLAIN}
+
+        slurm.submit(len(WITH_GPUS), "sleep 600", "--partition=gpu")
+        wait_until(lambda: shared(running), PATIENCE, "both jobs on the nodes that are left")
+        moved = places(running)
+        assert {node for nodes in moved for node in nodes} == PLAIN
+        (new,) = (node for nodes, found in moved.items() if found == job_id for node in nodes)
+        assert workers(running, job_id) == {(node, rank) for node in WITH_GPUS for rank in (0, 1)} | {(new, 0)}
+
+
+def places(running: Harvest) -> dict[frozenset[str], str]:
+    """By the nodes that they use: the jobs that train."""
+    jobs = [job for job in running.jobs() if job.state == resources_pb2.JOB_STATE_RUNNING]
+    for job in jobs:
+        nodes = set(job.confirmed_nodes)
+        assert nodes <= PLAIN or nodes <= WITH_GPUS, f"{job.id} spans pools: {nodes}"
+    return {frozenset(job.confirmed_nodes): job.id for job in jobs}
+
+
+def shared(running: Harvest) -> bool:
+    return sorted(map(len, places(running))) == [1, 1]
+
+
+def workers(running: Harvest, job_id: str) -> set[tuple[str, int]]:
+    """Node and local rank of each worker that a job has had: each has a log."""
+    logs = (running.folder / "state" / "jobs" / job_id / "logs").glob("n*.log")
+    return {(node, int(rank)) for node, rank, _ in (path.name.split(".") for path in logs)}
