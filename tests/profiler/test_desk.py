@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
-from malletrain.profiler.desk import Desk, Order
+from malletrain.profiler.desk import Desk, JobView, Order, Scene, advance
 from malletrain.profiler.kinship import Kinship
 from malletrain.profiler.runs import Run, RunState
 from malletrain.profiler.store import ProfilerStore
-from tests.profiler.town import Resident, Town, scales
+from tests.profiler.town import PACE, Resident, Town, scales
 
 
 def finish(town: Town, job_id: str, ticks: int = 400) -> Run:
@@ -79,6 +81,22 @@ def test_while_nodes_are_gathered_everybody_keeps_what_they_have() -> None:
     )
     step = town.tick()
     assert step.orders == {"a": Order(), "b": Order(1), "c": Order()}
+
+
+def test_a_run_stays_in_the_pool_of_its_job() -> None:
+    jobs = (
+        JobView("a", scales(1, 8), 2, steady=True, pool="gpu"),
+        JobView("b", scales(1, 8), 1, steady=True, pool="gpu"),
+        JobView("c", scales(1, 8), 0, steady=True, pool=None),
+        JobView("d", scales(1, 8), 3, steady=True, pool="cpu"),
+    )
+    town = Town(16, {name: Resident(scales(1, 8)) for name in "abcd"}, wanted=["c", "a"])
+    scene = Scene(town.now, 16, jobs, {"gpu": 4, "cpu": 12})
+    step = advance(town.desk, scene, town, replace(PACE, least_top_share=0.5))
+    assert step.desk.runs["c"].reason == "waits for nodes: 2 needed, 0 within reach"
+    assert step.desk.active is not None
+    assert (step.desk.active.job_id, step.desk.active.top) == ("a", 3)
+    assert step.orders == {"a": Order(3, grow=True), "b": Order()}, "the other pool is left alone"
 
 
 def test_too_few_nodes_and_the_run_waits_in_its_place() -> None:

@@ -73,7 +73,7 @@ class Picture:
         jobs = sorted((job for job in self._jobs.values() if job.admitted), key=lambda job: job.id)
         stopping = [job for job in jobs if job.state == resources_pb2.JOB_STATE_STOPPING]
         return Situation(
-            nodes=tuple(IdleNode(node.name, node.expected_stay_seconds, _pool(node)) for node in self._nodes.values()),
+            nodes=tuple(IdleNode(node.name, node.expected_stay_seconds, node.pool) for node in self._nodes.values()),
             jobs=tuple(_plannable(job) for job in jobs if _may_be_planned(job, now)),
             busy_nodes=frozenset(name for job in stopping for name in (*job.commanded_nodes, *job.wanted_nodes)),
             curves={
@@ -96,11 +96,6 @@ class Picture:
 def _may_be_planned(job: resources_pb2.Job, now: float) -> bool:
     backing_off = job.HasField("not_before") and job.not_before.ToNanoseconds() / 1e9 > now
     return job.state != resources_pb2.JOB_STATE_STOPPING and not backing_off
-
-
-def _pool(node: resources_pb2.Node) -> str:
-    """Nodes with other GPUs are another pool: a curve by nodes, and one worker a GPU, mean nodes that are alike."""
-    return f"{node.pool}/{node.gpu_type}x{node.gpus}" if node.gpus else node.pool
 
 
 def _plannable(job: resources_pb2.Job) -> PlannableJob:

@@ -27,6 +27,7 @@ class JobView:
         nodes: Nodes that it is commanded to use.
         steady: It trains on just these, no change is under way, and no plan wants one.
         available: It may be given nodes now: it is not being stopped, nor does it wait after a failure.
+        pool: Pool of its nodes; None where it has none and there are several.
     """
 
     job_id: str
@@ -34,20 +35,37 @@ class JobView:
     nodes: int
     steady: bool
     available: bool = True
+    pool: str | None = ""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is: seconds since the epoch, idle nodes (used or not), and the jobs that take part in plans."""
+    """What is.
+
+    Attributes:
+        now: Seconds since the epoch.
+        idle: Number of idle nodes, used or not.
+        jobs: Those that take part in plans.
+        pools: How many of the idle nodes are in which pool; may be empty where there is only one.
+    """
 
     now: float
     idle: int
     jobs: tuple[JobView, ...]
+    pools: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def free(self) -> int:
         """Nodes that no job uses."""
         return max(0, self.idle - sum(job.nodes for job in self.jobs))
+
+    def around(self, job: JobView) -> Scene:
+        """What a job can reach of it: its pool, with those that are there. Nothing while it is in none of several."""
+        if len(self.pools) < 2:
+            return self
+        mates = tuple(other for other in self.jobs if other.pool == job.pool or other.job_id == job.job_id)
+        idle = 0 if job.pool is None else self.pools.get(job.pool, 0)
+        return Scene(self.now, idle, mates)
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,7 @@ def advance(desk: Desk, scene: Scene, knowledge: Knowledge, pace: Pace) -> Advan
         if climbed.state is not RunState.MEASURING:
             return Advance(desk, orders)
         run = climbed
-    run = _measure(run, views[run.job_id], scene, knowledge, pace)
+    run = _measure(run, views[run.job_id], scene.around(views[run.job_id]), knowledge, pace)
     held = {run.job_id: Order(run.nodes)} if run.state is RunState.MEASURING else {}
     return Advance(desk.put(run), held)
 
@@ -179,7 +197,7 @@ def _begin_next(desk: Desk, scene: Scene, knowledge: Knowledge, pace: Pace) -> D
         if run.state is not RunState.QUEUED or run.not_before > scene.now:
             continue
         view = views[run.job_id]
-        top, needed = _goal(run, view, scene, knowledge, pace)
+        top, needed = _goal(run, view, scene.around(view), knowledge, pace)
         if not view.available or (view.nodes and not view.steady):
             continue
         if top < needed:
@@ -220,6 +238,7 @@ def _goal(run: Run, view: JobView, scene: Scene, knowledge: Knowledge, pace: Pac
 
 def _climb(desk: Desk, run: Run, scene: Scene, knowledge: Knowledge, pace: Pace) -> tuple[Desk, dict[str, Order]]:
     view = next(job for job in scene.jobs if job.job_id == run.job_id)
+    scene = scene.around(view)
     reach, needed = _goal(run, view, scene, knowledge, pace)
     top = min(run.top, reach)
     late = run.began is not None and scene.now - run.began > pace.climb_seconds

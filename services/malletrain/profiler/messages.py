@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from malletrain.profiler.book import JobFacts, JobProfile, Measurements
 from malletrain.profiler.curve import PairStall, Source
 from malletrain.profiler.desk import JobView, Order
@@ -52,8 +55,14 @@ def facts_of(job: resources_pb2.Job) -> JobFacts:
     )
 
 
-def view_of(job: resources_pb2.Job, now: float) -> JobView:
-    """A job as runs see it, at `now` seconds since the epoch."""
+def view_of(job: resources_pb2.Job, now: float, pools: Mapping[str, str]) -> JobView:
+    """A job as runs see it.
+
+    Args:
+        job: The job.
+        now: Seconds since the epoch.
+        pools: Pool of each idle node.
+    """
     wanted, commanded, confirmed = set(job.wanted_nodes), set(job.commanded_nodes), set(job.confirmed_nodes)
     trains = job.state == resources_pb2.JOB_STATE_RUNNING and commanded == confirmed
     rests = job.state == resources_pb2.JOB_STATE_WAITING and not commanded
@@ -64,7 +73,17 @@ def view_of(job: resources_pb2.Job, now: float) -> JobView:
         nodes=len(commanded),
         steady=(trains or rests) and wanted == commanded,
         available=job.state != resources_pb2.JOB_STATE_STOPPING and not backs_off,
+        pool=_pool_of(job, pools),
     )
+
+
+def _pool_of(job: resources_pb2.Job, pools: Mapping[str, str]) -> str | None:
+    """Where most of its nodes are; the only one there is where it has none."""
+    own = Counter(pools[node] for node in job.commanded_nodes if node in pools)
+    if own:
+        return own.most_common(1)[0][0]
+    names = set(pools.values())
+    return next(iter(names)) if len(names) == 1 else None
 
 
 def measurements_of(record: monitor_pb2.ScalingRecord) -> Measurements:

@@ -50,12 +50,12 @@ class Office:
         """Queue a run that somebody asks for."""
         self.desk = self.desk.ask(job_id)
 
-    def look(self, now: float, idle: int | None, views: Iterable[JobView]) -> list[str]:
+    def look(self, now: float, idle: Mapping[str, int] | None, views: Iterable[JobView]) -> list[str]:
         """Recompute what may have changed.
 
         Args:
             now: Seconds since the epoch.
-            idle: Number of idle nodes; None while it is not known: no run moves then.
+            idle: Number of idle nodes by pool; None while it is not known: no run moves then.
             views: Jobs that take part in plans.
 
         Returns:
@@ -66,7 +66,7 @@ class Office:
             self.book.grow_old()
         changed = {profile.job_id for profile in self.book.refresh(now)}
         if idle is not None:
-            changed |= self._advance(Scene(now, idle, tuple(views)))
+            changed |= self._advance(Scene(now, sum(idle.values()), tuple(views), idle))
         return sorted(job_id for job_id in changed if self.book.profile(job_id) is not None)
 
     def brief(self, job_id: str) -> Brief | None:

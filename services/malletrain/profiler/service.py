@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -61,7 +62,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         book = ProfileBook(section, store.load_kinship(section.family_members))
         self._office = Office(section, book, store.load_desk())
         self._jobs: dict[str, resources_pb2.Job] = {}
-        self._nodes: set[str] | None = None
+        self._nodes: dict[str, str] | None = None
         self._hub: Hub[list[profiler_pb2.Profile]] = Hub()
         self._jobs_known = False
         self._scaling_known = False
@@ -172,8 +173,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._publish()
 
     async def _take_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
-        nodes = set() if message.snapshot or self._nodes is None else self._nodes
-        self._nodes = nodes.difference(message.left).union(node.name for node in message.joined)
+        nodes = {} if message.snapshot or self._nodes is None else self._nodes
+        kept = {name: pool for name, pool in nodes.items() if name not in message.left}
+        self._nodes = kept | {node.name: node.pool for node in message.joined}
         self._publish()
 
     async def _stop_waiting(self) -> None:
@@ -194,8 +196,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         if not (self._jobs_known and self._scaling_known):
             return
         now = self._clock.time()
-        views = [view_of(job, now) for _, job in sorted(self._jobs.items()) if job.admitted]
-        changed = self._office.look(now, None if self._nodes is None else len(self._nodes), views)
+        views = [view_of(job, now, self._nodes or {}) for _, job in sorted(self._jobs.items()) if job.admitted]
+        idle = None if self._nodes is None else Counter(self._nodes.values())
+        changed = self._office.look(now, idle, views)
         try:
             self._store.save(self._office.desk, self._office.book.kinship)
         except OperationalError as error:

@@ -35,7 +35,7 @@ def node_message(
         name=node.name,
         idle_since=timestamp(node.idle_since),
         expected_stay_seconds=expected_stay,
-        pool=facts.pool,
+        pool=facts.likeness,
         gpu_type=facts.gpu_type,
         gpus=facts.gpus,
         features=facts.features,

@@ -36,6 +36,11 @@ class NodeFacts:
         """What it has, in a word: "a100x4", or "cpu"."""
         return f"{self.gpu_type}x{self.gpus}" if self.gpus else "cpu"
 
+    @property
+    def likeness(self) -> str:
+        """Pool of nodes that are alike: a curve by nodes, and one worker a GPU, mean just such nodes."""
+        return "/".join(filter(None, [self.pool, self.node_class])) if self.gpus else self.pool
+
 
 NO_FACTS = NodeFacts()
 """Of a node of which nothing is told."""

@@ -102,7 +102,7 @@ class ProfilingAdvisor:
             for run in jobs:
                 self._measure(run, now_s)
         views = [_view(run, now_s) for run in jobs]
-        self.office.look(now_s, pool, views)
+        self.office.look(now_s, {"": pool}, views)
         chosen = self._choose(jobs, pool)
         self._next_s = self._next_look(now_s, jobs)
         return chosen

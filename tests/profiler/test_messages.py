@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from malletrain.profiler.messages import view_of
+from malletrain.v1 import resources_pb2
+
+POOLS = {"g1": "gpu", "g2": "gpu", "c1": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("commanded", "pools", "expected"),
+    [
+        (["g1", "g2"], POOLS, "gpu"),
+        (["c1", "g1", "g2"], POOLS, "gpu"),
+        (["gone"], POOLS, None),
+        ([], POOLS, None),
+        ([], {"c1": "cpu", "c2": "cpu"}, "cpu"),
+        ([], {}, None),
+    ],
+)
+def test_a_job_is_in_the_pool_of_most_of_its_nodes(
+    commanded: list[str], pools: dict[str, str], expected: str | None
+) -> None:
+    job = resources_pb2.Job(id="j000001", commanded_nodes=commanded)
+    job.spec.min_nodes, job.spec.max_nodes = 1, 8
+    assert view_of(job, 0.0, pools).pool == expected
