@@ -85,18 +85,18 @@ def test_while_nodes_are_gathered_everybody_keeps_what_they_have() -> None:
 
 def test_a_run_stays_in_the_pool_of_its_job() -> None:
     jobs = (
-        JobView("a", scales(1, 8), 2, steady=True, pool="gpu"),
-        JobView("b", scales(1, 8), 1, steady=True, pool="gpu"),
-        JobView("c", scales(1, 8), 0, steady=True, pool=None),
+        JobView("a", scales(1, 8), 0, steady=True, pool=None),
+        JobView("b", scales(1, 8), 2, steady=True, pool="gpu"),
+        JobView("c", scales(1, 8), 1, steady=True, pool="gpu"),
         JobView("d", scales(1, 8), 3, steady=True, pool="cpu"),
     )
-    town = Town(16, {name: Resident(scales(1, 8)) for name in "abcd"}, wanted=["c", "a"])
+    town = Town(16, {name: Resident(scales(1, 8)) for name in "abcd"}, wanted=["a", "b"])
     scene = Scene(town.now, 16, jobs, {"gpu": 4, "cpu": 12})
     step = advance(town.desk, scene, town, replace(PACE, least_top_share=0.5))
-    assert step.desk.runs["c"].reason == "waits for nodes: 2 needed, 0 within reach"
+    assert step.desk.runs["a"].reason == "waits for nodes: 2 needed, 0 within reach"
     assert step.desk.active is not None
-    assert (step.desk.active.job_id, step.desk.active.top) == ("a", 3)
-    assert step.orders == {"a": Order(3, grow=True), "b": Order()}, "the other pool is left alone"
+    assert (step.desk.active.job_id, step.desk.active.top) == ("b", 3)
+    assert step.orders == {"b": Order(3, grow=True), "c": Order()}, "the other pool is left alone"
 
 
 def test_too_few_nodes_and_the_run_waits_in_its_place() -> None:
