@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-
 _SAME_LOOK_S = 0.2
 """Jobs that a scheduler starts in one look differ by this in their own stamps at most."""
 
@@ -38,8 +37,8 @@ def waited_in_vain(job: Ran, jobs: Sequence[Ran], nodes: int) -> float:
     """Seconds from when a job could have started to when it did.
 
     It could start once it was submitted, enough nodes had no main job on them and kept having none, and every job
-    before it in the queue that started before it, or in the same look of the scheduler, had done so. What others waited is theirs: in a queue each second's
-    delay would else be counted again for every job behind.
+    before it in the queue that started before it, or in the same look of the scheduler, had done so. What others waited
+    is theirs: in a queue each second's delay would else be counted again for every job behind.
     """
     others = [other for other in jobs if other.number != job.number and other.start_s <= job.start_s + _SAME_LOOK_S]
     could = job.submit_s

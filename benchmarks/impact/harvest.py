@@ -25,6 +25,8 @@ from tests.system.deployment import Deployment, deployed
 
 PLACEHOLDER = "malletrain"
 QUEUE = "scavenge"
+MARKS = "marks"
+"""Folder of a cluster in which its Prolog marks nodes."""
 NODES_INTERVAL_S = 1.0
 INTERVALS_S = {"nodes": NODES_INTERVAL_S, "queue": 2.0, "placeholders": 5.0, "reservations": 30.0}
 """How often each kind of question may be asked. Times are scaled down with the main jobs."""
@@ -146,7 +148,8 @@ def harvest(
     python = scripts / "python"
     python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {sys.executable} "$@"\n')
     python.chmod(0o755)
-    how, log = (f"ssh = {json.dumps(ssh)}", "all.log") if ssh else (f'queue = "{QUEUE}"', "%N-%j.log")
+    direct = f'ssh = {json.dumps(ssh)}\nmarks = "{cluster.folder / MARKS}"', "all.log"
+    how, log = direct if ssh else (f'queue = "{QUEUE}"', "%N-%j.log")
     places = {"bin": scripts, "agents": agents, "log": log, "port": cluster.base_port - 1}
     settings = _SETTINGS.format(how=how, partitions=json.dumps(partitions), **places, **INTERVALS_S)
     watcher = Watcher(PLACEHOLDER, cluster.environment["SLURM_CONF"], folder)

@@ -67,7 +67,10 @@ write_nodes() {
   nodes_from "$((plain + 1))" "$nodes" "Gres=gpu:$gpus"
   main_partition gpu "$(names "$((plain + 1))" "$nodes")"
   echo GresTypes=gpu
-  echo "NodeName=$(names "$((plain + 1))" "$nodes") Name=gpu Count=$gpus" >"$root/gres.conf"
+  # slurmd counts devices, and goes by the numbers in their names.
+  local number
+  for number in $(seq 0 "$((gpus - 1))"); do ln -sfn /dev/null "$root/gpu$number"; done
+  echo "NodeName=$(names "$((plain + 1))" "$nodes") Name=gpu File=$root/gpu[0-$((gpus - 1))]" >"$root/gres.conf"
 }
 
 write_config() {

@@ -4,13 +4,14 @@
 #   slurm.conf:  Prolog=/etc/slurm/prolog.d/malletrain.sh   and   PrologFlags=Alloc
 #
 # Only for nodes that MalleTrain watches; one-node placeholders in a preemptible partition need no Prolog, as Slurm ends
-# them itself. Runs as root on the first start of a job on each node, and gives back just this node: an agent that was
-# started by ssh is asked to leave here and now, whether or not the head node can be reached; one that does not leave in
-# time is killed, and the kernel ends its workers. Where no agent runs here, the Scavenger is asked.
+# them itself. Runs as root on the first start of a job on each node, and gives back just this node, whether or not the
+# head node can be reached: a mark says when the node was taken, so that no agent starts any more that is on its way by
+# ssh, and one that runs is asked to leave; one that does not leave in time is killed, and the kernel ends its workers.
 #
 # /etc/malletrain/prolog.conf (shell), all optional:
-#   MALLETRAIN_GRPCURL=/usr/local/bin/grpcurl
-#   MALLETRAIN_SCAVENGER=head:7701      where the Scavenger answers
+#   MALLETRAIN_MARKS=/run/malletrain    where the mark is left (scavenger.slurm.hold.marks); made where it is missing
+#   MALLETRAIN_SCAVENGER=head:7701      ask the Scavenger, too, where no agent runs on the node; by default nobody is asked
+#   MALLETRAIN_GRPCURL=/usr/local/bin/grpcurl   by which it is asked
 #   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   e.g. (-cacert /etc/malletrain/ca.pem -H "authorization: Bearer $(<file)")
 #   MALLETRAIN_DEADLINE_SECONDS=5       how long a job may wait for us at most
 #   MALLETRAIN_OWN_PARTITIONS="scavenge"  jobs of these are our own
@@ -19,8 +20,9 @@
 # answer in time, the job starts all the same, what happened goes to syslog, and the watching poll ends our workers.
 set -u
 
+MALLETRAIN_MARKS=/run/malletrain
 MALLETRAIN_GRPCURL=grpcurl
-MALLETRAIN_SCAVENGER=127.0.0.1:7701
+MALLETRAIN_SCAVENGER=
 MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)
 MALLETRAIN_DEADLINE_SECONDS=5
 MALLETRAIN_OWN_PARTITIONS=scavenge
@@ -40,6 +42,9 @@ if [[ ! $node =~ ^[A-Za-z0-9._-]+$ ]]; then
   exit 0
 fi
 
+# Before the agents are looked for: one that starts from now on sees the mark.
+{ mkdir -p -m 755 "$MALLETRAIN_MARKS" && : >"$MALLETRAIN_MARKS/$node"; } 2>/dev/null || note "no mark in $MALLETRAIN_MARKS"
+
 agents() { pgrep -f -- "-m malletrain\.agent --node $node( |\$)"; }
 if [[ -n $(agents) ]]; then
   # shellcheck disable=SC2046
@@ -54,6 +59,7 @@ if [[ -n $(agents) ]]; then
   exit 0
 fi
 
+[[ -n $MALLETRAIN_SCAVENGER ]] || exit 0
 # The hold outlasts the time until a poll shows the node as allocated.
 answer=$(timeout "$((MALLETRAIN_DEADLINE_SECONDS + 1))" "$MALLETRAIN_GRPCURL" "${MALLETRAIN_GRPCURL_OPTIONS[@]}" \
   -max-time "$MALLETRAIN_DEADLINE_SECONDS" -d "{\"nodes\": [\"$node\"], \"hold_seconds\": 60}" \

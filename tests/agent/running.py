@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 class RunningAgent:
     """One agent."""
 
-    def __init__(self, node: str, folder: Path, head: str, grace: float) -> None:
+    def __init__(self, node: str, folder: Path, head: str, grace: float, *more: str) -> None:
         self.node = node
         self._log = folder / f"agent-{node}.log"
         token = folder / "token"
@@ -23,7 +23,7 @@ class RunningAgent:
         command = [sys.executable, "-m", "malletrain.agent", "--node", node, "--head", head, "--token", str(token)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--grace", str(grace)], stdout=log, stderr=log, start_new_session=True
+                [*command, "--grace", str(grace), *more], stdout=log, stderr=log, start_new_session=True
             )
 
     @property

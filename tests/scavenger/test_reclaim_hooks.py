@@ -34,7 +34,8 @@ def hook() -> ModuleType:
 async def prolog(folder: Path, grpcurl: str, scavenger: str, **slurm: str) -> int:
     """Run the Prolog as slurmd would; its exit status."""
     config = folder / "prolog.conf"
-    config.write_text(f"MALLETRAIN_GRPCURL='{grpcurl}'\nMALLETRAIN_SCAVENGER='{scavenger}'\n")
+    lines = {"GRPCURL": grpcurl, "SCAVENGER": scavenger, "MARKS": folder / "marks"}
+    config.write_text("".join(f"MALLETRAIN_{name}='{value}'\n" for name, value in lines.items()))
     environment = {"PATH": os.environ["PATH"], "MALLETRAIN_PROLOG_CONFIG": str(config), "SLURM_JOB_ID": "7", **slurm}
     process = await asyncio.create_subprocess_exec(str(DEPLOY / "slurm/prolog.sh"), env=environment)
     return await asyncio.wait_for(process.wait(), 30)
@@ -68,6 +69,40 @@ async def test_the_prolog_has_the_agent_on_its_node_leave(tmp_path: Path, grpcur
     finally:
         mine.close()
         other.close()
+
+
+async def test_no_agent_starts_on_a_node_that_the_prolog_has_just_marked(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+
+    def agent(node: str) -> RunningAgent:
+        return RunningAgent(node, tmp_path, "127.0.0.1:9", 0.5, "--marks", str(marks))
+
+    assert await prolog(tmp_path, "/no/such/grpcurl", "", SLURMD_NODENAME="prolog-2") == 0
+    late, other = agent("prolog-2"), agent("prolog-3")
+    try:
+        assert late.process.wait(10) == 0
+        assert "has just been taken" in late.said
+        assert other.address
+    finally:
+        late.close()
+        other.close()
+    os.utime(marks / "prolog-2", (0, 0))
+    later = agent("prolog-2")
+    try:
+        assert later.address
+    finally:
+        later.close()
+
+
+async def test_the_prolog_without_a_scavenger_asks_nobody(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    spy = tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\ntouch {asked}\n")
+    spy.chmod(0o755)
+    assert await prolog(tmp_path, str(spy), "", SLURMD_NODENAME="n1") == 0
+    assert not asked.exists()
+    assert await prolog(tmp_path, str(spy), "127.0.0.1:1", SLURMD_NODENAME="n1") == 0
+    assert asked.exists()
 
 
 async def test_the_prolog_never_fails_a_job(tmp_path: Path, grpcurl: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.impact.harvest import Harvest, harvest
 from malletrain.v1 import resources_pb2
 from tests.slurm.cluster import Cluster, cluster, missing
+from tests.slurm.test_harvest import answered
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -33,33 +36,48 @@ def test_no_job_spans_pools_and_each_gpu_has_a_worker(slurm: Cluster, tmp_path: 
         running.submit(2)
         running.submit(2)
         wait_until(lambda: {*places(running)} == {frozenset(PLAIN), frozenset(WITH_GPUS)}, PATIENCE, "one job a pool")
-        job_id = places(running)[frozenset(WITH_GPUS)]
-        assert workers(running, job_id) == {(node, rank) for node in WITH_GPUS for rank in (0, 1)}
-        other = places(running)[frozenset(PLAIN)]
-        assert workers(running, other) == {(node, 0) for node in PLAIN}
+        by_gpu, other = (places(running)[frozenset(nodes)] for nodes in (WITH_GPUS, PLAIN))
+        assert workers(running, by_gpu, WITH_GPUS) == {(node, rank) for node in WITH_GPUS for rank in (0, 1)}
+        assert workers(running, other, PLAIN) == {(node, 0) for node in PLAIN}
+        told = visible_gpus(running)
+        assert all(told[node] == {"0,1"} for node in WITH_GPUS), told
+        assert all(told[node] == {None} for node in PLAIN), told
 
         slurm.submit(len(WITH_GPUS), "sleep 600", "--partition=gpu")
         wait_until(lambda: shared(running), PATIENCE, "both jobs on the nodes that are left")
         moved = places(running)
         assert {node for nodes in moved for node in nodes} == PLAIN
-        (new,) = (node for nodes, found in moved.items() if found == job_id for node in nodes)
-        assert workers(running, job_id) == {(node, rank) for node in WITH_GPUS for rank in (0, 1)} | {(new, 0)}
+        (new,) = (node for nodes, found in moved.items() if found == by_gpu for node in nodes)
+        assert workers(running, by_gpu, {new}) == {(new, 0)}, "a node without GPUs has one"
 
 
 def places(running: Harvest) -> dict[frozenset[str], str]:
     """By the nodes that they use: the jobs that train."""
-    jobs = [job for job in running.jobs() if job.state == resources_pb2.JOB_STATE_RUNNING]
+    jobs = [job for job in answered(running.jobs) if job.state == resources_pb2.JOB_STATE_RUNNING]
     for job in jobs:
         nodes = set(job.confirmed_nodes)
         assert nodes <= PLAIN or nodes <= WITH_GPUS, f"{job.id} spans pools: {nodes}"
     return {frozenset(job.confirmed_nodes): job.id for job in jobs}
 
 
+def visible_gpus(running: Harvest) -> dict[str, set[str | None]]:
+    """By node: what its workers are told of GPUs."""
+    found: dict[str, set[str | None]] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environ = process.environ()
+            ours = Path(environ.get("MALLETRAIN_JOB_DIR", "/")).is_relative_to(running.folder)
+            if ours and (node := environ.get("MALLETRAIN_NODE")):
+                found.setdefault(node, set()).add(environ.get("CUDA_VISIBLE_DEVICES"))
+    return found
+
+
 def shared(running: Harvest) -> bool:
     return sorted(map(len, places(running))) == [1, 1]
 
 
-def workers(running: Harvest, job_id: str) -> set[tuple[str, int]]:
-    """Node and local rank of each worker that a job has had: each has a log."""
+def workers(running: Harvest, job_id: str, nodes: Collection[str]) -> set[tuple[str, int]]:
+    """Node and local rank of each worker that a job has had on some nodes: each has a log."""
     logs = (running.folder / "state" / "jobs" / job_id / "logs").glob("n*.log")
-    return {(node, int(rank)) for node, rank, _ in (path.name.split(".") for path in logs)}
+    found = (path.name.split(".") for path in logs)
+    return {(node, int(rank)) for node, rank, _ in found if node in nodes}

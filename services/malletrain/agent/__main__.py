@@ -6,10 +6,14 @@ import argparse
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 from malletrain.agent.agent import Agent, Terms
 from malletrain.agent.wire import WireError, read_token
+
+_TAKEN_SECONDS = 30.0
+"""Longer than it takes from a question to the scheduler to a start by ssh that rests on its answer."""
 
 
 def main() -> int:
@@ -21,7 +25,11 @@ def main() -> int:
     parser.add_argument("--listen", default="127.0.0.1", help="address to serve supervisors on")
     parser.add_argument("--grace", type=float, default=1.5, help="seconds that workers get to leave by themselves")
     parser.add_argument("--orphan", type=float, default=600.0, help="seconds without work and Scavenger to stay")
+    parser.add_argument("--marks", type=Path, help="folder in which a Prolog marks nodes that have just been taken")
     given = parser.parse_args()
+    if given.marks is not None and _was_just_taken(given.marks / given.node):
+        print(f"malletrain.agent: node {given.node} has just been taken, nothing is started", file=sys.stderr)
+        return 0
     host, _, port = given.head.rpartition(":")
     if not host or not port.isdigit():
         parser.error(f"--head: expected HOST:PORT, got {given.head!r}")
@@ -36,6 +44,14 @@ def main() -> int:
     )
     asyncio.run(Agent(terms, token).run())
     return 0
+
+
+def _was_just_taken(mark: Path) -> bool:
+    """Whether the Prolog of a main job was here a moment ago: who sent for us did not know of that job yet."""
+    try:
+        return time.time() - mark.stat().st_mtime < _TAKEN_SECONDS
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

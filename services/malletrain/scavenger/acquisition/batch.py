@@ -51,6 +51,7 @@ class AgentCommand:
         token: File with the installation's secret, as the nodes see it.
         listen: Address on which agents serve supervisors.
         grace_seconds: What workers get to leave by themselves.
+        marks: Folder on the nodes in which a Prolog marks those that have just been taken; empty: there is none.
     """
 
     python: str
@@ -58,12 +59,14 @@ class AgentCommand:
     token: str
     listen: str
     grace_seconds: float
+    marks: str = ""
 
     def on(self, node: str) -> list[str]:
         """The command for a node."""
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
             *("--token", self.token, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
+            *(("--marks", self.marks) if self.marks else ()),
         ]
 
 

@@ -55,6 +55,7 @@ def hold_nodes(
         str(token_file(state_dir)),
         section.listen,
         section.grace_seconds,
+        section.marks if section.ssh else "",
     )
     rules = Rules(
         section.shortest_seconds,

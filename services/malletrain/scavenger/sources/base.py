@@ -56,7 +56,7 @@ class Observation:
             changes only when its fragment does.
         ended: The source has nothing more to tell: this picture stays.
         ends: When the idleness of a node will end, in seconds since the epoch, where the scheduler says.
-        facts: What the idle nodes are, where the source knows.
+        facts: What the nodes are, idle ones and others, where the source knows.
         known: Nodes that the source knows, idle or not, where it can tell.
         agents: Where the agents of nodes serve, HOST:PORT; a node without is this machine.
         watched: As `idle`, for all nodes on which the main scheduler runs nothing, where `idle` is only a part of

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from malletrain.runtime.clock import Clock
@@ -141,7 +142,7 @@ class PolledSource:
             time=now,
             idle={name: idle[name] for name in names},
             ends=known.ends,
-            facts=self._facts(states, names),
+            facts=self._facts(states),
             known=states.known,
             stale=stale,
         )
@@ -160,13 +161,19 @@ class PolledSource:
             return None
         return max(_SHORTEST_WAIT_SECONDS, self._trust.stale_seconds - self.questions.nodes.age_seconds)
 
-    def _facts(self, states: NodeStates, names: Sequence[str]) -> dict[str, NodeFacts]:
+    def _facts(self, states: NodeStates) -> dict[str, NodeFacts]:
+        """Of all nodes: one that a placeholder is about to hold is not idle any more, and not yet held."""
         classes = (self.questions.classes.answer if self.questions.classes else None) or {}
         found = {}
-        for name in names:
+        for name in states.known:
             told = states.facts.get(name, NO_FACTS)
-            found[name] = replace(classes.get(name, told), pool=told.pool or self._trust.pool)
+            found[name] = _in_pool(classes.get(name, told), told.pool or self._trust.pool)
         return found
+
+
+@lru_cache(maxsize=1024)
+def _in_pool(facts: NodeFacts, pool: str) -> NodeFacts:
+    return replace(facts, pool=pool)
 
 
 def believed_seconds(interval: float, stale_seconds: float) -> float:

@@ -50,6 +50,11 @@ class HoldSettings(BaseModel):
     )
     options: tuple[str, ...] = Field(default=(), description="More options of sbatch or qsub, e.g. --account=idle.")
     name: str = Field(default="malletrain", min_length=1, description="Job name of placeholders, to find them again.")
+    marks: str = Field(
+        default="/run/malletrain",
+        min_length=1,
+        description="With ssh: folder on the nodes in which a Prolog marks those that have just been taken.",
+    )
     log: str = Field(default="/dev/null", min_length=1, description="Where placeholders write, as the nodes see it.")
 
     @property
