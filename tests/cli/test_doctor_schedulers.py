@@ -81,8 +81,12 @@ def test_each_mistake_is_named() -> None:
 
 
 def test_watching_needs_a_prolog_and_ssh() -> None:
-    assert wrong(judge_slurm(slurm(ssh=Answer(False, "", "denied")), WATCHING, 101.0)) == {"Prolog", "ssh"}
-    well = slurm({"Prolog": "/etc/slurm/prolog.sh"}, ssh=Answer(True, ""))
+    assert wrong(judge_slurm(slurm(ssh=Answer(False, "", "denied")), WATCHING, 101.0)) == {
+        "Prolog",
+        "PrologFlags",
+        "ssh",
+    }
+    well = slurm({"Prolog": "/etc/slurm/prolog.sh", "PrologFlags": "Alloc,Contain"}, ssh=Answer(True, ""))
     assert wrong(judge_slurm(well, WATCHING, 101.0)) == set()
 
 

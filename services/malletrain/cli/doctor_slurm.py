@@ -211,6 +211,13 @@ def _watching(picture: SlurmPicture) -> Iterator[Finding]:
         "deploy/slurm/prolog.sh as Prolog (with PrologFlags=Alloc): else main jobs overlap with us until the next "
         "poll; or name a preemptible partition in scavenger.slurm.hold.queue",
     )
+    flags = picture.config.get("PrologFlags", "(null)")
+    yield judge(
+        "PrologFlags",
+        "alloc" in flags.lower(),
+        flags,
+        "PrologFlags=Alloc: else the Prolog of a job's other nodes runs only when a step begins there",
+    )
     if picture.ssh is None:
         yield Finding("ssh", True, "not tried: no node is idle")
     else:
