@@ -19,7 +19,7 @@ from pathlib import Path
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.idle_set import IdleSet
 from malletrain.scavenger.messages import node_message
-from malletrain.scavenger.sources.base import NodeFacts
+from malletrain.scavenger.sources.base import NO_FACTS
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.polled import PolledSource
@@ -115,7 +115,7 @@ class Watcher:
             node_message(
                 node,
                 self._stays.expected_stay(found.time, node.idle_since, found.ends.get(node.name)),
-                found.facts.get(node.name, NodeFacts()),
+                found.facts.get(node.name, NO_FACTS),
                 found.ends.get(node.name),
             )
             for node in event.joined

@@ -75,10 +75,10 @@ class Harvest:
         """Where each call of Slurm's commands is noted."""
         return self.folder / "calls"
 
-    def submit(self, max_nodes: int, trainer: Path = TRAINER, *variables: str) -> None:
+    def submit(self, max_nodes: int, trainer: Path = TRAINER, *variables: str, least: int = 1) -> None:
         """Hand in a training whose scaling is known: there is no time to learn it."""
         curve = ",".join(f"{nodes}:{100 * nodes**0.9:.0f}" for nodes in range(1, max_nodes + 1))
-        sizes = ["--min", "1", "--max", str(max_nodes), "--curve", curve, "--scale-up", "3", "--scale-down", "1"]
+        sizes = ["--min", str(least), "--max", str(max_nodes), "--curve", curve, "--scale-up", "3", "--scale-down", "1"]
         environment = [word for variable in variables for word in ("--env", variable)]
         words = ["submit", *sizes, *environment, "--", sys.executable, str(trainer)]
         done = self.deployment.command(*words, timeout=_PATIENCE_S)
@@ -100,13 +100,14 @@ class Harvest:
         """Wait until samples come in."""
         wait_until(lambda: self.samples() > 0, _PATIENCE_S, "a training")
 
-    def cancel(self) -> None:
-        """Cancel all trainings: nodes are given back when there is no work for them."""
+    def cancel(self, *names: str) -> None:
+        """Cancel some trainings, or all: nodes are given back when there is no work for them."""
         peers = self.deployment.peers
         try:
-            for job in peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs:
+            jobs = peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs
+            for name in names or [job.id for job in jobs]:
                 try:
-                    peers.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job.id), timeout=_CALL_S)
+                    peers.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=name), timeout=_CALL_S)
                 except grpc.RpcError as error:
                     if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:  # it has ended
                         raise

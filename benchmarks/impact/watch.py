@@ -39,6 +39,7 @@ class Watcher:
         self._first: dict[int, float] = {}
         self._occupied: dict[str, bool] = {}
         self._since: dict[str, float] = {}
+        self._looking = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -54,6 +55,10 @@ class Watcher:
 
     def look(self) -> dict[str, bool]:
         """Nodes on which something of ours lives, and whether it is a worker."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> dict[str, bool]:
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 - 25 times a second
         now = time.time()
         for pid in self._nodes.keys() - pids:

@@ -21,6 +21,7 @@ mkdir -p "$2"
 root=$(cd "$2" && pwd)
 nodes=${NODES:-8} base=${BASE_PORT:-16900} gpu_nodes=${GPU_NODES:-0} gpus=${GPUS:-2}
 host=$(hostname -s)
+((gpu_nodes >= 0 && gpu_nodes < nodes && gpus >= 1)) || fail "expected GPU_NODES below NODES ($nodes), and GPUS of 1 or more"
 export SLURM_CONF=$root/slurm.conf
 
 running() { [[ -s $1 ]] && kill -0 "$(<"$1")" 2>/dev/null; }
@@ -63,6 +64,7 @@ write_nodes() {
   local plain=$((nodes - gpu_nodes))
   nodes_from 1 "$plain"
   main_partition main "$(names 1 "$plain")" Default=YES
+  rm -f "$root/gres.conf"
   ((gpu_nodes)) || return 0
   nodes_from "$((plain + 1))" "$nodes" "Gres=gpu:$gpus"
   main_partition gpu "$(names "$((plain + 1))" "$nodes")"

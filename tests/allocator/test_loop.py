@@ -201,24 +201,3 @@ async def test_a_job_spans_pools_only_when_told_so(tmp_path: Path, span_pools: b
         await wait_until_async(lambda: peers.applied)
         (assignment,) = peers.applied[0].assignments
         assert set(assignment.nodes) == given
-
-
-async def test_a_job_starts_again_in_a_pool_that_nobody_uses(tmp_path: Path) -> None:
-    peers = Peers()
-    joined = [resources_pb2.Node(name=name, pool=name[0]) for name in ("g1", "g2", "c1", "c2")]
-    peers.first_nodes = scavenger_pb2.WatchNodesResponse(snapshot=True, joined=joined, revision=1)
-    peers.first_jobs = jobs(on("a", "g1"), on("b", "g2"))
-    async with peers.serving() as address, allocator(tmp_path, address):
-        await wait_until_async(lambda: peers.applied)
-        assert peers.scales()[0] == {"a": 0, "b": 2}
-        waiting = job("a", resources_pb2.JOB_STATE_WAITING)
-        peers.jobs.publish(jobs(job("a", resources_pb2.JOB_STATE_STOPPING), on("b", "g1", "g2"), snapshot=False))
-        peers.jobs.publish(jobs(waiting, snapshot=False))
-        await wait_until_async(lambda: peers.scales()[-1] == {"a": 2, "b": 2})
-    given = {entry.job_id: set(entry.nodes) for entry in peers.applied[-1].assignments}
-    assert given == {"a": {"c1", "c2"}, "b": {"g1", "g2"}}
-
-
-def on(name: str, *current: str) -> object:
-    """A job that trains there."""
-    return job(name, commanded_nodes=current, wanted_nodes=current, confirmed_nodes=current)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.allocator.horizon import Forward, ForwardPolicy
-from malletrain.allocator.pools import join, mover, split
+from malletrain.allocator.pools import join, split
 from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand, ScalingPoint
 from malletrain.allocator.solving import solve
 
@@ -52,40 +52,6 @@ def test_a_job_that_has_come_to_span_pools_gives_up_the_smaller_part() -> None:
     first, second = split(whole, pools(whole.nodes), Forward(120.0))
     assert first.jobs == ()
     assert second.jobs[0].current_nodes == ("b1", "b2")
-
-
-LINEAR = (ScalingPoint(1, 1.0), ScalingPoint(8, 8.0))
-
-
-def on(name: str, *current: str, scale_up: float = 2.0) -> JobDemand:
-    return JobDemand(name, 1, 8, LINEAR, scale_up_seconds=scale_up, current_nodes=current)
-
-
-def moved(nodes: str, *jobs: JobDemand, seconds: float = 120.0, staying: tuple[str, ...] = ()) -> str | None:
-    whole = problem(nodes, *jobs)
-    return mover(whole, pools(whole.nodes), Forward(seconds), staying)
-
-
-def test_a_job_moves_to_a_pool_that_nobody_uses() -> None:
-    assert moved("a1 a2 b1 b2", on("x", "a1"), on("y", "a2")) == "x"
-    assert moved("a1 a2 b1 b2", on("x", "a1"), on("y", "a2"), staying=("x",)) == "y"
-    assert moved("a1 a2 a3 b1 b2", on("x", "a1", "a2"), on("y", "a3")) == "y", "what has least to lose"
-
-
-def test_nobody_moves_without_a_gain() -> None:
-    assert moved("a1 a2", on("x", "a1"), on("y", "a2")) is None, "there is one pool only"
-    assert moved("a1 b1 b2", on("x", "a1")) is None, "it has its pool for itself"
-    assert moved("a1 a2 b1 b2", on("x", "a1"), on("y", "b1")) is None, "each pool is used"
-    assert moved("a1 a2 b1 b2", on("x", "a1"), on("y", "a2"), seconds=10.0) is None, "a start costs more"
-    assert moved("a1 a2 b1 b2", on("x", "a1"), on("y", "a2"), on("z")) is None, "z begins there"
-    crowded = moved("a1 a2 a3 a4 a5 a6 b1", on("x", "a1", "a2", "a3"), on("y", "a4", "a5", "a6"))
-    assert crowded is None, "it would be placed where it is"
-
-
-def test_the_next_plan_places_the_mover_where_it_was_meant_to_go() -> None:
-    whole = problem("a1 a2 b1 b2", on("x"), on("y", "a2"))
-    first, second = split(whole, pools(whole.nodes), Forward(120.0))
-    assert ([job.id for job in first.jobs], [job.id for job in second.jobs]) == (["y"], ["x"])
 
 
 def test_each_pool_has_its_own_horizon() -> None:

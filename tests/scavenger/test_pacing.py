@@ -55,6 +55,8 @@ def test_pauses_are_bounded(failures: int) -> None:
     assert 2.0 <= Pace(2.0, 1.0, 60.0).pause(failures) <= 60.0
     # An interval that is longer than the longest pause is kept all the same.
     assert Pace(600.0, 1.0, 60.0).pause(failures) == 600.0
+    # But for the first answer nobody waits so long.
+    assert Pace(600.0, 1.0, 60.0).pause(failures, answered=False) == (60.0 if failures else 600.0)
 
 
 def test_ages_survive_a_short_absence_only() -> None:

@@ -212,3 +212,21 @@ def test_no_sample_of_anything_breaks_a_parser() -> None:
                 parse(text)
             except UnreadableError:
                 continue
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind", "count"),
+    [
+        ("gpu:2", "gpu", 2),
+        ("gpu", "gpu", 1),
+        ("gpu:a100:4(S:0-1),craynetwork:4", "a100", 4),
+        ("gpu:2080ti:4", "2080ti", 4),
+        ("gpu:3090:2(S:0)", "3090", 2),
+        ("gpu:1g.10gb:7,gpu:a100:1", "1g.10gb+a100", 8),
+        ("(null)", "", 0),
+        ("craynetwork:4", "", 0),
+    ],
+)
+def test_gpus_of_a_node(gres: str, kind: str, count: int) -> None:
+    facts = parse_classes(f"{gres}|(null)|n1\n")["n1"]
+    assert (facts.gpu_type, facts.gpus) == (kind, count)

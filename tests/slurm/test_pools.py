@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 PATIENCE = 180.0
+SCALE = 2
 PLAIN = {"n001", "n002"}
 WITH_GPUS = {"n003", "n004"}
 
@@ -33,8 +34,8 @@ def slurm(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_no_job_spans_pools_and_each_gpu_has_a_worker(slurm: Cluster, tmp_path: Path) -> None:
     with harvest(tmp_path / "harvest", slurm, partitions=("main", "gpu")) as running:
-        running.submit(2)
-        running.submit(2)
+        for _ in range(2):
+            running.submit(SCALE, least=SCALE)
         wait_until(lambda: {*places(running)} == {frozenset(PLAIN), frozenset(WITH_GPUS)}, PATIENCE, "one job a pool")
         by_gpu, other = (places(running)[frozenset(nodes)] for nodes in (WITH_GPUS, PLAIN))
         assert workers(running, by_gpu, WITH_GPUS) == {(node, rank) for node in WITH_GPUS for rank in (0, 1)}
@@ -43,12 +44,12 @@ def test_no_job_spans_pools_and_each_gpu_has_a_worker(slurm: Cluster, tmp_path: 
         assert all(told[node] == {"0,1"} for node in WITH_GPUS), told
         assert all(told[node] == {None} for node in PLAIN), told
 
-        slurm.submit(len(WITH_GPUS), "sleep 600", "--partition=gpu")
-        wait_until(lambda: shared(running), PATIENCE, "both jobs on the nodes that are left")
-        moved = places(running)
-        assert {node for nodes in moved for node in nodes} == PLAIN
-        (new,) = (node for nodes, found in moved.items() if found == by_gpu for node in nodes)
-        assert workers(running, by_gpu, {new}) == {(new, 0)}, "a node without GPUs has one"
+        main = slurm.submit(1, "sleep 600", "--partition=gpu")
+        wait_until(lambda: [*places(running).values()] == [other], PATIENCE, "the job with GPUs to have lost its nodes")
+        running.cancel(other)
+        wait_until(lambda: places(running) == {frozenset(PLAIN): by_gpu}, PATIENCE, "it to go on in the other pool")
+        assert workers(running, by_gpu, PLAIN) == {(node, 0) for node in PLAIN}, "a node without GPUs has one"
+        slurm.run("scancel", main)
 
 
 def places(running: Harvest) -> dict[frozenset[str], str]:
@@ -70,10 +71,6 @@ def visible_gpus(running: Harvest) -> dict[str, set[str | None]]:
             if ours and (node := environ.get("MALLETRAIN_NODE")):
                 found.setdefault(node, set()).add(environ.get("CUDA_VISIBLE_DEVICES"))
     return found
-
-
-def shared(running: Harvest) -> bool:
-    return sorted(map(len, places(running))) == [1, 1]
 
 
 def workers(running: Harvest, job_id: str, nodes: Collection[str]) -> set[tuple[str, int]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from malletrain.agent.agent import Agent, Terms
 from malletrain.agent.wire import WireError, read_token
 
-_TAKEN_SECONDS = 30.0
-"""Longer than it takes from a question to the scheduler to a start by ssh that rests on its answer."""
+_TAKEN_SECONDS = 60.0
+"""Longer than it takes from a question to the scheduler (believed for half a minute) to a start that rests on it."""
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
 def _was_just_taken(mark: Path) -> bool:
     """Whether the Prolog of a main job was here a moment ago: who sent for us did not know of that job yet."""
     try:
-        return time.time() - mark.stat().st_mtime < _TAKEN_SECONDS
+        return 0 <= time.time() - mark.stat().st_mtime < _TAKEN_SECONDS
     except OSError:
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import grpc
 import grpc.aio
@@ -16,7 +16,7 @@ from malletrain.allocator.holds import reserve
 from malletrain.allocator.picture import Picture
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.planner import Options, Signature, Situation, build_problem, describe_change
-from malletrain.allocator.pools import join, mover, split
+from malletrain.allocator.pools import join, split
 from malletrain.allocator.problem import Allocation, AllocationProblem
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.runtime.channel import DEADLINE_SECONDS
@@ -68,7 +68,6 @@ class ControlLoop:
         self._picture = Picture(settings.caution)
         self._planned = Signature()
         self._curves_changed = False
-        self._mover: str | None = None
         self._last_plan_at = float("-inf")
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
@@ -147,8 +146,6 @@ class ControlLoop:
         change = describe_change(self._planned, Signature.of(situation))
         if change:
             return change
-        if any(job.id == self._mover and not job.current_nodes for job in situation.planned_jobs):
-            return f"{self._mover} may start in another pool"
         every = self._settings.replan_seconds
         if self._curves_changed and every and self._clock.monotonic() >= self._last_plan_at + every:
             return "curves changed" if situation.planned_jobs else ""
@@ -185,11 +182,7 @@ class ControlLoop:
         """Solve a problem pool by pool, held jobs first."""
         pools = {node.name: node.pool for node in situation.nodes if not self._settings.span_pools}
         answers = []
-        self._mover = mover(problem, pools, self._options.forward, situation.holds)
-        if self._mover:
-            self._log.info("a job gives up its nodes for a pool that nobody uses", job=self._mover)
-        rest = replace(problem, jobs=tuple(job for job in problem.jobs if job.id != self._mover))
-        for part in split(rest, pools, self._options.forward):
+        for part in split(problem, pools, self._options.forward):
             reserved = reserve(part, situation.holds)
             answers.append(reserved.complete(await self._solve(reserved.rest)))
         return join(problem, answers)

@@ -12,7 +12,7 @@ from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand
 
 @dataclass(frozen=True)
 class IdleNode:
-    """An idle node with its expected further stay in seconds, and the pool that it belongs to: nodes that are alike."""
+    """An idle node with its expected further stay in seconds, and its pool: nodes with the same GPUs."""
 
     name: str
     expected_stay_seconds: float = 0.0

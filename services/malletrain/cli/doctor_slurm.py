@@ -103,8 +103,7 @@ def _picture(section: SlurmSettings, config_text: str) -> SlurmPicture:
             "sbatch",
             "--test-only",
             f"--partition={section.hold.queue}",
-            "--nodes=1",
-            "--time=1",
+            *("--nodes=1", "--exclusive", "--mem=0", "--time=1"),
             *section.hold.options,
         ]
         submission = ask([*test, "--wrap=true"])

@@ -1,9 +1,9 @@
 """Who is profiled, and what everybody else is asked to do meanwhile (MalleTrain, §3.3). Pure and level-triggered.
 
-One run at a time. It *climbs*: all jobs keep what they have, donors give up nodes one after the other, and then the job
-grows once, to the top. Then it *measures*, from the top down: the job is held at one scale after the other, and the
-allocator divides what it gives up as it does with any nodes. Each call of `advance` looks at what is and says what
-should be; so a restart, a preemption or a cancellation needs no path of its own.
+One run at a time. It *climbs*: all jobs of its pool keep what they have, donors give up nodes one after the other, and
+then the job grows once, to the top. Then it *measures*, from the top down: the job is held at one scale after the
+other, and the allocator divides what it gives up as it does with any nodes. Each call of `advance` looks at what is and
+says what should be; so a restart, a preemption or a cancellation needs no path of its own.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Scene:
         return max(0, self.idle - sum(job.nodes for job in self.jobs))
 
     def around(self, job: JobView) -> Scene:
-        """What a job can reach of it: its pool, with those that are there. Nothing while it is in none of several."""
+        """What a job can reach of it: its pool, with those that are or may come there. Nothing while it is in none."""
         if len(self.pools) < 2:
             return self
-        mates = tuple(other for other in self.jobs if other.pool == job.pool or other.job_id == job.job_id)
+        mates = tuple(other for other in self.jobs if other.pool in (job.pool, None))
         idle = 0 if job.pool is None else self.pools.get(job.pool, 0)
         return Scene(self.now, idle, mates)
 

@@ -18,7 +18,7 @@ class NodeFacts:
     """What a node is.
 
     Attributes:
-        pool: Name of the pool that it belongs to; a job does not span pools unless told so. Empty: the only one.
+        pool: Its partition, or what the operator calls these nodes; empty: there is only one. See `likeness`.
         gpu_type: Kind of its GPUs as the scheduler spells it, e.g. "a100"; empty without GPUs.
         gpus: How many GPUs it has.
         features: The scheduler's words for it.
@@ -38,7 +38,7 @@ class NodeFacts:
 
     @property
     def likeness(self) -> str:
-        """Pool of nodes that are alike: a curve by nodes, and one worker a GPU, mean just such nodes."""
+        """Its pool as others hear of it: of those with the same GPUs, as a curve by nodes and one worker a GPU mean."""
         return "/".join(filter(None, [self.pool, self.node_class])) if self.gpus else self.pool
 
 

@@ -34,11 +34,17 @@ class Pace:
     timeout: float
     longest_pause: float = 60.0
 
-    def pause(self, failures: int) -> float:
-        """Seconds to the next question after so many failures in a row."""
+    def pause(self, failures: int, *, answered: bool = True) -> float:
+        """Seconds to the next question after so many failures in a row.
+
+        Args:
+            failures: How many.
+            answered: There has been a good answer; before, even a rare question is asked again after the longest pause.
+        """
         if not failures:
             return self.interval
-        return max(self.interval, min(self.longest_pause, self.interval * 2.0 ** min(failures, _MOST_DOUBLINGS)))
+        least = self.interval if answered else min(self.interval, self.longest_pause)
+        return max(least, min(self.longest_pause, self.interval * 2.0 ** min(failures, _MOST_DOUBLINGS)))
 
 
 class Query(Generic[AnswerT]):
@@ -155,7 +161,7 @@ class Query(Generic[AnswerT]):
         while True:
             await self.ask()
             on_asked()
-            pause = self._pace.pause(self._in_a_row)
+            pause = self._pace.pause(self._in_a_row, answered=self._answer is not None)
             if self._in_a_row:
                 pause *= 1.0 + 0.1 * self._chance()
             await self._sleep(pause)

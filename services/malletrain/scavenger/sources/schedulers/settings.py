@@ -99,7 +99,9 @@ class SlurmSettings(SchedulerSettings):
     """The section `[scavenger.slurm]`."""
 
     partitions: tuple[str, ...] = Field(
-        default=(), description="Partitions whose idle nodes are used. Each is a pool; a node belongs to the first."
+        default=(),
+        description="Partitions whose idle nodes are used. Each is a pool, its nodes with other GPUs another one; "
+        "a node belongs to the first.",
     )
     queue_interval_seconds: float = Field(
         default=10.0, ge=0.05, description="How often it is asked for planned starts of pending jobs."

@@ -16,7 +16,9 @@ powered down, not answering, about to reboot..: not usable."""
 
 NOTHING = ("", "(null)", "None", "N/A", "n/a")
 _STATE = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
-_GPU = re.compile(r"gpu(?::(?P<kind>[^:,()\d][^:,()]*))?(?::(?P<count>\d+))?(?:\([^)]*\))?")
+# A kind may begin with a digit (2080ti, 1g.10gb) or consist of digits where a count follows (3090).
+_KIND = r"[^:,()]*[^:,()\d][^:,()]*|\d+(?=:\d)"
+_GPU = re.compile(rf"gpu(?::(?P<kind>{_KIND}))?(?::(?P<count>\d+))?(?:\([^)]*\))?")
 _PAIR = re.compile(r"(?:^|(?<=\s))([A-Za-z]+)=(\S*)")
 
 
