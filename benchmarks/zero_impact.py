@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.impact.figures import Ran, percentile, plain_deltas, start_deltas
-from benchmarks.impact.harvest import INTERVALS_S, MARKS
+from benchmarks.impact.harvest import INTERVALS_S, write_prolog
 from benchmarks.impact.rounds import Round, run_stream, run_with_us
 from benchmarks.impact.stream import make_stream
 from benchmarks.rescaling.processes import interrupt_once
@@ -29,7 +29,6 @@ from tests.scavenger.acquisition.secure_shell import SSHD, ssh_command
 from tests.slurm.cluster import cluster, missing
 
 FILE = Path(__file__).parent.parent / "build" / "zero-impact.json"
-PROLOG = Path(__file__).parent.parent / "deploy" / "slurm" / "prolog.sh"
 NO_SSHD = "--direct needs sshd: apt install openssh-server"
 
 
@@ -72,22 +71,12 @@ def _measure(options: argparse.Namespace, folder: Path) -> tuple[tuple[Ran, ...]
     print("done without us", file=sys.stderr)
     with ExitStack() as stack:
         ssh = stack.enter_context(ssh_command(folder / "ssh")) if options.direct else ()
-        prolog = _prolog(folder / "slurm-with") if options.direct else None
+        prolog = write_prolog(folder / "slurm-with") if options.direct else None
         slurm = stack.enter_context(cluster(folder / "slurm-with", options.nodes, prolog))
         with_us = run_with_us(slurm, stream, folder / "with", options.trainings, options.idle_seconds, ssh=ssh)
         print("done with us", file=sys.stderr)
         stopped = run_with_us(slurm, stream, folder / "stopped", options.trainings, stop_allocator=True, ssh=ssh)
     return without, with_us, stopped, again
-
-
-def _prolog(folder: Path) -> Path:
-    """Our Prolog with a configuration of this cluster's own."""
-    folder.mkdir(parents=True)
-    config, script = folder / "prolog.conf", folder / "prolog"
-    config.write_text(f"MALLETRAIN_MARKS='{folder / MARKS}'\n")
-    script.write_text(f"#!/bin/bash\nMALLETRAIN_PROLOG_CONFIG='{config}' exec '{PROLOG}'\n")
-    script.chmod(0o755)
-    return script
 
 
 def _summary(nodes: int, without: Sequence[Ran], with_us: Round, stopped: Round) -> dict[str, float | int | None]:

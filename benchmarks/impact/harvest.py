@@ -31,6 +31,7 @@ NODES_INTERVAL_S = 1.0
 INTERVALS_S = {"nodes": NODES_INTERVAL_S, "queue": 2.0, "placeholders": 5.0, "reservations": 30.0}
 """How often each kind of question may be asked. Times are scaled down with the main jobs."""
 TRAINER = Path(__file__).parent / "trainer.py"
+_PROLOG = Path(__file__).parents[2] / "deploy" / "slurm" / "prolog.sh"
 _ENDED = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
 _NICE = 10
 _CALL_S = 10.0
@@ -128,6 +129,16 @@ class Harvest:
             for when, node in _SAID.findall(path.read_text(errors="replace")):
                 found.setdefault(node, []).append(datetime.fromisoformat(when).timestamp())
         return found
+
+
+def write_prolog(folder: Path) -> Path:
+    """Our Prolog with a configuration of its own, for the cluster that is to have its files in this folder."""
+    folder.mkdir(parents=True)
+    config, script = folder / "prolog.conf", folder / "prolog"
+    config.write_text(f"MALLETRAIN_MARKS='{folder / MARKS}'\n")
+    script.write_text(f"#!/bin/bash\nMALLETRAIN_PROLOG_CONFIG='{config}' exec '{_PROLOG}'\n")
+    script.chmod(0o755)
+    return script
 
 
 @contextmanager

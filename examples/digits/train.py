@@ -94,11 +94,11 @@ def main() -> None:
             training.optimizer.zero_grad()
             loss = functional.cross_entropy(training.model(train_x[indices]), train_y[indices])
             loss.backward()
-            time.sleep(max(0.0, arguments.step_seconds - (time.monotonic() - started)))
             training.step()
             crossed = training.samples // 10_000 != (training.samples - training.global_batch) // 10_000
             if crossed and training.rank == 0:
                 print(f"{training.samples} samples, {training.workers} workers, loss {loss.item():.4f}", flush=True)
+            time.sleep(max(0.0, arguments.step_seconds - (time.monotonic() - started)))
 
     # The plain model: forward through `training.model` may be a joint act of all workers.
     accuracy, loss = evaluate(model, test_x, test_y)
