@@ -54,7 +54,7 @@ async def test_sweep_ends_what_matches_and_nothing_else() -> None:
 def test_environment_of_workers_and_supervisors() -> None:
     own = {"HOME": "/home/u", "PATH": "/bin", "MALLETRAIN_STATE_DIR": "/s", "A": "0"}
     worker = worker_environment(
-        "j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), Monitor("localhost:1")
+        "j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), 4, Monitor("localhost:1")
     )
     found = supervisor_environment(own, worker, 3, "/venv/bin/python")
     assert found == {
@@ -64,7 +64,7 @@ def test_environment_of_workers_and_supervisors() -> None:
         "MALLETRAIN_JOB_ID": "j000001",
         "MALLETRAIN_JOB_DIR": "/s/jobs/j000001",
         "MALLETRAIN_MONITOR": "localhost:1",
-        "MALLETRAIN_SLOTS_PER_NODE": "1",
+        "MALLETRAIN_SLOTS_PER_NODE": "4",
         "MALLETRAIN_TARGET_SAMPLES": "0",
         "MALLETRAIN_INCARNATION": "3",
     }
