@@ -28,6 +28,11 @@ SLURM = {"partitions": ["main", "scavenge"], "interval_seconds": 0.2, "queue_int
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
 
+def control(folder: Path) -> dict[str, str]:
+    """What the script that starts and ends the cluster is to know."""
+    return {**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400", "PROLOG": str(folder / "prolog")}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Path]:
     """A cluster of four nodes, as `main` and `scavenge`; its commands find it by SLURM_CONF."""
@@ -37,16 +42,15 @@ def cluster() -> Iterator[Path]:
     # Munge's socket has a short name, and everybody must be able to look into its folder.
     folder = Path(tempfile.mkdtemp(prefix="mt-slurm-", dir="/tmp"))
     folder.chmod(0o755)
-    environment = {**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400", "PROLOG": str(folder / "prolog")}
     # Without its configuration the Prolog finds no grpcurl, says so to syslog, and lets the job start.
     script = f"#!/bin/sh\nMALLETRAIN_PROLOG_CONFIG={folder}/prolog.conf exec {PROLOG}\n"
     (folder / "prolog").write_text(script)
     (folder / "prolog").chmod(0o755)
     try:
-        subprocess.run([LOCAL_CLUSTER, "up", folder], env=environment, check=True, timeout=120)
+        subprocess.run([LOCAL_CLUSTER, "up", folder], env=control(folder), check=True, timeout=120)
         yield folder
     finally:
-        subprocess.run([LOCAL_CLUSTER, "down", folder], env=environment, check=False, timeout=60)
+        subprocess.run([LOCAL_CLUSTER, "down", folder], env=control(folder), check=False, timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -66,6 +70,22 @@ def sbatch(*options: str, seconds: int = 60) -> str:
 def scancel(*jobs: str) -> None:
     subprocess.run(["scancel", "--signal=KILL", "--full", *jobs], check=False, timeout=30)
     subprocess.run(["scancel", *jobs], check=True, timeout=30)
+
+
+async def test_the_service_survives_a_slurmctld_that_is_killed(cluster: Path, tmp_path: Path) -> None:
+    # First: slurmctld keeps what it knows now and then, and one that is killed comes back to jobs and reservations that
+    # were deleted seconds before.
+    section = {"source": "slurm", "slurm": SLURM | {"timeout_seconds": 2, "stale_seconds": 3}, "debounce_seconds": 0}
+    async with running_scavenger(tmp_path, section) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: watch.idle == set(NODES), timeout=30)
+        pid = int((cluster / "slurmctld.pid").read_text())
+        os.kill(pid, 9)
+        await wait_until_async(lambda: watch.idle == set(), timeout=60)
+        status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=5)
+        assert status.stale
+        subprocess.run([LOCAL_CLUSTER, "up", cluster], env=control(cluster), check=True, timeout=120)
+        await wait_until_async(lambda: watch.idle == set(NODES), timeout=60)
 
 
 async def test_nodes_become_busy_and_idle_with_real_jobs() -> None:
@@ -143,21 +163,3 @@ async def test_the_prolog_frees_a_node_before_the_jobs_first_command(
         finally:
             (cluster / "prolog.conf").unlink()
             scancel(done.stdout.strip())
-
-
-async def test_the_service_survives_a_slurmctld_that_is_killed(cluster: Path, tmp_path: Path) -> None:
-    section = {"source": "slurm", "slurm": SLURM | {"timeout_seconds": 2, "stale_seconds": 3}, "debounce_seconds": 0}
-    async with running_scavenger(tmp_path, section) as scavenger:
-        watch = scavenger.watch()
-        await wait_until_async(lambda: watch.idle == set(NODES), timeout=30)
-        pid = int((cluster / "slurmctld.pid").read_text())
-        os.kill(pid, 9)
-        await wait_until_async(lambda: watch.idle == set(), timeout=60)
-        status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=5)
-        assert status.stale
-        subprocess.run(
-            [LOCAL_CLUSTER, "up", cluster],
-            env={**os.environ, "NODES": str(len(NODES)), "BASE_PORT": "17400"},
-            check=True,
-        )
-        await wait_until_async(lambda: watch.idle == set(NODES), timeout=60)
