@@ -55,6 +55,7 @@ def test_the_only_node_is_taken_while_its_successor_boots(tmp_path: Path) -> Non
         wait_until(lambda: list(job.state().confirmed_hosts) == ["n2"], PATIENCE, "n2")
 
 
+@LONG
 def test_the_only_node_is_taken_without_notice_while_its_successor_boots(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1") as job:
         job.wait_confirmed()
@@ -144,6 +145,7 @@ def test_a_killed_supervisor_leaves_not_even_what_its_workers_have_started(tmp_p
 
 
 @LONG
+@LONG
 def test_a_newcomer_with_much_to_do_before_it_joins_does_not_break_the_others(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment={**IMPATIENT, "TEST_BOOT_SECONDS": "6"}) as job:
         job.wait_confirmed()
@@ -168,6 +170,7 @@ def test_survivors_do_not_wait_for_a_time_out(tmp_path: Path, victim: str) -> No
         assert_replaced(job, pids, victim)
 
 
+@LONG
 def test_two_workers_that_die_together_are_one_loss(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", "n2", "n3", "n4", environment=PATIENT) as job:
         job.wait_confirmed()
@@ -192,6 +195,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
         assert_replaced(job, pids, victim)
 
 
+@LONG
 @LONG
 def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment=PATIENT) as job:
@@ -218,6 +222,7 @@ def test_a_newcomer_that_dies_while_it_joins_costs_the_others_nothing(tmp_path: 
         assert {host: job.pids()[host] for host in pids} == pids
 
 
+@LONG
 def test_a_node_that_is_taken_while_it_joins_does_not_break_the_others(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", "n2", environment=PATIENT) as job:
         job.wait_confirmed()
@@ -231,6 +236,7 @@ def test_a_node_that_is_taken_while_it_joins_does_not_break_the_others(tmp_path:
         assert job.pids() == pids
 
 
+@LONG
 def test_a_job_whose_only_worker_hangs_fails_so_that_it_can_be_restarted(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment=PATIENT) as job:
         job.wait_confirmed()

@@ -115,6 +115,7 @@ def test_a_stop_saves_and_a_new_supervisor_goes_on_from_there(tmp_path: Path) ->
         check_samples(job)
 
 
+@pytest.mark.training
 def test_all_nodes_taken_at_once_leaves_a_checkpoint(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", "n2") as job:
         job.wait_confirmed()
