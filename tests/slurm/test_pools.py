@@ -44,12 +44,11 @@ def test_no_job_spans_pools_and_each_gpu_has_a_worker(slurm: Cluster, tmp_path: 
         assert all(told[node] == {"0,1"} for node in WITH_GPUS), told
         assert all(told[node] == {None} for node in PLAIN), told
 
-        main = slurm.submit(1, "sleep 600", "--partition=gpu")
+        slurm.submit(1, "sleep 600", "--partition=gpu")
         wait_until(lambda: [*places(running).values()] == [other], PATIENCE, "the job with GPUs to have lost its nodes")
         running.cancel(other)
         wait_until(lambda: places(running) == {frozenset(PLAIN): by_gpu}, PATIENCE, "it to go on in the other pool")
         assert workers(running, by_gpu, PLAIN) == {(node, 0) for node in PLAIN}, "a node without GPUs has one"
-        slurm.run("scancel", main)
 
 
 def places(running: Harvest) -> dict[frozenset[str], str]:

@@ -145,7 +145,6 @@ def test_a_killed_supervisor_leaves_not_even_what_its_workers_have_started(tmp_p
 
 
 @LONG
-@LONG
 def test_a_newcomer_with_much_to_do_before_it_joins_does_not_break_the_others(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment={**IMPATIENT, "TEST_BOOT_SECONDS": "6"}) as job:
         job.wait_confirmed()
@@ -195,7 +194,6 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
         assert_replaced(job, pids, victim)
 
 
-@LONG
 @LONG
 def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment=PATIENT) as job:

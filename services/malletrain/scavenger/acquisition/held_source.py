@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.acquisition.desk import AgentDesk
 from malletrain.scavenger.acquisition.keeper import Keeper
-from malletrain.scavenger.sources.base import NodeFacts, Observation, QueryStatus, Source
+from malletrain.scavenger.sources.base import Observation, QueryStatus, Source
 
 _RETURN_SECONDS = 3.0
 """How long agents of an earlier life have to report again before the first picture."""
@@ -55,7 +55,6 @@ class HeldSource:
         self._clock = clock
         self._seen: Observation | None = None
         self._since: dict[str, float] = {}
-        self._facts: dict[str, NodeFacts] = {}
         self._news = asyncio.Event()
 
     def order(self) -> Sequence[str]:
@@ -109,7 +108,6 @@ class HeldSource:
         try:
             async for observation in self._inner.observations():
                 self._seen = observation
-                self._facts.update(observation.facts)
                 self._news.set()
         finally:
             self._news.set()
@@ -137,7 +135,7 @@ class HeldSource:
             self._desk.dismiss(sorted(self._desk.present.keys() - self._seen.idle.keys()))
 
     def _held(self, seen: Observation) -> Observation:
-        """The picture of what is held. A node that has just been taken may not be in the last answer, nor its facts."""
+        """The picture of what is held. A node that has just been taken may not be in the last answer."""
         now = self._clock.time()
         present = self._desk.present
         self._since = {node: self._since.get(node, seen.idle.get(node, now)) for node in sorted(present)}
@@ -145,7 +143,6 @@ class HeldSource:
             seen,
             time=now,
             idle=dict(self._since),
-            facts={node: self._facts[node] for node in self._since if node in self._facts},
             watched=seen.idle,
             agents={node: entry.address for node, entry in present.items()},
         )
