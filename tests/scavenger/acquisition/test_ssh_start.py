@@ -106,6 +106,8 @@ async def test_idle_nodes_get_an_agent_that_leaves_when_they_are_wanted_and_outl
             second = asyncio.create_task(follow(source_of(tmp_path, watched, ssh, port)))
             await wait_until_async(lambda: seen and set(seen[-1].agents) == {"n2"}, 30, "the agent's return")
             assert agents_of(tmp_path) == stays
+            log = (tmp_path / "agents.log").read_text()
+            assert log.count("node n2 is served") == 1, "no second agent is sent for"
             watched.tell()
             await wait_until_async(lambda: not agents_of(tmp_path), 10, "the end of the last agent")
             second.cancel()

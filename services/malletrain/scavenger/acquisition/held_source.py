@@ -113,10 +113,14 @@ class HeldSource:
             self._news.set()
 
     async def _wait_for_returning(self, tasks: Sequence[asyncio.Future[None]]) -> None:
-        """After a restart the first picture would be of too few nodes, and jobs would shrink for nothing."""
+        """After a restart the first picture would be of too few nodes, and jobs would shrink for nothing.
+
+        Where no placeholder says which agents there are, they get the whole time: else each would get a second one.
+        """
         deadline = self._clock.monotonic() + _RETURN_SECONDS
         while self._clock.monotonic() < deadline and not any(task.done() for task in tasks):
-            if self._keeper.knows and self._keeper.ledger.running <= self._keeper.nodes():
+            told = self._keeper.knows and not self._acquisition.watched_only
+            if told and self._keeper.ledger.running <= self._keeper.nodes():
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
