@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from malletrain.agent.wire import make_token
+from malletrain.common.token_file import make_token
 from tests.support.waiting import wait_until
 
 

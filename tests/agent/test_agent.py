@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.agent.wire import Connection, WireError, make_token, read_token
+from malletrain.common.agent_protocol import AgentConnection, AgentProtocolError
+from malletrain.common.token_file import TokenFileError, make_token, read_token
 from tests.agent.running import agents
 from tests.supervisor.running import supervised
 from tests.support.waiting import wait_until
@@ -26,14 +27,14 @@ def test_a_token_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert make_token(path) == token == read_token(path)
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
-    with pytest.raises(WireError, match="only its owner can read"):
+    with pytest.raises(TokenFileError, match="only its owner can read"):
         read_token(path)
 
 
 def test_who_does_not_have_the_token_is_refused(tmp_path: Path) -> None:
     with agents(tmp_path, "n1") as running:
-        with pytest.raises((WireError, OSError)):
-            Connection(running["n1"].address, b"not the token of this place", "supervisor")
+        with pytest.raises((AgentProtocolError, OSError)):
+            AgentConnection(running["n1"].address, b"not the token of this place", "supervisor")
         host, _, port = running["n1"].address.partition(":")
         for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\x00\n", b"[]\n", b"{}\n{}\n"):
             with socket.create_connection((host, int(port)), 5) as connection:
@@ -42,7 +43,7 @@ def test_who_does_not_have_the_token_is_refused(tmp_path: Path) -> None:
                 while connection.recv(1000):
                     pass
         assert running["n1"].process.poll() is None
-        Connection(running["n1"].address, read_token(tmp_path / "token"), "supervisor").close()
+        AgentConnection(running["n1"].address, read_token(tmp_path / "token"), "supervisor").close()
 
 
 def test_a_worker_runs_where_its_agent_is_and_ends_with_the_supervisor(tmp_path: Path) -> None:

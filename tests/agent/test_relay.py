@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from malletrain.agent.relay import GATE
-from malletrain.agent.wire import TOKEN_FILE, Connection, encode
+from malletrain.common.agent_protocol import AgentConnection, encode
+from malletrain.common.environment import MONITOR_GATE
+from malletrain.common.token_file import TOKEN_FILE
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.agent.running import agents
@@ -65,7 +66,7 @@ def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
         with agents(tmp_path, "n1") as running:
             nodes = {"n1": running["n1"].address}
             # Monitor's own address is no use there.
-            own = {"MALLETRAIN_MONITOR": "127.0.0.1:9", GATE: gate}
+            own = {"MALLETRAIN_MONITOR": "127.0.0.1:9", MONITOR_GATE: gate}
             with supervised(
                 tmp_path / "job",
                 "n1",
@@ -94,7 +95,7 @@ def test_the_gate_lets_nobody_through_without_the_token(tmp_path: Path) -> None:
         refusal = answers(gate, hello + wrong + HTTP_2)
         assert refusal.count(b"\n") == 1, "the gate's own proof, and nothing of Monitor's"
         assert set(json.loads(refusal)) == {"proof", "challenge"}
-        friend = Connection(gate, (tmp_path / TOKEN_FILE).read_bytes().strip(), "relay")
+        friend = AgentConnection(gate, (tmp_path / TOKEN_FILE).read_bytes().strip(), "relay")
         friend._socket.sendall(HTTP_2)
         assert friend._stream.read(9)[3] == SETTINGS_FRAME
         friend.close()

@@ -1,4 +1,4 @@
-"""Random allocation problems, valid by construction and awkward on purpose."""
+"""Random allocation problems: valid, and full of edge cases."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint, Stall
-from malletrain.allocator.worth import job_worth
+from malletrain.allocator.objective import scale_values
+from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.model.scaling import RescaleStall, ScalingPoint
 
 RATES = st.one_of(st.sampled_from([0.0, 1.0, 100.0]), st.floats(0.1, 1e5, allow_nan=False))
 SECONDS = st.sampled_from([0.0, 1.0, 12.5, 200.0])
@@ -23,11 +24,11 @@ def curves(draw: st.DrawFn, largest: int) -> tuple[ScalingPoint, ...]:
 
 
 @st.composite
-def stalls(draw: st.DrawFn, smallest: int, largest: int) -> tuple[Stall, ...]:
-    """Stalls of single pairs of scales, some of them permitted ones."""
+def stalls(draw: st.DrawFn, smallest: int, largest: int) -> tuple[RescaleStall, ...]:
+    """Stalls of pairs of scales, some of them permitted scales."""
     scales = st.integers(max(1, smallest - 1), largest + 1)
     pairs = draw(st.sets(st.tuples(st.integers(0, largest), scales), max_size=4))
-    return tuple(Stall(before, after, draw(SECONDS)) for before, after in sorted(pairs) if before != after)
+    return tuple(RescaleStall(before, after, draw(SECONDS)) for before, after in sorted(pairs) if before != after)
 
 
 @st.composite
@@ -66,9 +67,9 @@ def problems(draw: st.DrawFn, most_jobs: int = 4, most_nodes: int = 8) -> Alloca
 
 def brute_force(problem: AllocationProblem) -> float:
     """The best objective, by trying every combination of counts."""
-    worths = [job_worth(job, problem) for job in problem.jobs]
-    best = 0.0 if not worths else float("-inf")
-    for choice in product(*(range(len(worth.sizes)) for worth in worths)):
-        if sum(int(worth.sizes[i]) for worth, i in zip(worths, choice, strict=True)) <= len(problem.nodes):
-            best = max(best, sum(float(worth.values[i]) for worth, i in zip(worths, choice, strict=True)))
+    per_job = [scale_values(job, problem) for job in problem.jobs]
+    best = 0.0 if not per_job else float("-inf")
+    for choice in product(*(range(len(scales.sizes)) for scales in per_job)):
+        if sum(int(scales.sizes[i]) for scales, i in zip(per_job, choice, strict=True)) <= len(problem.nodes):
+            best = max(best, sum(float(scales.values[i]) for scales, i in zip(per_job, choice, strict=True)))
     return best

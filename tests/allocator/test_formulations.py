@@ -1,4 +1,4 @@
-"""Three formulations and a brute force: they agree, and what they answer is a legal map."""
+"""Three formulations and a brute force agree, and their solutions are valid placements."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.integer_model import maximise
-from malletrain.allocator.node_model import node_model, read_node_map
+from malletrain.allocator.milp import maximise
+from malletrain.allocator.milp_nodes import node_model, read_node_map
+from malletrain.allocator.objective import permitted_sizes
 from malletrain.allocator.problem import (
     Allocation,
     AllocationProblem,
@@ -17,11 +18,10 @@ from malletrain.allocator.problem import (
     Formulation,
     JobDemand,
     ObjectiveMetric,
-    ScalingPoint,
 )
 from malletrain.allocator.solver_process import SolverProcess
 from malletrain.allocator.solving import solve
-from malletrain.allocator.worth import permitted_sizes
+from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import brute_force, problems
 
 SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +36,7 @@ def process() -> Iterator[SolverProcess]:
 
 
 def check_map(problem: AllocationProblem, nodes_of: dict[str, tuple[str, ...]]) -> None:
-    """Each node once, sizes permitted, no migration."""
+    """No node twice, permitted scales only, no migration."""
     handed = [node for nodes in nodes_of.values() for node in nodes]
     assert len(handed) == len(set(handed))
     assert set(handed) <= set(problem.nodes)

@@ -1,4 +1,4 @@
-"""The compiled knapsack against trying everything, sizes that are out of the question included."""
+"""The compiled knapsack against exhaustive search, also with sizes that must not be chosen."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malletrain.allocator.choice_table import best_of
 from malletrain.allocator.knapsack import TIE, best_places
-from malletrain.allocator.menu import best_of
 
 NEVER = float("-inf")
 Job = tuple[list[int], list[float], int]
-"""Sizes with 0 first, what each is worth, and the present size."""
+"""Sizes with 0 first, the value of each, and the present size."""
 
 
 @st.composite
@@ -34,7 +34,7 @@ def flat(jobs: Sequence[Job]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 def best_total(jobs: Sequence[Job], pool: int) -> float:
-    """By trying everything."""
+    """By exhaustive search."""
     totals = [
         sum(jobs[index][1][place] for index, place in enumerate(places))
         for places in product(*(range(len(sizes)) for sizes, _, _ in jobs))

@@ -1,4 +1,4 @@
-"""The dynamic programme against HiGHS where it works in blocks, and size by size."""
+"""The dynamic programme against HiGHS on larger problems."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from malletrain.allocator.problem import AllocationProblem, CostModel, Formulation, JobDemand, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, CostModel, Formulation, JobDemand
 from malletrain.allocator.solving import solve
+from malletrain.model.scaling import ScalingPoint
 
 
 def problem(jobs: int, nodes: int, sizes: tuple[int, ...], cost: CostModel, seed: int) -> AllocationProblem:

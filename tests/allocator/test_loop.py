@@ -29,16 +29,16 @@ from malletrain.v1 import (
     scavenger_pb2,
     scavenger_pb2_grpc,
 )
-from tests.allocator.test_planner import job, jobs, nodes, profiles
+from tests.allocator.peer_messages import job, jobs, nodes, profiles
 from tests.support.waiting import wait_until_async
 
 
-class Peers(
+class FakePeers(
     scavenger_pb2_grpc.ScavengerServiceServicer,
     job_manager_pb2_grpc.JobManagerServiceServicer,
     profiler_pb2_grpc.ProfilerServiceServicer,
 ):
-    """The three services that the loop follows, on one port, told by the test what to say."""
+    """The three services that the loop follows, on one port; tests set what they report."""
 
     def __init__(self) -> None:
         self.nodes: Hub[Any] = Hub()
@@ -110,11 +110,11 @@ async def allocator(folder: Path, peers: str, **options: Any) -> AsyncIterator[a
 
 
 @pytest.fixture
-def peers() -> Peers:
-    return Peers()
+def peers() -> FakePeers:
+    return FakePeers()
 
 
-async def test_events_that_come_together_make_one_plan(peers: Peers, tmp_path: Path) -> None:
+async def test_events_that_come_together_make_one_plan(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address, allocator(tmp_path, address, coalesce_seconds=0.3) as stub:
         await wait_until_async(lambda: peers.applied)
         assert peers.scales() == [{"a": 2}]
@@ -130,7 +130,7 @@ async def test_events_that_come_together_make_one_plan(peers: Peers, tmp_path: P
         assert plan.allocation.solver == "dp"
 
 
-async def test_a_refused_plan_is_made_again(peers: Peers, tmp_path: Path) -> None:
+async def test_a_refused_plan_is_made_again(peers: FakePeers, tmp_path: Path) -> None:
     peers.refusals = 2
     async with peers.serving() as address, allocator(tmp_path, address) as stub:
         seen = []
@@ -143,7 +143,7 @@ async def test_a_refused_plan_is_made_again(peers: Peers, tmp_path: Path) -> Non
         assert peers.applied[0].generation == 3
 
 
-async def test_our_own_rescale_is_no_event(peers: Peers, tmp_path: Path) -> None:
+async def test_our_own_rescale_is_no_event(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address, allocator(tmp_path, address, coalesce_seconds=0.01):
         await wait_until_async(lambda: peers.applied)
         peers.jobs.publish(jobs(job("a", commanded_nodes=["n1", "n2"]), snapshot=False))
@@ -152,7 +152,7 @@ async def test_our_own_rescale_is_no_event(peers: Peers, tmp_path: Path) -> None
         assert peers.scales() == [{"a": 2}, {"a": 1}]
 
 
-async def test_generations_go_on_after_a_restart(peers: Peers, tmp_path: Path) -> None:
+async def test_generations_go_on_after_a_restart(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address:
         async with allocator(tmp_path, address):
             await wait_until_async(lambda: peers.applied)
@@ -164,7 +164,7 @@ async def test_generations_go_on_after_a_restart(peers: Peers, tmp_path: Path) -
     assert [plan.generation for plan in peers.applied] == [1, 2, 41]
 
 
-async def test_the_loop_survives_a_restart_of_its_peers(peers: Peers, tmp_path: Path) -> None:
+async def test_the_loop_survives_a_restart_of_its_peers(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address, allocator(tmp_path, address):
         await wait_until_async(lambda: peers.applied)
         end_streams_and_change(peers)
@@ -172,14 +172,14 @@ async def test_the_loop_survives_a_restart_of_its_peers(peers: Peers, tmp_path: 
     assert peers.scales()[1] == {"a": 3}
 
 
-def end_streams_and_change(peers: Peers) -> None:
+def end_streams_and_change(peers: FakePeers) -> None:
     """End the streams as a restart does; the next snapshot differs."""
     peers.first_nodes = nodes("n1", "n2", "n3")
     peers.nodes.close()
     peers.nodes = Hub()
 
 
-async def test_solving_is_stateless_and_checks_its_input(peers: Peers, tmp_path: Path) -> None:
+async def test_solving_is_stateless_and_checks_its_input(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address, allocator(tmp_path, address) as stub:
         problem = allocator_pb2.AllocationProblem(nodes=["x"], forward_seconds=60)
         answer = await stub.Solve(allocator_pb2.SolveRequest(problem=problem), timeout=20)
@@ -193,7 +193,7 @@ async def test_solving_is_stateless_and_checks_its_input(peers: Peers, tmp_path:
 
 @pytest.mark.parametrize(("span_pools", "given"), [(False, {"g1", "g2"}), (True, {"g1", "g2", "c1"})])
 async def test_a_job_spans_pools_only_when_told_so(tmp_path: Path, span_pools: bool, given: set[str]) -> None:
-    peers = Peers()
+    peers = FakePeers()
     pools = {"g1": "gpu", "g2": "gpu", "c1": "cpu"}
     joined = [resources_pb2.Node(name=name, pool=pool) for name, pool in pools.items()]
     peers.first_nodes = scavenger_pb2.WatchNodesResponse(snapshot=True, joined=joined, revision=1)

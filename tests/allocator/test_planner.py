@@ -1,48 +1,52 @@
+"""From what the services report to the problem of a plan."""
+
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
+from dataclasses import replace
 
-from malletrain.allocator.horizon import Forward
-from malletrain.allocator.picture import Picture
-from malletrain.allocator.planner import Options, Signature, build_problem, describe_change
+from malletrain.allocator.cluster_cache import CachedJob, CachedProfile, ClusterCache
+from malletrain.allocator.forward_time import ForwardTime
+from malletrain.allocator.planner import (
+    JobCurve,
+    PlannableJob,
+    PlannableNode,
+    PlannerOptions,
+    build_problem,
+    plan_problem,
+)
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.solving import solve
 from malletrain.allocator.validation import validate
-from malletrain.v1 import job_manager_pb2, profiler_pb2, resources_pb2, scavenger_pb2
+from malletrain.model.job_state import JobState
+from malletrain.model.scaling import ScalingPoint
 
-OPTIONS = Options(Forward(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
-
-
-def nodes(*names: str, snapshot: bool = True) -> scavenger_pb2.WatchNodesResponse:
-    joined = [resources_pb2.Node(name=name, expected_stay_seconds=9.0) for name in names]
-    return scavenger_pb2.WatchNodesResponse(snapshot=snapshot, joined=joined)
+OPTIONS = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
+CURVE = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(4, 30.0)), 2.0, 0.0)
 
 
-def job(name: str, state: resources_pb2.JobState.ValueType = resources_pb2.JOB_STATE_RUNNING, **more: object) -> object:
-    spec = resources_pb2.JobSpec(name=name, min_nodes=1, max_nodes=4)
-    return resources_pb2.Job(id=name, spec=spec, state=state, **{"admitted": True, **more})
+def node(name: str, pool: str = "") -> PlannableNode:
+    return PlannableNode(name, 9.0, pool)
 
 
-def jobs(*entries: object, snapshot: bool = True) -> job_manager_pb2.WatchJobsResponse:
-    return job_manager_pb2.WatchJobsResponse(snapshot=snapshot, jobs=entries)
+def job(name: str, *commanded: str, state: JobState = JobState.RUNNING, admitted: bool = True) -> CachedJob:
+    return CachedJob(PlannableJob(name, 1, 4, current_nodes=commanded), state, admitted)
 
 
-def profiles(*names: str) -> profiler_pb2.WatchProfilesResponse:
-    points = [profiler_pb2.ProfilePoint(nodes=1, rate=10), profiler_pb2.ProfilePoint(nodes=4, rate=30)]
-    return profiler_pb2.WatchProfilesResponse(
-        profiles=[profiler_pb2.Profile(job_id=name, points=points, scale_up_seconds=2) for name in names]
-    )
+def profile(name: str, pin: ScalePin | None = None) -> CachedProfile:
+    return CachedProfile(name, CURVE, pin)
 
 
-def picture() -> Picture:
-    found = Picture()
-    found.see_nodes(nodes("n1", "n2", "n3"))
-    found.see_jobs(jobs(job("a", commanded_nodes=["n1"]), job("b"), job("c", admitted=False)))
-    found.see_profiles(profiles("a", "b", "c"))
+def cache() -> ClusterCache:
+    found = ClusterCache()
+    found.update_nodes(map(node, ("n1", "n2", "n3")), snapshot=True)
+    found.update_jobs([job("a", "n1"), job("b"), job("c", admitted=False)], snapshot=True)
+    found.update_profiles(map(profile, "abc"))
     return found
 
 
 def test_a_problem_holds_the_admitted_jobs_and_the_idle_nodes() -> None:
-    problem = build_problem(picture().situation(0.0), OPTIONS)
+    problem = build_problem(cache().plan_input(0.0), OPTIONS)
     validate(problem)
     assert problem.nodes == ("n1", "n2", "n3")
     assert [(entry.id, entry.current_nodes) for entry in problem.jobs] == [("a", ("n1",)), ("b", ())]
@@ -50,53 +54,79 @@ def test_a_problem_holds_the_admitted_jobs_and_the_idle_nodes() -> None:
     assert problem.expected_stay_seconds["n2"] == 9.0
 
 
-def test_half_a_picture_is_no_picture() -> None:
-    found = Picture()
+def test_no_plan_is_made_before_both_nodes_and_jobs_are_known() -> None:
+    found = ClusterCache()
     assert not found.complete
-    found.see_nodes(nodes("n1"))
+    found.update_nodes([node("n1")], snapshot=True)
     assert not found.complete
-    found.see_jobs(jobs())
+    found.update_jobs([], snapshot=True)
     assert found.complete
 
 
 def test_a_node_that_left_is_not_current() -> None:
-    found = picture()
-    found.see_nodes(scavenger_pb2.WatchNodesResponse(left=["n1"]))
-    problem = build_problem(found.situation(0.0), OPTIONS)
+    found = cache()
+    found.update_nodes([], ["n1"])
+    problem = build_problem(found.plan_input(0.0), OPTIONS)
     assert (problem.nodes, problem.jobs[0].current_nodes) == (("n2", "n3"), ())
 
 
+def test_newer_stays_are_taken_over_for_known_nodes_only() -> None:
+    found = cache()
+    found.update_stays([PlannableNode("n2", 77.0), PlannableNode("n9", 5.0)])
+    assert build_problem(found.plan_input(0.0), OPTIONS).expected_stay_seconds == {"n1": 9.0, "n2": 77.0, "n3": 9.0}
+
+
 def test_a_stopping_job_and_its_nodes_stay_out() -> None:
-    found = picture()
-    stopping = job("a", resources_pb2.JOB_STATE_STOPPING, commanded_nodes=["n1"], wanted_nodes=["n2"])
-    found.see_jobs(jobs(stopping, snapshot=False))
-    problem = build_problem(found.situation(0.0), OPTIONS)
+    found = cache()
+    found.update_jobs([replace(job("a", "n1", state=JobState.STOPPING), wanted_nodes=("n2",))])
+    problem = build_problem(found.plan_input(0.0), OPTIONS)
     assert problem.nodes == ("n3",)
     assert [entry.id for entry in problem.jobs] == ["b"]
 
 
 def test_a_job_that_backs_off_waits_for_its_time() -> None:
-    found = picture()
-    later = Timestamp(seconds=100)
-    found.see_jobs(jobs(job("a", resources_pb2.JOB_STATE_WAITING, not_before=later), snapshot=False))
-    assert [entry.id for entry in found.situation(99.0).jobs] == ["b"]
+    found = cache()
+    found.update_jobs([replace(job("a", state=JobState.WAITING), not_before=100.0)])
+    assert [entry.id for entry in found.plan_input(99.0).jobs] == ["b"]
     assert found.next_eligible(99.0) == 100.0
-    assert [entry.id for entry in found.situation(100.0).jobs] == ["a", "b"]
+    assert [entry.id for entry in found.plan_input(100.0).jobs] == ["a", "b"]
     assert found.next_eligible(100.0) is None
 
 
 def test_ended_jobs_are_forgotten_and_unknown_curves_are_waited_for() -> None:
-    found = picture()
-    found.see_jobs(jobs(job("a", resources_pb2.JOB_STATE_COMPLETED), job("d"), snapshot=False))
-    assert [entry.id for entry in found.situation(0.0).planned_jobs] == ["b"]
+    found = cache()
+    found.update_jobs([job("a", state=JobState.COMPLETED), job("d")])
+    assert [entry.id for entry in found.plan_input(0.0).planned_jobs] == ["b"]
 
 
-def test_what_makes_a_plan_due() -> None:
-    found = picture()
-    before = Signature.of(found.situation(0.0))
-    assert describe_change(Signature(), before) == "nodes joined: n1, n2, n3; jobs arrived: a, b"
-    found.see_jobs(jobs(job("a", commanded_nodes=["n1", "n2"]), snapshot=False))
-    assert describe_change(before, Signature.of(found.situation(0.0))) == "", "our own rescale is no event"
-    found.see_nodes(scavenger_pb2.WatchNodesResponse(left=["n2"]))
-    found.see_jobs(jobs(job("b", resources_pb2.JOB_STATE_FAILED), snapshot=False))
-    assert describe_change(before, Signature.of(found.situation(0.0))) == "nodes left: n2; jobs ended: b"
+def test_a_pin_ends_at_its_time() -> None:
+    found = cache()
+    found.update_profiles([profile("a", ScalePin(2, True, 50.0))])
+    assert found.plan_input(49.0).pins == {"a": ScalePin(2, True, 50.0)}
+    assert found.plan_input(50.0).pins == {}
+    assert found.next_unpinned(49.0) == 50.0
+    assert found.next_unpinned(50.0) is None
+
+
+def test_generations_are_above_our_last_one_and_those_that_jobs_have_seen() -> None:
+    found = cache()
+    assert found.next_generation(7) == 8
+    found.update_jobs([replace(job("b"), plan_generation=40)])
+    assert found.next_generation(7) == 41
+    assert ClusterCache().next_generation(0) == 1
+
+
+def test_a_plan_is_solved_by_pools_with_pinned_scales_first() -> None:
+    found = ClusterCache()
+    found.update_nodes([node("g1", "gpu"), node("c1"), node("c2"), node("c3"), node("c4")], snapshot=True)
+    found.update_jobs([job("a", "c1", "c2"), job("b"), job("d", "g1")], snapshot=True)
+    found.update_profiles([profile("a", ScalePin(1, False, 50.0)), profile("b"), profile("d")])
+    problem = plan_problem(found.plan_input(0.0), OPTIONS)
+    allocation = problem.allocation([solve(part.rest) for part in problem.parts])
+    assert {entry.job_id: entry.nodes for entry in allocation.assignments} == {
+        "a": ("c1",),
+        "b": ("c2", "c3", "c4"),
+        "d": ("g1",),
+    }
+    whole = plan_problem(found.plan_input(0.0), replace(OPTIONS, span_pools=True))
+    assert len(whole.parts) == 1

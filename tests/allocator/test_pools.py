@@ -3,13 +3,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.horizon import Forward, ForwardPolicy
+from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime
 from malletrain.allocator.pools import join, split
-from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand, ScalingPoint
+from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand
 from malletrain.allocator.solving import solve
+from malletrain.model.scaling import ScalingPoint
 
 CURVE = (ScalingPoint(1, 1.0), ScalingPoint(8, 7.0))
-SURVIVAL = Forward(120.0, ForwardPolicy.SURVIVAL, share=0.5, least=10.0, most=400.0)
+SURVIVAL = ForwardTime(120.0, ForwardPolicy.SURVIVAL, share=0.5, least=10.0, most=400.0)
 
 
 def job(name: str, *current: str, min_nodes: int = 1) -> JobDemand:
@@ -25,7 +26,7 @@ def pools(nodes: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_the_horizon_is_fixed_or_a_share_of_the_mean_stay() -> None:
-    assert Forward(120.0).of([1.0, 2.0]) == 120.0
+    assert ForwardTime(120.0).of([1.0, 2.0]) == 120.0
     assert SURVIVAL.of([100.0, 300.0, 0.0]) == 100.0
     assert SURVIVAL.of([]) == SURVIVAL.of([0.0]) == 120.0
     assert SURVIVAL.of([1.0]) == 10.0
@@ -40,7 +41,7 @@ def test_one_pool_is_the_problem_itself() -> None:
 
 def test_a_job_stays_in_its_pool_and_others_go_where_there_is_room() -> None:
     whole = problem("a1 a2 b1 b2 b3", job("x", "a1"), job("y"), job("z"), job("big", min_nodes=3))
-    first, second = split(whole, pools(whole.nodes), Forward(120.0))
+    first, second = split(whole, pools(whole.nodes), ForwardTime(120.0))
     assert (first.nodes, second.nodes) == (("a1", "a2"), ("b1", "b2", "b3"))
     assert [entry.id for entry in first.jobs] == ["x"]
     # y and z see three nodes in the other pool; the big one fits nowhere else.
@@ -49,7 +50,7 @@ def test_a_job_stays_in_its_pool_and_others_go_where_there_is_room() -> None:
 
 def test_a_job_that_has_come_to_span_pools_gives_up_the_smaller_part() -> None:
     whole = problem("a1 b1 b2", job("x", "a1", "b1", "b2"))
-    first, second = split(whole, pools(whole.nodes), Forward(120.0))
+    first, second = split(whole, pools(whole.nodes), ForwardTime(120.0))
     assert first.jobs == ()
     assert second.jobs[0].current_nodes == ("b1", "b2")
 
@@ -82,7 +83,7 @@ def test_no_job_spans_pools_and_no_node_is_given_twice(data: st.DataObject) -> N
         free = [node for node in free if node not in held]
         jobs.append(job(f"j{index}", *held, min_nodes=data.draw(st.integers(1, 3))))
     whole = problem(" ".join(nodes), *jobs)
-    parts = split(whole, pools(whole.nodes), Forward(120.0))
+    parts = split(whole, pools(whole.nodes), ForwardTime(120.0))
     joined = join(whole, [solve(part) for part in parts])
     given_out = [node for entry in joined.assignments for node in entry.nodes]
     assert len(given_out) == len(set(given_out))

@@ -1,4 +1,4 @@
-"""Sizes that are left out are in no best answer, and those that are kept are few."""
+"""No optimum contains a size that is discarded, and few sizes remain."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import AllocationProblem, JobDemand, ScalingPoint
-from malletrain.allocator.reduction import without_hopeless
-from malletrain.allocator.worth import Worth, job_worth
+from malletrain.allocator.objective import ScaleValues, scale_values
+from malletrain.allocator.problem import AllocationProblem, JobDemand
+from malletrain.allocator.reduction import reduced
+from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import problems
-from tests.allocator.test_ties import worths
+from tests.allocator.test_ties import a_job
 
 
-def best_answers(jobs: Sequence[Worth], pool: int) -> set[tuple[int, ...]]:
-    """Counts of every best answer, by trying everything."""
+def best_answers(jobs: Sequence[ScaleValues], pool: int) -> set[tuple[int, ...]]:
+    """Counts of all optima, by exhaustive search."""
     found: dict[tuple[int, ...], float] = {}
     for indices in product(*(range(len(job.sizes)) for job in jobs)):
         counts = tuple(int(job.sizes[index]) for job, index in zip(jobs, indices, strict=True))
@@ -27,17 +28,17 @@ def best_answers(jobs: Sequence[Worth], pool: int) -> set[tuple[int, ...]]:
 
 
 @settings(deadline=None, max_examples=200)
-@given(jobs=st.lists(worths(), min_size=1, max_size=4), pool=st.integers(0, 14))
-def test_every_best_answer_stays_where_many_tie(jobs: list[Worth], pool: int) -> None:
-    assert best_answers(without_hopeless(jobs, pool), pool) == best_answers(jobs, pool)
+@given(jobs=st.lists(a_job(), min_size=1, max_size=4), pool=st.integers(0, 14))
+def test_every_best_answer_stays_where_many_tie(jobs: list[ScaleValues], pool: int) -> None:
+    assert best_answers(reduced(jobs, pool), pool) == best_answers(jobs, pool)
 
 
 @settings(deadline=None, max_examples=100)
 @given(problem=problems(most_jobs=3))
 def test_every_best_answer_stays_for_any_curve(problem: AllocationProblem) -> None:
-    jobs = [job_worth(job, problem) for job in problem.jobs]
+    jobs = [scale_values(job, problem) for job in problem.jobs]
     pool = len(problem.nodes)
-    assert best_answers(without_hopeless(jobs, pool), pool) == best_answers(jobs, pool)
+    assert best_answers(reduced(jobs, pool), pool) == best_answers(jobs, pool)
 
 
 def test_where_the_price_is_clear_little_is_kept() -> None:
@@ -45,5 +46,5 @@ def test_where_the_price_is_clear_little_is_kept() -> None:
     curve = tuple(ScalingPoint(size, 100.0 * size**0.8) for size in range(1, 41))
     jobs = tuple(JobDemand(f"j{index}", 1, 40, curve, weight=1 + index / 10) for index in range(8))
     problem = AllocationProblem(nodes, 120.0, jobs)
-    slim = without_hopeless([job_worth(job, problem) for job in jobs], 40)
-    assert sum(len(worth.sizes) for worth in slim) < 8 * 41 / 4
+    slim = reduced([scale_values(job, problem) for job in jobs], 40)
+    assert sum(len(scales.sizes) for scales in slim) < 8 * 41 / 4

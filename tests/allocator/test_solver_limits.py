@@ -11,9 +11,9 @@ import numpy as np
 import psutil
 import pytest
 
-from malletrain.allocator.integer_model import IntegerModel, ModelBuilder
-from malletrain.allocator.node_model import node_model
-from malletrain.allocator.solver_process import Answer, SolverProcess
+from malletrain.allocator.milp import MilpBuilder, MilpModel
+from malletrain.allocator.milp_nodes import node_model
+from malletrain.allocator.solver_process import SolverAnswer, SolverProcess
 from tests.allocator.test_solver_process import hard_problem
 from tests.support.waiting import wait_until
 
@@ -25,21 +25,21 @@ def process() -> Iterator[SolverProcess]:
     solver.close()
 
 
-def picking(count: int) -> IntegerModel:
+def picking(count: int) -> MilpModel:
     """Take at most one of `count` things; the last is worth most."""
-    builder = ModelBuilder()
+    builder = MilpBuilder()
     variables = builder.variables(count, [float(index) for index in range(1, count + 1)])
     builder.row([(variable, 1.0) for variable in variables], upper=1.0)
     return builder.build()
 
 
-def contradiction() -> IntegerModel:
-    builder = ModelBuilder()
+def contradiction() -> MilpModel:
+    builder = MilpBuilder()
     builder.row([(variable, 1.0) for variable in builder.variables(1)], lower=2.0)
     return builder.build()
 
 
-def hard_model() -> IntegerModel:
+def hard_model() -> MilpModel:
     return node_model(hard_problem(20, 200)).model
 
 
@@ -51,7 +51,7 @@ def test_the_limit_holds_for_a_model_that_a_stopped_child_does_not_take_in(proce
     large = picking(50_000)
     assert large.value.nbytes > 1 << 16, "more than a pipe holds"
     answer = process.solve(large, 0.5)
-    assert answer == Answer(None, False, "the time limit passed")
+    assert answer == SolverAnswer(None, False, "the time limit passed")
     assert not psutil.pid_exists(first)
     again = process.solve(large, 60)
     assert again.proven
@@ -62,7 +62,7 @@ def test_the_limit_holds_for_a_model_that_a_stopped_child_does_not_take_in(proce
 def test_the_best_solution_so_far_outlives_the_child(process: SolverProcess) -> None:
     process.solve(picking(2), 30)
     child = psutil.Process(process.pid)
-    answers: list[Answer] = []
+    answers: list[SolverAnswer] = []
     solving = threading.Thread(target=lambda: answers.append(process.solve(hard_model(), 100.0)))
     before = child.cpu_times().user
     solving.start()
@@ -76,7 +76,7 @@ def test_the_best_solution_so_far_outlives_the_child(process: SolverProcess) -> 
 def test_close_ends_a_solve_of_another_thread(process: SolverProcess) -> None:
     process.solve(picking(2), 30)
     child = psutil.Process(process.pid)
-    answers: list[Answer] = []
+    answers: list[SolverAnswer] = []
     solving = threading.Thread(target=lambda: answers.append(process.solve(hard_model(), 100.0)))
     before = child.cpu_times().user
     solving.start()

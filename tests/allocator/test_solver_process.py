@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from malletrain.allocator import solving
-from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand
 from malletrain.allocator.solver_process import SolverProcess
 from malletrain.allocator.solving import solve
+from malletrain.model.scaling import ScalingPoint
 from tests.support.waiting import wait_until
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from malletrain.allocator import messages
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.validation import validate
+from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 
 GOOD = {"id": "a", "min_nodes": 1, "max_nodes": 4, "curve": (ScalingPoint(1, 10.0), ScalingPoint(4, 30.0))}

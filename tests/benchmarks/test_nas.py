@@ -1,4 +1,4 @@
-"""What the systems of `benchmarks/nas.py` are given: the same, but for what users say."""
+"""The systems of `benchmarks/nas.py` get the same input, except for the declared curves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.nas import machine_in_words, table
-from benchmarks.nas_trial.trial import SYSTEMS, Trial
+from benchmarks.nas_trial.trial import SYSTEMS, NasTrial
 from benchmarks.nas_trial.workload import BATCH_PER_WORKER, NODES, TRACE_SECONDS, idle_trace, trainings
 from malletrain.simulator.reproduce.malletrain_systems import System
 from malletrain.v1 import resources_pb2
@@ -21,9 +21,9 @@ def test_the_same_seed_gives_the_same_workload_and_trace() -> None:
     assert (len(idle_trace(1).nodes), idle_trace(1).duration_s) == (NODES, TRACE_SECONDS)
 
 
-def test_systems_differ_by_what_users_say() -> None:
+def test_systems_differ_by_the_declared_curves() -> None:
     work = trainings(1, 0)
-    trials = [Trial(system, 0, tuple(work), 100, 90.0, 2) for system in SYSTEMS]
+    trials = [NasTrial(system, 0, tuple(work), 100, 90.0, 2) for system in SYSTEMS]
     specs = [trial.spec(work[0]) for trial in trials]
     assert len({tuple(spec.command) for spec in specs}) == 1
     linear, profiled, plain = specs
@@ -39,7 +39,7 @@ def test_systems_differ_by_what_users_say() -> None:
     assert modes == [never, auto, never]
     settings = [trial.settings(Path("/trace.csv")) for trial in trials]
     assert settings[1] == settings[2]
-    # What users say is believed.
+    # Declared curves are never corrected.
     assert settings[0] == settings[1] + "[monitor]\nmin_steps = 1_000_000\n"
     assert [trial.system for trial in trials] == [System.LINEAR, System.PROFILED, System.PRIOR]
 

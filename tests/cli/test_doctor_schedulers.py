@@ -7,11 +7,9 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from malletrain.cli.doctor_commands import Answer, ask, programs
-from malletrain.cli.doctor_findings import Finding
-from malletrain.cli.doctor_pbs import PbsPicture, judge_pbs, parse_json, parse_scheduler
-from malletrain.cli.doctor_reach import judge_reach
-from malletrain.cli.doctor_slurm import SlurmPicture, judge_slurm, parse_config, parse_partitions
+from malletrain.cli.doctor_checks import CommandResult, Finding, ask, judge_reach, programs
+from malletrain.cli.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
+from malletrain.cli.doctor_slurm import SlurmReport, judge_slurm, parse_config, parse_partitions
 from malletrain.cli.main import app
 from malletrain.cli.settings import AllSettings
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
@@ -47,17 +45,17 @@ def wrong(findings: Iterable[Finding]) -> set[str]:
     return {entry.check for entry in found if not entry.ok}
 
 
-def slurm(config: dict[str, str] | None = None, scav: dict[str, str] | None = None, **more: Any) -> SlurmPicture:
+def slurm(config: dict[str, str] | None = None, scav: dict[str, str] | None = None, **more: Any) -> SlurmReport:
     partitions = {"main": PARTITIONS["main"], "scav": PARTITIONS["scav"] | (scav or {})}
-    return SlurmPicture(**({"config": CONFIG | (config or {}), "partitions": partitions, "time": 100.0} | more))
+    return SlurmReport(**({"config": CONFIG | (config or {}), "partitions": partitions, "time": 100.0} | more))
 
 
 def test_a_slurm_as_documented_is_well() -> None:
-    assert wrong(judge_slurm(slurm(submission=Answer(True, "")), HOLDING, 101.0)) == set()
+    assert wrong(judge_slurm(slurm(submission=CommandResult(True, "")), HOLDING, 101.0)) == set()
 
 
 def test_each_mistake_is_named() -> None:
-    cases: list[tuple[SlurmPicture, str]] = [
+    cases: list[tuple[SlurmReport, str]] = [
         (slurm({"PreemptType": "preempt/none"}), "PreemptType"),
         (slurm({"KillWait": "1 sec"}), "KillWait"),
         (slurm({"CompleteWait": "20 sec"}), "CompleteWait"),
@@ -73,20 +71,20 @@ def test_each_mistake_is_named() -> None:
         (slurm(scav={"MaxTime": "00:01:00"}), "MaxTime"),
         (slurm(time=40.0), "clocks"),
         (slurm(time=None), "clocks"),
-        (slurm(submission=Answer(False, "", "Access/permission denied")), "permission"),
+        (slurm(submission=CommandResult(False, "", "Access/permission denied")), "permission"),
         (slurm(partitions={"main": PARTITIONS["main"]}), "partition scav"),
     ]
-    for picture, check in cases:
-        assert wrong(judge_slurm(picture, HOLDING, 101.0)) == {check}
+    for report, check in cases:
+        assert wrong(judge_slurm(report, HOLDING, 101.0)) == {check}
 
 
 def test_watching_needs_a_prolog_and_ssh() -> None:
-    assert wrong(judge_slurm(slurm(ssh=Answer(False, "", "denied")), WATCHING, 101.0)) == {
+    assert wrong(judge_slurm(slurm(ssh=CommandResult(False, "", "denied")), WATCHING, 101.0)) == {
         "Prolog",
         "PrologFlags",
         "ssh",
     }
-    well = slurm({"Prolog": "/etc/slurm/prolog.sh", "PrologFlags": "Alloc,Contain"}, ssh=Answer(True, ""))
+    well = slurm({"Prolog": "/etc/slurm/prolog.sh", "PrologFlags": "Alloc,Contain"}, ssh=CommandResult(True, ""))
     assert wrong(judge_slurm(well, WATCHING, 101.0)) == set()
 
 
@@ -96,10 +94,10 @@ def test_a_recorded_slurm() -> None:
     partitions = parse_partitions((folder / "scontrol_show_part_oneline.txt").read_text())
     assert when == datetime(2026, 11, 21, 3, 19, 43, tzinfo=UTC).timestamp()
     assert partitions.keys() == {"main", "shared", "scav"}
-    assert wrong(judge_slurm(SlurmPicture(config, partitions, when), HOLDING, when)) == set()
+    assert wrong(judge_slurm(SlurmReport(config, partitions, when), HOLDING, when)) == set()
 
 
-def pbs(**more: Any) -> PbsPicture:
+def pbs(**more: Any) -> PbsReport:
     queues = {
         "main": {"Priority": 200, "enabled": "True", "started": "True"},
         "scav": {"Priority": 1, "enabled": "True", "started": "True"},
@@ -107,7 +105,7 @@ def pbs(**more: Any) -> PbsPicture:
     scheduler = {"preempt_queue_prio": "150", "preempt_prio": "express_queue, normal_jobs", "preempt_order": "D"}
     server = {"query_other_jobs": "True", "backfill_depth": 5}
     known: dict[str, Any] = {"queues": queues, "server": server, "scheduler": scheduler, "time": 100.0}
-    return PbsPicture(**(known | more))
+    return PbsReport(**(known | more))
 
 
 PBS = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scav"}})
@@ -116,7 +114,7 @@ PBS = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scav"}}
 def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:
     assert wrong(judge_pbs(pbs(), PBS, 101.0)) == set()
     good = pbs()
-    cases: list[tuple[PbsPicture, str]] = [
+    cases: list[tuple[PbsReport, str]] = [
         (pbs(scheduler=dict(good.scheduler) | {"preempt_order": "R"}), "preempt_order"),
         (pbs(scheduler=dict(good.scheduler) | {"preempt_prio": "normal_jobs"}), "preempt_prio"),
         (pbs(scheduler={}), "preemption"),
@@ -130,8 +128,8 @@ def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:
         (pbs(reservations=False), "reservations"),
         (pbs(time=None), "clocks"),
     ]
-    for picture, check in cases:
-        assert wrong(judge_pbs(picture, PBS, 101.0)) == {check}
+    for report, check in cases:
+        assert wrong(judge_pbs(report, PBS, 101.0)) == {check}
 
 
 def test_a_recorded_pbs_can_only_requeue() -> None:
@@ -139,8 +137,8 @@ def test_a_recorded_pbs_can_only_requeue() -> None:
     queues = parse_json((folder / "qstat_Qf.json").read_text())
     server = parse_json((folder / "qstat_Bf.json").read_text())
     scheduler = parse_scheduler((folder / "qmgr_list_sched.txt").read_text())
-    picture = PbsPicture(queues["Queue"], server["Server"]["pbshost"], scheduler, queues["timestamp"])
-    assert wrong(judge_pbs(picture, PBS, queues["timestamp"])) == {"preempt_order"}
+    report = PbsReport(queues["Queue"], server["Server"]["pbshost"], scheduler, queues["timestamp"])
+    assert wrong(judge_pbs(report, PBS, queues["timestamp"])) == {"preempt_order"}
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from distributed import LocalCluster
 from pyarrow import parquet
 
-from malletrain.scavenger.fragments import write_trace
 from malletrain.scavenger.generate import generate
+from malletrain.scavenger.trace_files import write_trace
 from malletrain.simulator.reproduce.published import TABLE_3
 
 STABLE = {
@@ -68,6 +68,18 @@ def test_json_has_the_promised_keys_and_the_files_are_the_same_every_time(trace:
     assert first == second
     assert 0.3 < first["utilization_efficiency"] <= first["zero_cost_bound"] < 1.05
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+def test_both_engines_print_the_same_keys_and_nearly_the_same_figures(trace: Path) -> None:
+    arguments = ("replay", "--trace", trace, "--hours", 2, "--no-bound", "--json")
+    fast, services, again = (
+        json.loads(malletrain(*arguments, "--engine", engine, seed=seed).stdout)
+        for engine, seed in (("fast", "1"), ("services", "1"), ("services", "2"))
+    )
+    assert (fast["engine"], services["engine"]) == ("fast", "services")
+    assert fast.keys() == services.keys() > STABLE
+    assert services["samples"] == pytest.approx(fast["samples"], rel=0.02)
+    assert {**services, "wall_seconds": 0} == {**again, "wall_seconds": 0}
 
 
 def test_tables_hold_every_decision_and_every_job(trace: Path, tmp_path: Path) -> None:
@@ -150,6 +162,7 @@ def test_nothing_idle_in_the_hours_asked_for(tmp_path: Path) -> None:
 
 
 class TestReproduce:
+    @pytest.mark.timeout(400)  # three books of exhibits, in two ways: 40 s on a quiet machine
     def test_locally_and_on_dask_alike(self, trace: Path, tmp_path: Path) -> None:
         local = malletrain("reproduce", "--trace", trace, "--out", tmp_path / "local", "--workers", 2)
         assert local.returncode == 0, local.stderr

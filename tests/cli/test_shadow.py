@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from malletrain.cli.main import app
 from malletrain.cli.shadow import parse_duration, watching_only
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.settings import ScavengerSettings
-from tests.scavenger.players import Players
+from malletrain.scavenger.trace_files import read_trace
+from tests.scavenger.recorded_commands import RecordedCommands
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,15 @@ def _own_logging() -> Iterator[None]:
 def played(folder: Path) -> dict[str, str]:
     """A Slurm that plays recorded answers, as settings."""
     folder.mkdir()
-    players = Players(folder)
+    commands = RecordedCommands(folder)
     return {
         "MALLETRAIN_STATE_DIR": str(folder),
         "MALLETRAIN_SCAVENGER__SLURM__PARTITIONS": '["main"]',
         "MALLETRAIN_SCAVENGER__SLURM__HOLD__QUEUE": "scavenge",
         "MALLETRAIN_SCAVENGER__SLURM__INTERVAL_SECONDS": "0.1",
-        "MALLETRAIN_SCAVENGER__SLURM__SINFO": players.add("sinfo", "idle|n[01-12]\nallocated|n[13-16]\n"),
-        "MALLETRAIN_SCAVENGER__SLURM__SQUEUE": players.add("squeue", ""),
-        "MALLETRAIN_SCAVENGER__SLURM__SCONTROL": players.add("scontrol", "No reservations in the system\n"),
+        "MALLETRAIN_SCAVENGER__SLURM__SINFO": commands.add("sinfo", "idle|n[01-12]\nallocated|n[13-16]\n"),
+        "MALLETRAIN_SCAVENGER__SLURM__SQUEUE": commands.add("squeue", ""),
+        "MALLETRAIN_SCAVENGER__SLURM__SCONTROL": commands.add("scontrol", "No reservations in the system\n"),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from malletrain.common.processes import read_status
 from malletrain.v1 import monitor_pb2
 
 _TRAINER = """
@@ -168,9 +169,8 @@ class Trainer:
 
 def is_running(pid: int) -> bool:
     """Whether a process, or a thread of it, is still there; a zombie is not."""
-    process = Path(f"/proc/{pid}")
+    status = read_status(pid)
     try:
-        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z" or len(list((process / "task").iterdir())) > 1
+        return status is not None and (not status.ended or len(list(Path(f"/proc/{pid}/task").iterdir())) > 1)
     except (FileNotFoundError, ProcessLookupError):
         return False

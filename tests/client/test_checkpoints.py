@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.client.checkpoints import Checkpoints, Unfinished
-from malletrain.client.sealing import SealedWriter
+from malletrain.client.checkpoints import Checkpoints, UnfinishedCheckpoint
+from malletrain.client.checksum import ChecksumWriter
 
 
 def read(path: Path, _sealed: bool) -> str:
@@ -20,7 +20,7 @@ def read(path: Path, _sealed: bool) -> str:
 
 
 def save(checkpoints: Checkpoints, samples: int, text: str) -> None:
-    def write(stream: SealedWriter) -> None:
+    def write(stream: ChecksumWriter) -> None:
         stream.write(text.encode())
 
     checkpoints.save(samples, write)
@@ -88,7 +88,7 @@ def test_a_kill_in_mid_write_leaves_the_earlier_ones(tmp_path: Path) -> None:
 
 
 def test_what_another_is_writing_is_left_alone(tmp_path: Path) -> None:
-    writing = Unfinished(tmp_path / ".samples-000000000000007.pt.elsewhere.1")
+    writing = UnfinishedCheckpoint(tmp_path / ".samples-000000000000007.pt.elsewhere.1")
     save(Checkpoints(tmp_path), 1, "first.")
     assert writing.path.exists()
     writing.close()

@@ -227,6 +227,8 @@ def test_commands_come_once_each(monitor: RecordingMonitor, start_trainer: Start
     wait_until(lambda: trainer.ask("should_stop()"))
     assert trainer.ask(listing) == [["c4", "STOP"]]
     assert trainer.ask("[should_commit(), should_commit(), should_stop()]") == [True, False, True]
+    asked = Path(trainer.ask("current_job().directory.as_posix()")) / "stop-requests"
+    assert [path.name for path in asked.iterdir()] == [str(trainer.ask("__import__('os').getpid()"))]
 
 
 def test_sigterm_asks_to_commit_and_stop_but_not_in_forked_children(start_trainer: StartTrainer) -> None:

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from malletrain.client.outbox import Outbox
-from malletrain.client.ring import Record
+from malletrain.client.ring import RingRecord
 
 CAPACITY = 20
 
 
-def records(first: int, count: int) -> list[Record]:
-    return [Record(sequence, sequence, 1, -1, 1) for sequence in range(first, first + count)]
+def records(first: int, count: int) -> list[RingRecord]:
+    return [RingRecord(sequence, sequence, 1, -1, 1) for sequence in range(first, first + count)]
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -47,7 +47,7 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule()
     def break_stream(self) -> None:
         self.outbox.rewind()
-        assert self.outbox.under_way == 0
+        assert self.outbox.in_flight == 0
 
     @invariant()
     def nothing_is_forgotten(self) -> None:

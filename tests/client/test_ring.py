@@ -15,9 +15,9 @@ from malletrain.client.ring import (
     RECORD_OFFSET,
     RECORD_SHIFT,
     SLOTS,
-    Record,
     Ring,
     RingReader,
+    RingRecord,
     create_ring,
     open_ring,
 )
@@ -48,21 +48,23 @@ class SharedWords:
         return True
 
 
-def record_number(sequence: int, source: random.Random) -> Record:
-    return Record(
+def record_number(sequence: int, source: random.Random) -> RingRecord:
+    return RingRecord(
         sequence, source.getrandbits(60), source.getrandbits(40), source.getrandbits(60), source.getrandbits(24)
     )
 
 
-def stores_of(record: Record) -> list[tuple[int, int]]:
+def stores_of(record: RingRecord) -> list[tuple[int, int]]:
     at = (RECORD_OFFSET + ((record.sequence & (CAPACITY - 1)) << RECORD_SHIFT)) >> 3
     return [(at + i, word) for i, word in enumerate((*record, sum(record)))]
 
 
-def check_reading(records: list[Record], stores: list[tuple[int, int]], schedule: list[int], pauses: list[int]) -> None:
+def check_reading(
+    records: list[RingRecord], stores: list[tuple[int, int]], schedule: list[int], pauses: list[int]
+) -> None:
     shared = SharedWords(stores, schedule)
     reader = RingReader(shared)
-    delivered: list[Record] = []
+    delivered: list[RingRecord] = []
     lost = 0
     for pause in pauses:
         shared.store(pause)
@@ -141,7 +143,7 @@ def test_what_report_writes_is_what_the_reader_of_another_mapping_gets(turns: li
         assert len(records) == min(count, 8)
         assert lost == count - len(records)
         expected = range(written - len(records) + 1, written + 1)
-        assert records == [Record(number, number, samples, number, 3) for number in expected]
+        assert records == [RingRecord(number, number, samples, number, 3) for number in expected]
     assert station.errors == []
     other.close()
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from malletrain.client.commands import Command, CommandType, commands_after, put_command
-from malletrain.client.complaints import Complaints
-from malletrain.client.environment import JobContext, Membership, read_job, read_membership
-from malletrain.client.launching import Process, SidecarKeeper
+from malletrain.client.job_context import JobContext, WorkerRank, read_job, read_rank
 from malletrain.client.ring import CLOSED, Ring, RingReader, create_ring
 from malletrain.client.session import Client
+from malletrain.client.sidecar_process import Process, SidecarProcess
+from malletrain.client.warn_once import WarnOnce
 from malletrain.v1 import monitor_pb2
 from tests.support.waiting import wait_until
 
@@ -93,12 +93,12 @@ def horovod(rank: int, size: int) -> ModuleType:
     return module
 
 
-def test_importing_the_client_loads_the_standard_library_only() -> None:
+def test_importing_the_client_loads_the_standard_library_and_shared_names_only() -> None:
     code = (
         "import sys; before = set(sys.modules); import malletrain.client; after = set(sys.modules) - before\n"
         "tops = {name.partition('.')[0] for name in after} - {'malletrain'} - sys.stdlib_module_names\n"
-        "ours = {name for name in after if name.startswith('malletrain.')}\n"
-        "print(sorted(tops | {name for name in ours if not name.startswith('malletrain.client')}))"
+        "ours = {'.'.join(name.split('.')[:2]) for name in after if name.startswith('malletrain.')}\n"
+        "print(sorted(tops | ours - {'malletrain.client', 'malletrain.common'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -196,11 +196,11 @@ def test_a_job_that_begins_after_the_import_is_found(tmp_path: Path) -> None:
 
 def test_ranks_of_all_launchers() -> None:
     both = {"RANK": "2", "WORLD_SIZE": "8", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"}
-    assert read_membership(both, {}) == Membership(2, 8)
-    assert read_membership({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"}, {}) == Membership(1, 4)
-    assert read_membership({"RANK": "x", "WORLD_SIZE": "-3"}, {}) == Membership(0, 1)
-    assert read_membership(both, {"horovod.torch": horovod(5, 6)}) == Membership(5, 6)
-    assert read_membership(both, {"horovod.torch": ModuleType("horovod.torch")}) == Membership(2, 8)
+    assert read_rank(both, {}) == WorkerRank(2, 8)
+    assert read_rank({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"}, {}) == WorkerRank(1, 4)
+    assert read_rank({"RANK": "x", "WORLD_SIZE": "-3"}, {}) == WorkerRank(0, 1)
+    assert read_rank(both, {"horovod.torch": horovod(5, 6)}) == WorkerRank(5, 6)
+    assert read_rank(both, {"horovod.torch": ModuleType("horovod.torch")}) == WorkerRank(2, 8)
 
 
 def test_the_job_in_the_environment(tmp_path: Path) -> None:
@@ -276,13 +276,13 @@ def test_a_sidecar_is_started_again_after_ten_seconds_at_the_earliest() -> None:
         started.append(subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]))
         return started[-1]
 
-    keeper = SidecarKeeper(start, Complaints())
-    keeper.keep(100 * SECOND)
+    sidecar = SidecarProcess(start, WarnOnce())
+    sidecar.keep_running(100 * SECOND)
     wait_until(lambda: started[0].poll() == 3)
-    keeper.keep(109 * SECOND)
-    assert keeper.pid is None
-    keeper.keep(110 * SECOND)
-    assert [process.pid for process in started][1:] == [keeper.pid]
+    sidecar.keep_running(109 * SECOND)
+    assert sidecar.pid is None
+    sidecar.keep_running(110 * SECOND)
+    assert [process.pid for process in started][1:] == [sidecar.pid]
     started[1].wait()
 
 
@@ -294,8 +294,8 @@ def test_a_start_that_fails_is_said_once_and_tried_again_later(capfd: pytest.Cap
         tries += 1
         raise OSError("no more processes")
 
-    keeper = SidecarKeeper(start, Complaints())
+    sidecar = SidecarProcess(start, WarnOnce())
     for second in range(100, 121):
-        keeper.keep(second * SECOND)
+        sidecar.keep_running(second * SECOND)
     assert tries == 3
     assert capfd.readouterr().err.count("no more processes") == 1

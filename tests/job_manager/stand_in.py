@@ -18,6 +18,8 @@ from typing import Any
 
 import grpc
 
+from malletrain.common.files import write_atomically
+from malletrain.common.processes import this_process
 from malletrain.v1 import supervisor_pb2 as pb
 from malletrain.v1 import supervisor_pb2_grpc
 
@@ -35,7 +37,7 @@ def make_python(folder: Path) -> Path:
     return path
 
 
-class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
+class StandInSupervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.launch: dict[str, Any] = json.loads((folder / "launch.json").read_text())
@@ -132,15 +134,14 @@ class StandIn(supervisor_pb2_grpc.SupervisorServiceServicer):
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    stand_in = StandIn(folder)
+    stand_in = StandInSupervisor(folder)
     server = grpc.server(futures.ThreadPoolExecutor(8))
     supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(stand_in, server)
     server.add_insecure_port(f"unix:{stand_in.launch['socket']}")
     server.start()
-    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    temporary = folder / ".supervisor.json"
-    temporary.write_text(json.dumps({"pid": os.getpid(), "start_time": started, "socket": stand_in.launch["socket"]}))
-    temporary.replace(folder / "supervisor.json")
+    own = this_process()
+    announced = {"pid": own.pid, "start_time": own.start_time, "socket": stand_in.launch["socket"]}
+    write_atomically(folder / "supervisor.json", json.dumps(announced))
     pause = threading.Event()
     outcome = ""
     while not outcome:
@@ -149,9 +150,7 @@ def main() -> None:
             outcome = stand_in.outcome()
     for name in list(stand_in.workers):
         stand_in._kill(name)
-    temporary = folder / ".outcome.json"
-    temporary.write_text(json.dumps({"outcome": outcome, "message": f"stand-in: {outcome}"}))
-    temporary.replace(folder / "outcome.json")
+    write_atomically(folder / "outcome.json", json.dumps({"outcome": outcome, "message": f"stand-in: {outcome}"}))
     server.stop(0.2).wait()
 
 

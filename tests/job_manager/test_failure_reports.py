@@ -6,8 +6,10 @@ from typing import Any
 
 import grpc.aio
 
-from malletrain.job_manager.feeds import FailureReporter
+from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.stimuli import SupervisorSeen
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Addresses
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 
@@ -28,27 +30,31 @@ def seen(**failures: int) -> SupervisorSeen:
     return SupervisorSeen("j000001", 1, 1, 1, frozenset(), frozenset(), tuple(failures.items()))
 
 
+def peers_at(scavenger: str) -> ManagerPeers:
+    return ManagerPeers(Addresses(scavenger=scavenger), SystemClock())
+
+
 async def test_each_failure_of_a_node_that_stands_out_is_reported_once() -> None:
     server, listener = grpc.aio.server(), Listener()
     scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server(listener, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    report = FailureReporter(f"127.0.0.1:{port}")
+    peers = peers_at(f"127.0.0.1:{port}")
     try:
-        await report(seen(n1=1), 3)
+        await peers.report_failures(seen(n1=1), 3)
         assert listener.told == []
-        await report(seen(n1=2), 3)
-        await report(seen(n1=2), 3)
-        await report(seen(n1=3), 3)
+        await peers.report_failures(seen(n1=2), 3)
+        await peers.report_failures(seen(n1=2), 3)
+        await peers.report_failures(seen(n1=3), 3)
         assert listener.told == ["n1"] * 3
-        await report(seen(n1=4, n2=1), 3)
+        await peers.report_failures(seen(n1=4, n2=1), 3)
         assert listener.told == ["n1"] * 3
     finally:
-        await report.close()
+        await peers.close()
         await server.stop(0)
 
 
 async def test_a_scavenger_that_is_not_there_is_told_later() -> None:
-    report = FailureReporter("127.0.0.1:9")
-    await report(seen(n1=2), 3)
-    await report.close()
+    peers = peers_at("127.0.0.1:9")
+    await peers.report_failures(seen(n1=2), 3)
+    await peers.close()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.job_manager.peers import House, house, processes_of
-from tests.job_manager.test_restart import manager_process, planned, serving
+from malletrain.common.processes import read_status
+from tests.job_manager.manager_process import manager_process, planned, serving
+from tests.job_manager.serving import ManagerHarness, processes_of, serve_manager
 from tests.support.waiting import wait_until_async
 
 pytestmark = [
@@ -24,43 +25,43 @@ def workers(state_dir: Path) -> dict[str, int]:
     """Pid of the worker process on each node: the child of the supervisor."""
     found = processes_of(state_dir)
     supervisors = {pid for pid, environment in found.items() if "MALLETRAIN_NODE" not in environment}
-    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
+    parents = {pid: status.parent for pid in found if (status := read_status(pid))}
     return {
         environment["MALLETRAIN_NODE"]: pid
         for pid, environment in found.items()
-        if "MALLETRAIN_NODE" in environment and parents[pid] in supervisors
+        if "MALLETRAIN_NODE" in environment and parents.get(pid) in supervisors
     }
 
 
 async def test_from_submission_over_a_leave_to_completion(tmp_path: Path) -> None:
-    async with house(tmp_path, Path(sys.executable)) as place:
-        job_id = await place.submit("python", TRAINER)
-        await place.plan(1, j1="n1 n2 n3")
-        await place.until(job_id, "RUNNING", timeout=60)
+    async with serve_manager(tmp_path, Path(sys.executable)) as harness:
+        job_id = await harness.submit("python", TRAINER)
+        await harness.plan(1, j1="n1 n2 n3")
+        await harness.until(job_id, "RUNNING", timeout=60)
         before = workers(tmp_path)
         assert before.keys() == {"n1", "n2", "n3"}
-        place.scavenger.tell(left="n2")
-        await wait_until_async(lambda: "n2" not in place.manager._engine.world.jobs[job_id].held)
+        harness.scavenger.tell(left="n2")
+        await wait_until_async(lambda: "n2" not in harness.manager._engine.state.jobs[job_id].held)
         assert workers(tmp_path).keys() <= {"n1", "n3"}
-        job = await place.until(job_id, "RUNNING", timeout=60)
+        job = await harness.until(job_id, "RUNNING", timeout=60)
         assert sorted(job.confirmed_nodes) == ["n1", "n3"]
         assert workers(tmp_path) == {node: before[node] for node in ("n1", "n3")}, "survivors keep their pids"
-        await place.plan(2, j1="n1 n3 n4")
-        await confirmed(place, job_id, "n1 n3 n4")
-        await place.plan(3, j1="n4")
-        await confirmed(place, job_id, "n4")
+        await harness.plan(2, j1="n1 n3 n4")
+        await confirmed(harness, job_id, "n1 n3 n4")
+        await harness.plan(3, j1="n4")
+        await confirmed(harness, job_id, "n4")
         (tmp_path / "jobs" / job_id / "go").touch()
-        job = await place.until(job_id, "COMPLETED", timeout=60)
+        job = await harness.until(job_id, "COMPLETED", timeout=60)
         assert job.metrics["batches"] > 0
         assert (job.restarts, job.preemptions) == (0, 1)
-        releases = [event.release_seconds for event in await place.events(job_id) if event.release_seconds]
+        releases = [event.release_seconds for event in await harness.events(job_id) if event.release_seconds]
         assert len(releases) == 1
     assert not processes_of(tmp_path)
 
 
-async def confirmed(place: House, job_id: str, nodes: str) -> None:
+async def confirmed(harness: ManagerHarness, job_id: str, nodes: str) -> None:
     def holds() -> bool:
-        job = place.manager._engine.world.jobs[job_id]
+        job = harness.manager._engine.state.jobs[job_id]
         return sorted(job.confirmed) == sorted(job.held) == nodes.split()
 
     await wait_until_async(holds, timeout=60, what=f"training on {nodes}")

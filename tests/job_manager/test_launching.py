@@ -6,20 +6,20 @@ import asyncio
 import os
 from pathlib import Path
 
-from malletrain.job_manager.jobs import Spec
-from malletrain.job_manager.launchers.base import Host, LaunchOrder
-from malletrain.job_manager.launchers.environment import Monitor
-from malletrain.job_manager.launchers.supervised import LaunchSettings, SupervisedLauncher
+from malletrain.job_manager.jobs import JobSpec
+from malletrain.job_manager.launching.environment import MonitorAddress
+from malletrain.job_manager.launching.launcher import LaunchOrder, LaunchSettings, SupervisorLauncher
+from malletrain.job_manager.launching.supervisor_client import NodeHost
 from tests.job_manager.stand_in import make_python
 from tests.support.waiting import wait_until_async
 
-SPEC = Spec("job", ("sleep", "60"), "/", 1, 4)
+SPEC = JobSpec("job", ("sleep", "60"), "/", 1, 4)
 ORDER = LaunchOrder("j000001", 1, SPEC, 1, ("n1",))
 
 
 async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_path: Path) -> None:
-    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), Monitor("127.0.0.1:1"))
-    launcher = SupervisedLauncher(settings, os.environ)
+    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"))
+    launcher = SupervisorLauncher(settings, os.environ)
     asked: list[LaunchOrder] = []
 
     def order() -> LaunchOrder:
@@ -29,7 +29,7 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
     starting = asyncio.create_task(launcher.start(ORDER.job_id, 1, order))
     await wait_until_async(lambda: len(asked) > 2)
     assert launcher.folder(ORDER.job_id).launched() is None
-    launcher.know_hosts({"n1": Host(gpus=4)})
+    launcher.update_hosts({"n1": NodeHost(gpus=4)})
     await starting
     try:
         launch = launcher.folder(ORDER.job_id).launched()
@@ -41,7 +41,7 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
 
 
 async def test_a_job_that_shall_not_start_any_more_does_not_wait_for_that(tmp_path: Path) -> None:
-    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), Monitor("127.0.0.1:1"))
-    launcher = SupervisedLauncher(settings, os.environ)
+    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"))
+    launcher = SupervisorLauncher(settings, os.environ)
     await launcher.start(ORDER.job_id, 1, lambda: None)
     assert launcher.folder(ORDER.job_id).launched() is None

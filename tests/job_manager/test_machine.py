@@ -6,7 +6,7 @@ import pytest
 
 from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
 from malletrain.job_manager.jobs import StopIntent
-from malletrain.job_manager.states import TRANSITIONS, IllegalTransitionError, JobState, check_transition
+from malletrain.job_manager.state import ManagerPolicy, Notice
 from malletrain.job_manager.stimuli import (
     Cancelled,
     Completion,
@@ -17,165 +17,176 @@ from malletrain.job_manager.stimuli import (
     SupervisorSeen,
     TrainerDone,
 )
-from malletrain.job_manager.world import Notice, Policy
+from malletrain.job_manager.transaction import Transaction
+from malletrain.job_manager.transitions import (
+    TRANSITIONS,
+    IllegalTransitionError,
+    JobReason,
+    permits_transition,
+)
+from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import NotFoundError, StalePlanError
-from tests.job_manager.builders import Play, running, spec
+from tests.job_manager.harness import MachineHarness, running, spec
 
 ONE, TWO = "j000001", "j000002"
 
 
-def test_transitions_outside_the_table_are_refused() -> None:
+def test_the_transition_table() -> None:
     for before, after in TRANSITIONS.items():
         for state in JobState:
-            allowed = state in after or (state is before and not before.final)
-            if allowed:
-                check_transition(before, state)
-            else:
-                with pytest.raises(IllegalTransitionError):
-                    check_transition(before, state)
+            assert permits_transition(before, state) == (state in after or (state is before and not before.final))
+
+
+def test_transitions_outside_the_table_are_refused_and_name_the_job() -> None:
+    machine = running("a")
+    transaction = Transaction(machine.state, machine.policy, machine.now)
+    expected = "job j000001: no transition from RUNNING to QUEUED .SUBMITTED."
+    with pytest.raises(IllegalTransitionError, match=expected) as caught:
+        transaction.move(machine.job(), JobState.QUEUED, JobReason.SUBMITTED, "because")
+    assert caught.value.job_id == ONE
 
 
 def test_admission_fills_all_places_at_once_in_order() -> None:
-    play = Play(Policy(max_parallel=2))
-    play.submit(spec(), spec(), spec(), spec())
-    assert [job.state for job in play.world.jobs.values()] == [JobState.WAITING] * 2 + [JobState.QUEUED] * 2
-    play(Cancelled(ONE))
-    play(Cancelled(TWO))
-    assert play.job(ONE).state is JobState.CANCELLED
-    assert [job.state for job in play.world.jobs.values()] == [JobState.WAITING] * 2
+    machine = MachineHarness(ManagerPolicy(max_parallel=2))
+    machine.submit(spec(), spec(), spec(), spec())
+    assert [job.state for job in machine.state.jobs.values()] == [JobState.WAITING] * 2 + [JobState.QUEUED] * 2
+    machine(Cancelled(ONE))
+    machine(Cancelled(TWO))
+    assert machine.job(ONE).state is JobState.CANCELLED
+    assert [job.state for job in machine.state.jobs.values()] == [JobState.WAITING] * 2
 
 
 def test_start_confirm_and_complete() -> None:
-    play = Play()
-    play.idle("a", "b")
-    play.submit(spec())
-    play.plan(j1="a b")
-    job = play.job()
+    machine = MachineHarness()
+    machine.idle("a", "b")
+    machine.submit(spec())
+    machine.plan(j1="a b")
+    job = machine.job()
     assert job.state is JobState.STARTING
-    assert list(play.effects) == [StartSupervisor(ONE, 1)]
-    play.confirm()
-    assert play.job().state is JobState.RUNNING
-    assert play.job().confirmed == ("a", "b")
-    assert not play.effects
-    play.end(outcome=Outcome.EXITED, completion=Completion(640, {"accuracy": 0.9}))
-    job = play.job()
+    assert list(machine.effects) == [StartSupervisor(ONE, 1)]
+    machine.confirm()
+    assert machine.job().state is JobState.RUNNING
+    assert machine.job().confirmed == ("a", "b")
+    assert not machine.effects
+    machine.end(outcome=Outcome.EXITED, completion=Completion(640, {"accuracy": 0.9}))
+    job = machine.job()
     assert (job.state, job.samples, job.metrics) == (JobState.COMPLETED, 640, {"accuracy": 0.9})
     assert job.held == job.commanded == job.wanted == ()
 
 
 def test_a_change_in_flight_is_confirmed_before_the_next() -> None:
-    play = running("a", spare="b c")
-    play.plan(j1="a b")
-    assert play.effects == (SetHosts(ONE, 1, 2, ("a", "b")),)
-    play.plan(j1="a b c")
-    assert play.job().commanded == ("a", "b")
-    assert play.job().wanted == ("a", "b", "c")
-    play.confirm()
-    assert play.job().commanded == ("a", "b", "c")
-    play.confirm()
-    assert play.job().state is JobState.RUNNING
-    assert play.job().rescales == 2
+    machine = running("a", spare="b c")
+    machine.plan(j1="a b")
+    assert machine.effects == (SetHosts(ONE, 1, 2, ("a", "b")),)
+    machine.plan(j1="a b c")
+    assert machine.job().commanded == ("a", "b")
+    assert machine.job().wanted == ("a", "b", "c")
+    machine.confirm()
+    assert machine.job().commanded == ("a", "b", "c")
+    machine.confirm()
+    assert machine.job().state is JobState.RUNNING
+    assert machine.job().rescales == 2
 
 
 def test_growth_waits_until_the_shrinking_job_has_let_go() -> None:
-    play = running("a b", spec(), spec(), spare="c")
-    play.plan(j2="c")
-    play.confirm(TWO)
-    step = play.plan(j1="a", j2="b c")
-    assert step.rescaled == (ONE, TWO)
-    assert play.job(ONE).commanded == ("a",)
-    assert play.job(TWO).commanded == ("c",)
-    play.confirm(ONE, occupied="a b")
-    assert play.job(TWO).commanded == ("c",), "a worker lingers on b"
-    assert ReleaseHosts(ONE, 1, ("b",), 1.5) in play.effects
-    play.released("b")
-    assert set(play.job(TWO).commanded) == {"b", "c"}
+    machine = running("a b", spec(), spec(), spare="c")
+    machine.plan(j2="c")
+    machine.confirm(TWO)
+    result = machine.plan(j1="a", j2="b c")
+    assert result.rescaled == (ONE, TWO)
+    assert machine.job(ONE).commanded == ("a",)
+    assert machine.job(TWO).commanded == ("c",)
+    machine.confirm(ONE, occupied="a b")
+    assert machine.job(TWO).commanded == ("c",), "a worker lingers on b"
+    assert ReleaseHosts(ONE, 1, ("b",), 1.5) in machine.effects
+    machine.released("b")
+    assert set(machine.job(TWO).commanded) == {"b", "c"}
 
 
 def test_a_plan_for_no_nodes_stops_the_job_and_frees_its_nodes_at_the_end() -> None:
-    play = running("a b", spec(), spec())
-    play.plan(j1="", j2="a b")
-    assert play.job(ONE).state is JobState.STOPPING
-    assert play.effects == (StopSupervisor(ONE, 1, 5.0),)
-    assert play.job(TWO).state is JobState.WAITING
-    play.end(ONE, outcome=Outcome.STOPPED)
-    assert play.job(ONE).state is JobState.WAITING
-    assert play.job(TWO).state is JobState.STARTING
+    machine = running("a b", spec(), spec())
+    machine.plan(j1="", j2="a b")
+    assert machine.job(ONE).state is JobState.STOPPING
+    assert machine.effects == (StopSupervisor(ONE, 1, 5.0),)
+    assert machine.job(TWO).state is JobState.WAITING
+    machine.end(ONE, outcome=Outcome.STOPPED)
+    assert machine.job(ONE).state is JobState.WAITING
+    assert machine.job(TWO).state is JobState.STARTING
 
 
 def test_leave_releases_the_node_first_and_tells_when_it_was_free() -> None:
-    play = running("a b c")
-    play.leave("b")
-    job = play.job()
+    machine = running("a b c")
+    machine.leave("b")
+    job = machine.job()
     assert job.state is JobState.RESCALING
     assert job.wanted == job.commanded == job.confirmed == ("a", "c")
     assert "b left" in job.reason
     assert job.preemptions == 1
-    assert play.effects == (ReleaseHosts(ONE, 1, ("b",), 1.5), SetHosts(ONE, 1, 2, ("a", "c")))
-    play.now += 0.25
-    play.released("b")
-    assert play.events[-1].release_seconds == pytest.approx(0.25)
-    assert play.job().held == ("a", "c")
-    play.confirm()
-    assert play.job().state is JobState.RUNNING
+    assert machine.effects == (ReleaseHosts(ONE, 1, ("b",), 1.5), SetHosts(ONE, 1, 2, ("a", "c")))
+    machine.now += 0.25
+    machine.released("b")
+    assert machine.events[-1].release_seconds == pytest.approx(0.25)
+    assert machine.job().held == ("a", "c")
+    machine.confirm()
+    assert machine.job().state is JobState.RUNNING
 
 
 def test_leave_below_the_smallest_scale_releases_first_and_stops_the_rest() -> None:
-    play = running("a b c", spec(3, 4))
-    play.leave("a")
-    assert play.job().state is JobState.STOPPING
-    assert play.effects == (ReleaseHosts(ONE, 1, ("a",), 1.5), StopSupervisor(ONE, 1, 5.0))
+    machine = running("a b c", spec(3, 4))
+    machine.leave("a")
+    assert machine.job().state is JobState.STOPPING
+    assert machine.effects == (ReleaseHosts(ONE, 1, ("a",), 1.5), StopSupervisor(ONE, 1, 5.0))
     with pytest.raises(StalePlanError, match=r"a \(for job j000001\) is not idle"):
-        play.plan(j1="a b c")
-    play.join("a")
+        machine.plan(j1="a b c")
+    machine.join("a")
     with pytest.raises(StalePlanError, match="still being released"):
-        play.plan(j1="a b c")
-    play.released("a")
-    play.plan(j1="a b c")
-    assert play.job().state is JobState.STOPPING
-    play.end(outcome=Outcome.STOPPED)
-    job = play.job()
+        machine.plan(j1="a b c")
+    machine.released("a")
+    machine.plan(j1="a b c")
+    assert machine.job().state is JobState.STOPPING
+    machine.end(outcome=Outcome.STOPPED)
+    job = machine.job()
     assert job.state is JobState.STARTING
     assert (job.restarts, job.incarnation) == (0, 2)
 
 
 def test_leave_shrinks_to_a_permitted_scale() -> None:
-    play = running("a b c d", spec(1, 4, permitted_nodes=(1, 2, 4)))
-    play.leave("a")
-    assert play.job().commanded == ("b", "c")
-    play.released("a")
-    play.confirm()
-    assert play.job().held == ("b", "c")
+    machine = running("a b c d", spec(1, 4, permitted_nodes=(1, 2, 4)))
+    machine.leave("a")
+    assert machine.job().commanded == ("b", "c")
+    machine.released("a")
+    machine.confirm()
+    assert machine.job().held == ("b", "c")
 
 
 def test_leave_of_all_nodes_with_state_restarts_on_the_newcomers() -> None:
-    play = running("a", spare="b c")
-    play.plan(j1="a b c")
-    play.leave("a")
-    assert play.job().stop is StopIntent.WAIT
-    play.end()
-    job = play.job()
+    machine = running("a", spare="b c")
+    machine.plan(j1="a b c")
+    machine.leave("a")
+    assert machine.job().stop is StopIntent.WAIT
+    machine.end()
+    job = machine.job()
     assert job.state is JobState.STARTING
     assert job.commanded == ("b", "c")
     assert job.restarts == 0
 
 
 def test_leave_of_a_node_that_is_only_wanted() -> None:
-    play = running("a b", spec(), spec(1, 1), spare="c")
-    play.plan(j2="c")
-    play.confirm(TWO)
-    play.plan(j1="a b c", j2="")
-    play.leave("c")
-    assert play.job(ONE).wanted == ("a", "b")
-    assert play.job(ONE).state is JobState.RUNNING
-    assert ReleaseHosts(TWO, 1, ("c",), 1.5) in play.effects
+    machine = running("a b", spec(), spec(1, 1), spare="c")
+    machine.plan(j2="c")
+    machine.confirm(TWO)
+    machine.plan(j1="a b c", j2="")
+    machine.leave("c")
+    assert machine.job(ONE).wanted == ("a", "b")
+    assert machine.job(ONE).state is JobState.RUNNING
+    assert ReleaseHosts(TWO, 1, ("c",), 1.5) in machine.effects
 
 
 def test_nodes_missing_after_a_reconnect_have_left() -> None:
-    play = running("a b")
-    play.idle("b", "c")
-    assert play.job().commanded == ("b",)
-    assert "a left" in play.job().reason
+    machine = running("a b")
+    machine.idle("b", "c")
+    assert machine.job().commanded == ("b",)
+    assert "a left" in machine.job().reason
 
 
 @pytest.mark.parametrize(
@@ -191,190 +202,238 @@ def test_nodes_missing_after_a_reconnect_have_left() -> None:
     ],
 )
 def test_stale_plans_are_refused_whole(assignments: dict[str, str], message: str) -> None:
-    play = running("a b", spec(), spec(1, 2), spec(), policy=Policy(max_parallel=2), spare="c d")
-    before = play.world
+    machine = running("a b", spec(), spec(1, 2), spec(), policy=ManagerPolicy(max_parallel=2), spare="c d")
+    before = machine.state
     with pytest.raises(StalePlanError, match=message):
-        play.plan(**assignments)
-    assert play.world == before
+        machine.plan(**assignments)
+    assert machine.state == before
 
 
 def test_generations_only_grow() -> None:
-    play = running("a b")
-    step = play.plan(j1="a")
+    machine = running("a b")
+    result = machine.plan(j1="a")
     with pytest.raises(StalePlanError, match="expected above 2"):
-        play(PlanReceived(step.world.generation, ()))
+        machine(PlanReceived(result.state.generation, ()))
 
 
 def test_failures_back_off_and_end_as_failed_with_the_log() -> None:
-    play = running("a", spec(max_restarts=2))
+    machine = running("a", spec(max_restarts=2))
     for restart, pause in ((1, 1.0), (2, 2.0)):
-        play.end()
-        job = play.job()
+        machine.end()
+        job = machine.job()
         assert job.state is JobState.WAITING
-        assert job.not_before == play.now + pause
+        assert job.not_before == machine.now + pause
         assert f"restart {restart} of 2" in job.reason
         with pytest.raises(StalePlanError, match="gets no nodes for another"):
-            play.plan(j1="a")
-        play.wait(pause)
-        assert play.job().not_before is None
-        play.plan(j1="a")
-        play.confirm()
-    play.end(log_tail=("n1 | Traceback", "n1 | ValueError: lr"))
-    job = play.job()
+            machine.plan(j1="a")
+        machine.wait(pause)
+        assert machine.job().not_before is None
+        machine.plan(j1="a")
+        machine.confirm()
+    machine.end(log_tail=("n1 | Traceback", "n1 | ValueError: lr"))
+    job = machine.job()
     assert (job.state, job.restarts) == (JobState.FAILED, 2)
     assert "rank 0 died" in job.reason
     assert job.reason.endswith("n1 | Traceback\nn1 | ValueError: lr")
 
 
-def test_exit_without_completion_is_a_failure() -> None:
-    play = running("a")
-    play.end(outcome=Outcome.EXITED, message="")
-    assert play.job().restarts == 1
-    assert "exited without saying that it is done" in play.job().reason
+def test_a_training_whose_rank_0_ended_well_is_complete() -> None:
+    machine = running("a")
+    machine.end(outcome=Outcome.EXITED, message="rank 0 on a ended with exit status 0")
+    job = machine.job()
+    assert (job.state, job.restarts, job.counted_failures) == (JobState.COMPLETED, 0, 0)
+    assert job.reason == "rank 0 on a ended with exit status 0"
+
+
+def test_the_reason_of_a_completed_job_says_what_it_rests_on() -> None:
+    said = running("a", spec(target_samples=100))
+    said(Progressed(ONE, 99, stalled=False))
+    said.end(outcome=Outcome.EXITED, message="rank 0 ended", completion=Completion())
+    assert said.job().reason == "the trainer says that it is done"
+    reached = running("a", spec(target_samples=100))
+    reached(Progressed(ONE, 100, stalled=False))
+    reached.end(outcome=Outcome.EXITED, message="rank 0 ended")
+    assert reached.job().reason == "reached its target of 100 samples"
+    exited = running("a", spec(target_samples=100))
+    exited(Progressed(ONE, 99, stalled=False))
+    exited.end(outcome=Outcome.EXITED, message="")
+    assert exited.job().reason == "rank 0 ended with exit status 0"
+    assert {job.job().state for job in (said, reached, exited)} == {JobState.COMPLETED}
+
+
+def test_a_training_that_was_over_before_it_was_stopped_is_complete() -> None:
+    """The supervisor says EXITED only if nobody had asked the workers to leave by then."""
+    cancelled = running("a")
+    cancelled(Cancelled(ONE))
+    cancelled.end(outcome=Outcome.EXITED, message="rank 0 ended")
+    preempted = running("a b")
+    preempted.leave("b")
+    preempted.end(outcome=Outcome.EXITED, message="rank 0 ended")
+    all_taken = running("a")
+    all_taken.leave("a")
+    assert all_taken.job().stop is StopIntent.WAIT
+    all_taken.end(outcome=Outcome.EXITED, message="rank 0 ended")
+    assert {run.job().state for run in (cancelled, preempted, all_taken)} == {JobState.COMPLETED}
+
+
+def test_a_job_that_left_when_it_was_asked_to_waits_for_nodes() -> None:
+    machine = running("a")
+    machine.leave("a")
+    machine.end(outcome=Outcome.STOPPED)
+    assert (machine.job().state, machine.job().restarts) == (JobState.WAITING, 0)
 
 
 def test_a_long_good_run_forgives_failures() -> None:
-    play = running("a")
-    play.end()
-    play.wait(1)
-    play.plan(j1="a")
-    play.confirm()
-    play.wait(600)
-    assert (play.job().strikes, play.job().restarts) == (0, 1)
+    machine = running("a")
+    machine.end()
+    machine.wait(1)
+    machine.plan(j1="a")
+    machine.confirm()
+    machine.wait(600)
+    assert (machine.job().counted_failures, machine.job().restarts) == (0, 1)
 
 
 def test_a_failure_during_a_preemption_is_not_the_jobs() -> None:
-    play = running("a b")
-    play.leave("b")
-    play.end()
-    job = play.job()
+    machine = running("a b")
+    machine.leave("b")
+    machine.end()
+    job = machine.job()
     assert job.state is JobState.STARTING
     assert (job.restarts, job.commanded) == (0, ("a",))
 
 
 def test_target_reached() -> None:
-    play = running("a", spec(target_samples=100))
-    play(Progressed(ONE, 99, stalled=False))
-    assert play.job().state is JobState.RUNNING
-    play(Progressed(ONE, 104, stalled=False))
-    assert play.job().stop is StopIntent.COMPLETE
-    play.end(outcome=Outcome.STOPPED)
-    assert (play.job().state, play.job().samples) == (JobState.COMPLETED, 104)
+    machine = running("a", spec(target_samples=100))
+    machine(Progressed(ONE, 99, stalled=False))
+    assert machine.job().state is JobState.RUNNING
+    machine(Progressed(ONE, 104, stalled=False))
+    assert machine.job().stop is StopIntent.COMPLETE
+    machine.end(outcome=Outcome.STOPPED)
+    assert (machine.job().state, machine.job().samples) == (JobState.COMPLETED, 104)
 
 
 def test_stalled_job_restarts_on_its_nodes() -> None:
-    play = running("a b", policy=Policy(stall_seconds=20))
-    play(Progressed(ONE, 10, stalled=True))
-    play.wait(19)
-    assert play.job().state is JobState.RUNNING
-    play.wait(1)
-    assert play.job().stop is StopIntent.RESTART
-    assert "stalled for 20 s" in play.job().reason
-    play.end()
-    job = play.job()
+    machine = running("a b", policy=ManagerPolicy(stall_seconds=20))
+    machine(Progressed(ONE, 10, stalled=True))
+    machine.wait(19)
+    assert machine.job().state is JobState.RUNNING
+    machine.wait(1)
+    assert machine.job().stop is StopIntent.RESTART
+    assert "stalled for 20 s" in machine.job().reason
+    machine.end()
+    job = machine.job()
     assert (job.state, job.restarts, job.commanded) == (JobState.STARTING, 1, ("a", "b"))
 
 
 def test_a_stall_that_ends_is_forgotten() -> None:
-    play = running("a", policy=Policy(stall_seconds=20))
-    play(Progressed(ONE, 10, stalled=True))
-    play.wait(10)
-    play(Progressed(ONE, 20, stalled=False))
-    play.wait(15)
-    assert play.job().state is JobState.RUNNING
+    machine = running("a", policy=ManagerPolicy(stall_seconds=20))
+    machine(Progressed(ONE, 10, stalled=True))
+    machine.wait(10)
+    machine(Progressed(ONE, 20, stalled=False))
+    machine.wait(15)
+    assert machine.job().state is JobState.RUNNING
 
 
 def test_a_job_that_trains_on_waits_longer_for_its_newcomers() -> None:
-    play = running("a", spare="b")
-    play.plan(j1="a b")
-    play.wait(299)
-    assert play.job().state is JobState.RESCALING
-    play.wait(1)
-    assert play.job().stop is StopIntent.RESTART
+    machine = running("a", spare="b")
+    machine.plan(j1="a b")
+    machine.wait(299)
+    assert machine.job().state is JobState.RESCALING
+    machine.wait(1)
+    assert machine.job().stop is StopIntent.RESTART
 
 
 def test_unconfirmed_changes_time_out() -> None:
-    play = running("a", spare="b")
-    play.plan(j1="a b")
-    play(Progressed(ONE, 10, stalled=True))
-    play.wait(59)
-    assert play.job().state is JobState.RESCALING
-    play.wait(1)
-    assert play.job().stop is StopIntent.RESTART
-    play.end()
-    assert play.job().state is JobState.STARTING
-    assert play.job().restarts == 1
+    machine = running("a", spare="b")
+    machine.plan(j1="a b")
+    machine(Progressed(ONE, 10, stalled=True))
+    machine.wait(59)
+    assert machine.job().state is JobState.RESCALING
+    machine.wait(1)
+    assert machine.job().stop is StopIntent.RESTART
+    machine.end()
+    assert machine.job().state is JobState.STARTING
+    assert machine.job().restarts == 1
 
 
 def test_a_trainer_that_is_done_but_does_not_end() -> None:
-    play = running("a")
-    play(TrainerDone(ONE))
-    play.wait(9)
-    assert play.job().stop is None
-    play.wait(1)
-    assert play.job().stop is StopIntent.COMPLETE
+    machine = running("a")
+    machine(TrainerDone(ONE))
+    machine.wait(9)
+    assert machine.job().stop is None
+    machine.wait(1)
+    assert machine.job().stop is StopIntent.COMPLETE
 
 
 def test_cancel() -> None:
-    play = running("a")
-    play(Cancelled(ONE))
-    assert play.job().state is JobState.STOPPING
+    machine = running("a")
+    machine(Cancelled(ONE))
+    assert machine.job().state is JobState.STOPPING
     with pytest.raises(StalePlanError, match="is ending"):
-        play.plan(j1="a")
-    play.end(outcome=Outcome.STOPPED)
-    assert play.job().state is JobState.CANCELLED
+        machine.plan(j1="a")
+    machine.end(outcome=Outcome.STOPPED)
+    assert machine.job().state is JobState.CANCELLED
     with pytest.raises(NotFoundError):
-        play(Cancelled(ONE))
+        machine(Cancelled(ONE))
 
 
 def test_lost_workers_are_a_rescale_that_was_not_commanded() -> None:
-    play = running("a b")
-    job = play.job()
-    play(SupervisorSeen(ONE, 1, job.sequence, job.sequence, frozenset("a"), frozenset("a")))
-    assert play.job().state is JobState.RESCALING
-    assert "workers were lost, on: b" in play.job().reason
-    play.confirm()
-    assert play.job().state is JobState.RUNNING
+    machine = running("a b")
+    job = machine.job()
+    machine(SupervisorSeen(ONE, 1, job.sequence, job.sequence, frozenset("a"), frozenset("a")))
+    assert machine.job().state is JobState.RESCALING
+    assert "workers were lost, on: b" in machine.job().reason
+    machine.confirm()
+    assert machine.job().state is JobState.RUNNING
 
 
 def test_old_supervisors_are_ignored() -> None:
-    play = running("a")
-    before = play.world
-    play(SupervisorSeen(ONE, 7, 9, 9, frozenset("a"), frozenset("a")))
-    assert play.world == before
+    machine = running("a")
+    before = machine.state
+    machine(SupervisorSeen(ONE, 7, 9, 9, frozenset("a"), frozenset("a")))
+    assert machine.state == before
+
+
+def test_states_that_are_overtaken_are_ignored() -> None:
+    machine = running("a", spare="b")
+    machine.plan(j1="a b")
+    machine.confirm()
+    before = machine.state
+    machine(SupervisorSeen(ONE, 1, 1, 1, frozenset("a"), frozenset("a")))
+    assert machine.state == before
 
 
 def test_trainers_are_told_of_changes() -> None:
-    play = running("a b", spare="c")
-    assert play.plan(j1="a b c").notices == ((ONE, Notice.RESCALE_COMING),)
-    play.confirm()
+    machine = running("a b", spare="c")
+    assert machine.plan(j1="a b c").notices == ((ONE, Notice.RESCALE_COMING),)
+    machine.confirm()
 
 
 def test_shutdown_stops_everything_and_starts_nothing() -> None:
-    play = running("a", spec(), spec(1, 1))
-    play.plan(j1="", j2="a")
-    play(Shutdown())
-    play.end(ONE, outcome=Outcome.STOPPED)
-    assert [job.state for job in play.world.jobs.values()] == [JobState.WAITING] * 2
+    machine = running("a", spec(), spec(1, 1))
+    machine.plan(j1="", j2="a")
+    machine(Shutdown())
+    machine.end(ONE, outcome=Outcome.STOPPED)
+    assert [job.state for job in machine.state.jobs.values()] == [JobState.WAITING] * 2
 
 
 def test_a_move_over_a_scale_that_is_not_permitted_goes_over_a_restart() -> None:
-    play = running("a b", spec(2, 4, permitted_nodes=(2, 4)), spec(), spare="c d")
-    play.plan(j2="c d")
-    play.confirm(TWO)
-    play.plan(j1="a b c d", j2="")
-    play.plan(j1="a c")
-    assert play.job(ONE).stop is StopIntent.WAIT
-    assert play.job(ONE).wanted == ("a", "c")
-    play.end(ONE, outcome=Outcome.STOPPED)
-    play.end(TWO, outcome=Outcome.STOPPED)
-    assert play.job(ONE).commanded == ("a", "c")
+    machine = running("a b", spec(2, 4, permitted_nodes=(2, 4)), spec(), spare="c d")
+    machine.plan(j2="c d")
+    machine.confirm(TWO)
+    machine.plan(j1="a b c d", j2="")
+    machine.plan(j1="a c")
+    assert machine.job(ONE).stop is StopIntent.WAIT
+    assert machine.job(ONE).wanted == ("a", "c")
+    machine.end(ONE, outcome=Outcome.STOPPED)
+    machine.end(TWO, outcome=Outcome.STOPPED)
+    assert machine.job(ONE).commanded == ("a", "c")
 
 
 def test_a_leave_while_the_world_re_forms_does_not_count_as_a_loss_of_state() -> None:
-    play = running("a b c")
-    play.plan(j1="a b")
-    play(SupervisorSeen(ONE, 1, 2, 1, frozenset(), frozenset("abc")))
-    assert play.job().confirmed == ()
-    play.leave("b")
-    assert (play.job().state, play.job().commanded) == (JobState.RESCALING, ("a",))
+    machine = running("a b c")
+    machine.plan(j1="a b")
+    machine(SupervisorSeen(ONE, 1, 2, 1, frozenset(), frozenset("abc")))
+    assert machine.job().confirmed == ()
+    machine.leave("b")
+    assert (machine.job().state, machine.job().commanded) == (JobState.RESCALING, ("a",))

@@ -10,35 +10,32 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.launchers.environment import (
-    Monitor,
+from malletrain.common.processes import ProcessId, identify
+from malletrain.job_manager.launching.environment import (
+    MonitorAddress,
     search_path,
     supervisor_environment,
     worker_environment,
 )
-from malletrain.job_manager.launchers.folders import JobFolder, socket_path
-from malletrain.job_manager.launchers.processes import ProcessId, start_time_of, sweep
+from malletrain.job_manager.launching.folder import JobFolder, socket_path
+from malletrain.job_manager.launching.processes import sweep, wait_for_end
 from malletrain.job_manager.logs import LogReader, tail
 from malletrain.job_manager.stimuli import Completion, Outcome
-from tests.job_manager.builders import spec
+from tests.job_manager.harness import spec
 
 
-async def test_identity_of_a_process() -> None:
+async def test_waiting_for_the_end_of_a_process() -> None:
     child = subprocess.Popen(["sleep", "60"])
-    started = start_time_of(child.pid)
-    assert started is not None
-    process, other = ProcessId(child.pid, started), ProcessId(child.pid, started + 1)
-    assert process.alive()
-    assert not other.alive()
-    other.kill()
-    assert process.alive(), "somebody else's process is left alone"
-    waiting = asyncio.ensure_future(process.wait())
+    process = identify(child.pid)
+    assert process is not None
+    await wait_for_end(ProcessId(child.pid, process.start_time + 1))
+    waiting = asyncio.ensure_future(wait_for_end(process))
     process.kill()
     await asyncio.wait_for(waiting, 10)
     assert not process.alive(), "it waits to be reaped, and counts as ended"
     child.wait()
     process.kill()
-    await process.wait()
+    await wait_for_end(process)
 
 
 async def test_sweep_ends_what_matches_and_nothing_else() -> None:
@@ -54,7 +51,7 @@ async def test_sweep_ends_what_matches_and_nothing_else() -> None:
 def test_environment_of_workers_and_supervisors() -> None:
     own = {"HOME": "/home/u", "PATH": "/bin", "MALLETRAIN_STATE_DIR": "/s", "A": "0"}
     worker = worker_environment(
-        "j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), 4, Monitor("localhost:1")
+        "j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), 4, MonitorAddress("localhost:1")
     )
     found = supervisor_environment(own, worker, 3, "/venv/bin/python")
     assert found == {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,48 +9,11 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from malletrain.job_manager.launchers import processes
-from malletrain.runtime.channel import open_channel
-from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
-from tests.job_manager.peers import Caller, Scavenger, neighbours, processes_of
-from tests.job_manager.running import Process
+from malletrain.job_manager.launching import processes
+from tests.job_manager.manager_process import ManagerProcess, manager_process, planned, serving
+from tests.job_manager.serving import processes_of
 from tests.job_manager.stand_in import make_python
 from tests.support.waiting import wait_until_async
-
-Place = tuple[Process, Caller, Scavenger]
-
-
-@contextlib.asynccontextmanager
-async def manager_process(state_dir: Path, python: Path, **section: object) -> AsyncIterator[Place]:
-    async with neighbours("n1 n2 n3 n4") as (scavenger, _, addresses):
-        process = Process(state_dir, python, addresses, section)
-        async with open_channel(process.address) as channel:
-            caller = Caller(job_manager_pb2_grpc.JobManagerServiceStub(channel))
-            try:
-                process.start()
-                await serving(caller)
-                yield process, caller, scavenger
-            finally:
-                process.end()
-                await processes.sweep(lambda found: found.get("MALLETRAIN_JOB_DIR", "").startswith(str(state_dir)))
-
-
-async def serving(caller: Caller) -> None:
-    """Wait until JobManager answers."""
-    await caller.stub.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=20, wait_for_ready=True)
-
-
-async def planned(caller: Caller, generation: int, **assignments: str) -> None:
-    """Apply a plan as soon as JobManager knows the idle nodes."""
-    refusals = ["not known yet"]
-    async with asyncio.timeout(20):
-        while refusals:
-            assert "not known yet" in refusals.pop()
-            try:
-                await caller.plan(generation, **assignments)
-            except grpc.aio.AioRpcError as error:
-                refusals.append(error.details() or "")
-                await asyncio.sleep(0.02)
 
 
 def pids(state_dir: Path, node: str | None) -> set[int]:
@@ -60,14 +21,14 @@ def pids(state_dir: Path, node: str | None) -> set[int]:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def harness(tmp_path: Path) -> AsyncIterator[ManagerProcess]:
     async with manager_process(tmp_path / "state", make_python(tmp_path)) as found:
         yield found
     assert not processes_of(tmp_path), "an end in good order leaves no process"
 
 
-async def test_running_jobs_are_found_again(place: Place) -> None:
-    process, caller, scavenger = place
+async def test_running_jobs_are_found_again(harness: ManagerProcess) -> None:
+    process, caller, scavenger = harness
     job_id = await caller.submit()
     await planned(caller, 1, j1="n1 n2 n3")
     await caller.until(job_id, "RUNNING")
@@ -87,8 +48,8 @@ async def test_running_jobs_are_found_again(place: Place) -> None:
         await caller.plan(1, j1="")
 
 
-async def test_what_happened_while_it_was_down(place: Place) -> None:
-    process, caller, scavenger = place
+async def test_what_happened_while_it_was_down(harness: ManagerProcess) -> None:
+    process, caller, scavenger = harness
     done = "trap 'exit 0' TERM; while [ ! -e $MALLETRAIN_JOB_DIR/go ]; do sleep 0.02; done; "
     done += 'echo \'{"metrics": {"loss": 1}}\' > $MALLETRAIN_JOB_DIR/completed.json'
     ending, shrinking = await caller.submit("sh", "-c", done), await caller.submit()
@@ -106,9 +67,23 @@ async def test_what_happened_while_it_was_down(place: Place) -> None:
     assert list((await caller.until(shrinking, "RUNNING")).commanded_nodes) == ["n2"]
 
 
-async def test_a_job_is_never_started_twice(place: Place) -> None:
+async def test_a_program_that_ended_well_while_it_was_down(harness: ManagerProcess) -> None:
+    process, caller, _ = harness
+    job_id = await caller.submit("sh", "-c", "while [ ! -e $MALLETRAIN_JOB_DIR/go ]; do sleep 0.02; done")
+    await planned(caller, 1, j1="n1")
+    await caller.until(job_id, "RUNNING")
+    process.kill()
+    (process.state_dir / "jobs" / job_id / "go").touch()
+    await wait_until_async(lambda: not pids(process.state_dir, None), what="the supervisor's end")
+    process.start()
+    await serving(caller)
+    job = await caller.until(job_id, "COMPLETED")
+    assert (job.restarts, job.reason) == (0, "stand-in: EXITED")
+
+
+async def test_a_job_is_never_started_twice(harness: ManagerProcess) -> None:
     """Killed again and again around the start: in the end there is one supervisor and one worker."""
-    process, caller, _ = place
+    process, caller, _ = harness
     job_id = await caller.submit()
     await planned(caller, 1, j1="n1")
     for _ in range(4):
@@ -120,21 +95,22 @@ async def test_a_job_is_never_started_twice(place: Place) -> None:
     assert len(pids(process.state_dir, "n1")) == len(pids(process.state_dir, None)) == 1
 
 
-async def test_supervisor_that_died_meanwhile(place: Place) -> None:
-    process, caller, _ = place
+async def test_supervisor_that_died_meanwhile(harness: ManagerProcess) -> None:
+    process, caller, _ = harness
     job_id = await caller.submit()
     await planned(caller, 1, j1="n1")
     await caller.until(job_id, "RUNNING")
     process.kill()
-    await processes.sweep(lambda found: found.get("MALLETRAIN_NODE") == "n1" or "MALLETRAIN_INCARNATION" in found)
+    mine = str(process.state_dir)
+    await processes.sweep(lambda found: found.get("MALLETRAIN_JOB_DIR", "").startswith(mine))
     process.start()
     await serving(caller)
     job = await caller.until(job_id, "WAITING")
     assert job.restarts == 1
 
 
-async def test_strays_of_jobs_without_a_supervisor_are_ended(place: Place) -> None:
-    process, caller, _ = place
+async def test_strays_of_jobs_without_a_supervisor_are_ended(harness: ManagerProcess) -> None:
+    process, caller, _ = harness
     job_id = await caller.submit()
     process.kill()
     folder = str(process.state_dir / "jobs" / job_id)

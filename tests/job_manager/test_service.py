@@ -14,7 +14,7 @@ import pytest
 
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import monitor_pb2, resources_pb2
-from tests.job_manager.peers import House, house, make_spec, processes_of
+from tests.job_manager.serving import ManagerHarness, make_spec, processes_of, serve_manager
 from tests.job_manager.stand_in import make_python
 from tests.support.waiting import wait_until_async
 
@@ -22,10 +22,10 @@ DONE = 'echo \'{"samples": 7, "metrics": {"accuracy": 0.5}}\' > $MALLETRAIN_JOB_
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[House]:
+async def harness(tmp_path: Path) -> AsyncIterator[ManagerHarness]:
     python = make_python(tmp_path)
     section: dict[str, Any] = {"restart_backoff_seconds": 0.05, "reconcile_seconds": 0.05, "max_parallel": 3}
-    async with house(tmp_path / "state", python, **section) as found:
+    async with serve_manager(tmp_path / "state", python, **section) as found:
         yield found
     assert not processes_of(tmp_path)
 
@@ -36,230 +36,245 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details() or ""
 
 
-async def test_a_job_from_submission_to_completion(place: House) -> None:
-    job_id = await place.submit("sh", "-c", f"echo hello; {DONE}")
-    assert (await place.job(job_id)).state == resources_pb2.JOB_STATE_WAITING
-    response = await place.plan(1, j1="n1 n2")
+async def test_a_job_from_submission_to_completion(harness: ManagerHarness) -> None:
+    job_id = await harness.submit("sh", "-c", f"echo hello; {DONE}")
+    assert (await harness.job(job_id)).state == resources_pb2.JOB_STATE_WAITING
+    response = await harness.plan(1, j1="n1 n2")
     assert list(response.rescaled_job_ids) == [job_id]
-    job = await place.until(job_id, "COMPLETED")
+    job = await harness.until(job_id, "COMPLETED")
     assert job.samples == 7
     assert dict(job.metrics) == {"accuracy": 0.5}
     assert job.HasField("end_time")
-    events = await place.events(job_id)
+    events = await harness.events(job_id)
     assert [event.sequence for event in events] == sorted(event.sequence for event in events)
     assert all(event.reason for event in events)
+    assert [resources_pb2.JobReason.Name(event.reason_code).removeprefix("JOB_REASON_") for event in events] == [
+        *("SUBMITTED", "ADMITTED", "PLAN_STARTED"),
+        *(["CONFIRMED"] if len(events) == 5 else []),  # unless it had ended before
+        "TRAINER_DONE",
+    ]
+    assert job.reason_code == resources_pb2.JOB_REASON_TRAINER_DONE
 
 
-async def test_leave_while_running(place: House) -> None:
-    job_id = await place.submit()
-    await place.plan(1, j1="n1 n2 n3")
-    await place.until(job_id, "RUNNING")
-    place.scavenger.tell(left="n2")
-    await wait_until_async(lambda: "n2" not in place.manager._engine.world.jobs[job_id].held)
-    job = await place.until(job_id, "RUNNING")
+async def test_a_program_that_ends_with_0_is_complete_with_its_last_samples(harness: ManagerHarness) -> None:
+    harness.monitor.samples["j000001"] = 640  # none of which has been streamed
+    job_id = await harness.submit("true")
+    await harness.plan(1, j1="n1")
+    job = await harness.until(job_id, "COMPLETED")
+    assert (job.samples, job.restarts) == (640, 0)
+    assert job.reason == "stand-in: EXITED"
+
+
+async def test_leave_while_running(harness: ManagerHarness) -> None:
+    job_id = await harness.submit()
+    await harness.plan(1, j1="n1 n2 n3")
+    await harness.until(job_id, "RUNNING")
+    harness.scavenger.tell(left="n2")
+    await wait_until_async(lambda: "n2" not in harness.manager._engine.state.jobs[job_id].held)
+    job = await harness.until(job_id, "RUNNING")
     assert list(job.confirmed_nodes) == ["n1", "n3"]
     assert job.preemptions == 1
-    released = [event for event in await place.events(job_id) if event.reason.startswith("released")]
+    released = [event for event in await harness.events(job_id) if event.reason.startswith("released")]
     assert len(released) == 1
     assert released[0].release_seconds > 0
-    nodes = {found.get("MALLETRAIN_NODE") for found in processes_of(place.state_dir).values()}
+    nodes = {found.get("MALLETRAIN_NODE") for found in processes_of(harness.state_dir).values()}
     assert nodes == {None, "n1", "n3"}
-    assert (job_id, monitor_pb2.COMMAND_TYPE_RELEASE_REQUESTED) in place.monitor.commands
+    assert (job_id, monitor_pb2.COMMAND_TYPE_RELEASE_REQUESTED) in harness.monitor.commands
 
 
-async def test_release_nodes_answers_when_they_are_free(place: House) -> None:
-    job_id = await place.submit(min_nodes=2)
-    await place.plan(1, j1="n1 n2")
-    await place.until(job_id, "RUNNING")
+async def test_release_nodes_answers_when_they_are_free(harness: ManagerHarness) -> None:
+    job_id = await harness.submit(min_nodes=2)
+    await harness.plan(1, j1="n1 n2")
+    await harness.until(job_id, "RUNNING")
     for _ in range(2):
-        response = await place.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1", "n9"]), timeout=20)
+        response = await harness.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1", "n9"]), timeout=20)
         assert list(response.released) == ["n1", "n9"]
-        assert "n1" not in {found.get("MALLETRAIN_NODE") for found in processes_of(place.state_dir).values()}
-    await place.until(job_id, "WAITING")
-    code, message = await refused(place.plan(2, j1="n1 n2"))
+        assert "n1" not in {found.get("MALLETRAIN_NODE") for found in processes_of(harness.state_dir).values()}
+    await harness.until(job_id, "WAITING")
+    code, message = await refused(harness.plan(2, j1="n1 n2"))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "n1" in message
-    code, message = await refused(place.stub.ReleaseNodes(pb.ReleaseNodesRequest()))
+    code, message = await refused(harness.stub.ReleaseNodes(pb.ReleaseNodesRequest()))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_growth_takes_nodes_from_a_job_that_shrinks(place: House) -> None:
-    one, two = await place.submit(), await place.submit()
-    await place.plan(1, j1="n1 n2", j2="n3")
-    await place.until(one, "RUNNING")
-    await place.until(two, "RUNNING")
-    await place.plan(2, j1="n1", j2="n2 n3 n4")
-    await wait_until_async(lambda: len(place.manager._engine.world.jobs[two].confirmed) == 3)
-    assert list((await place.job(one)).confirmed_nodes) == ["n1"]
+async def test_growth_takes_nodes_from_a_job_that_shrinks(harness: ManagerHarness) -> None:
+    one, two = await harness.submit(), await harness.submit()
+    await harness.plan(1, j1="n1 n2", j2="n3")
+    await harness.until(one, "RUNNING")
+    await harness.until(two, "RUNNING")
+    await harness.plan(2, j1="n1", j2="n2 n3 n4")
+    await wait_until_async(lambda: len(harness.manager._engine.state.jobs[two].confirmed) == 3)
+    assert list((await harness.job(one)).confirmed_nodes) == ["n1"]
 
 
-async def test_each_gpu_has_a_worker_unless_the_job_says_otherwise(place: House) -> None:
-    place.scavenger.tell(joined="g1 g2 g3")
-    await wait_until_async(lambda: {"g1", "g2", "g3"} <= (place.manager._engine.world.idle or set()))
-    by_gpu, asked = await place.submit(), await place.submit(slots_per_node=3)
-    await place.plan(1, j1="g1", j2="g3")
-    await place.until(by_gpu, "RUNNING")
-    await place.until(asked, "RUNNING")
-    await place.plan(2, j1="g1 g2", j2="g3")
-    await wait_until_async(lambda: len(place.manager._engine.world.jobs[by_gpu].confirmed) == 2)
-    assert launched(place, by_gpu) == ("2", [2])
-    assert launched(place, asked) == ("3", [3])
-    await place.plan(3, j1="", j2="g3")
-    await place.until(by_gpu, "WAITING")
-    await place.plan(4, j1="n1 n2", j2="g3")
-    await place.until(by_gpu, "RUNNING")
-    assert launched(place, by_gpu) == ("1", [1, 1])
+async def test_each_gpu_has_a_worker_unless_the_job_says_otherwise(harness: ManagerHarness) -> None:
+    harness.scavenger.tell(joined="g1 g2 g3")
+    await wait_until_async(lambda: {"g1", "g2", "g3"} <= (harness.manager._engine.state.idle or set()))
+    by_gpu, asked = await harness.submit(), await harness.submit(slots_per_node=3)
+    await harness.plan(1, j1="g1", j2="g3")
+    await harness.until(by_gpu, "RUNNING")
+    await harness.until(asked, "RUNNING")
+    await harness.plan(2, j1="g1 g2", j2="g3")
+    await wait_until_async(lambda: len(harness.manager._engine.state.jobs[by_gpu].confirmed) == 2)
+    assert launched(harness, by_gpu) == ("2", [2])
+    assert launched(harness, asked) == ("3", [3])
+    await harness.plan(3, j1="", j2="g3")
+    await harness.until(by_gpu, "WAITING")
+    await harness.plan(4, j1="n1 n2", j2="g3")
+    await harness.until(by_gpu, "RUNNING")
+    assert launched(harness, by_gpu) == ("1", [1, 1])
 
 
-def launched(place: House, job_id: str) -> tuple[str, list[int]]:
+def launched(harness: ManagerHarness, job_id: str) -> tuple[str, list[int]]:
     """What the newest supervisor was told of slots: its workers' variable, and those of its first hosts."""
-    launch = json.loads((place.state_dir / "jobs" / job_id / "launch.json").read_text())
+    launch = json.loads((harness.state_dir / "jobs" / job_id / "launch.json").read_text())
     return launch["environment"]["MALLETRAIN_SLOTS_PER_NODE"], [host["slots"] for host in launch["hosts"]]
 
 
-async def test_failures_end_with_the_log(place: House) -> None:
-    job_id = await place.submit("sh", "-c", "echo learning rate is NaN; exit 3", max_restarts=1)
-    await place.plan(1, j1="n1")
+async def test_failures_end_with_the_log(harness: ManagerHarness) -> None:
+    job_id = await harness.submit("sh", "-c", "echo learning rate is NaN; exit 3", max_restarts=1)
+    await harness.plan(1, j1="n1")
 
     async def plan_again() -> None:
-        await wait_until_async(lambda: place.manager._engine.world.jobs[job_id].restarts == 1)
-        await wait_until_async(lambda: place.manager._engine.world.jobs[job_id].not_before is None)
-        await place.plan(2, j1="n1")
+        await wait_until_async(lambda: harness.manager._engine.state.jobs[job_id].restarts == 1)
+        await wait_until_async(lambda: harness.manager._engine.state.jobs[job_id].not_before is None)
+        await harness.plan(2, j1="n1")
 
     await plan_again()
-    job = await place.until(job_id, "FAILED")
+    job = await harness.until(job_id, "FAILED")
     assert job.restarts == 1
     assert "n1 | learning rate is NaN" in job.reason
 
 
 async def test_an_interpreter_that_does_not_exist(tmp_path: Path) -> None:
-    async with house(tmp_path, tmp_path / "none" / "python") as place:
-        job_id = await place.submit(max_restarts=0)
-        await place.plan(1, j1="n1")
-        assert "can't start" in (await place.until(job_id, "FAILED")).reason
+    async with serve_manager(tmp_path, tmp_path / "none" / "python") as harness:
+        job_id = await harness.submit(max_restarts=0)
+        await harness.plan(1, j1="n1")
+        assert "can't start" in (await harness.until(job_id, "FAILED")).reason
 
 
-async def test_target_is_reached_by_monitors_count(place: House) -> None:
-    job_id = await place.submit(target_samples=100)
-    await place.plan(1, j1="n1")
-    await place.until(job_id, "RUNNING")
-    place.monitor.tell(job_id, 100)
-    assert (await place.until(job_id, "COMPLETED")).samples == 100
+async def test_target_is_reached_by_monitors_count(harness: ManagerHarness) -> None:
+    job_id = await harness.submit(target_samples=100)
+    await harness.plan(1, j1="n1")
+    await harness.until(job_id, "RUNNING")
+    harness.monitor.tell(job_id, 100)
+    assert (await harness.until(job_id, "COMPLETED")).samples == 100
 
 
-async def test_cancel(place: House) -> None:
-    running, waiting = await place.submit(), await place.submit()
-    await place.plan(1, j1="n1")
-    await place.until(running, "RUNNING")
+async def test_cancel(harness: ManagerHarness) -> None:
+    running, waiting = await harness.submit(), await harness.submit()
+    await harness.plan(1, j1="n1")
+    await harness.until(running, "RUNNING")
     for job_id in (running, waiting):
-        await place.stub.CancelJob(pb.CancelJobRequest(job_id=job_id))
-        await place.until(job_id, "CANCELLED")
-    again = await place.stub.CancelJob(pb.CancelJobRequest(job_id=running))
+        await harness.stub.CancelJob(pb.CancelJobRequest(job_id=job_id))
+        await harness.until(job_id, "CANCELLED")
+    again = await harness.stub.CancelJob(pb.CancelJobRequest(job_id=running))
     assert again.job.state == resources_pb2.JOB_STATE_CANCELLED
-    code, _ = await refused(place.stub.CancelJob(pb.CancelJobRequest(job_id="j000099")))
+    code, _ = await refused(harness.stub.CancelJob(pb.CancelJobRequest(job_id="j000099")))
     assert code is grpc.StatusCode.NOT_FOUND
 
 
-async def test_request_id_makes_submission_idempotent(place: House) -> None:
+async def test_request_id_makes_submission_idempotent(harness: ManagerHarness) -> None:
     request = pb.SubmitJobsRequest(request_id="sweep-1", specs=[make_spec(), make_spec(name="two")])
-    first = await place.stub.SubmitJobs(request)
-    second = await place.stub.SubmitJobs(request)
+    first = await harness.stub.SubmitJobs(request)
+    second = await harness.stub.SubmitJobs(request)
     assert [job.id for job in first.jobs] == [job.id for job in second.jobs] == ["j000001", "j000002"]
     other = pb.SubmitJobsRequest(request_id="sweep-1", specs=[make_spec()])
-    code, message = await refused(place.stub.SubmitJobs(other))
+    code, message = await refused(harness.stub.SubmitJobs(other))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert message.startswith("request_id")
-    assert len((await place.stub.ListJobs(pb.ListJobsRequest())).jobs) == 2
+    assert len((await harness.stub.ListJobs(pb.ListJobsRequest())).jobs) == 2
 
 
-async def test_one_bad_job_and_none_is_stored(place: House) -> None:
+async def test_one_bad_job_and_none_is_stored(harness: ManagerHarness) -> None:
     request = pb.SubmitJobsRequest(specs=[make_spec(), make_spec(min_nodes=9)])
-    code, message = await refused(place.stub.SubmitJobs(request))
+    code, message = await refused(harness.stub.SubmitJobs(request))
     assert (code, message) == (
         grpc.StatusCode.INVALID_ARGUMENT,
         "specs[1].min_nodes: expected at most max_nodes (4), got 9",
     )
-    assert not (await place.stub.ListJobs(pb.ListJobsRequest())).jobs
+    assert not (await harness.stub.ListJobs(pb.ListJobsRequest())).jobs
 
 
-async def test_listing_in_pages(place: House) -> None:
+async def test_listing_in_pages(harness: ManagerHarness) -> None:
     for _ in range(5):
-        await place.submit()
+        await harness.submit()
     found, token = [], ""
     for size in (2, 2, 1):
-        page = await place.stub.ListJobs(pb.ListJobsRequest(page_size=2, page_token=token))
+        page = await harness.stub.ListJobs(pb.ListJobsRequest(page_size=2, page_token=token))
         assert len(page.jobs) == size
         found += [job.id for job in page.jobs]
         token = page.next_page_token
     assert found == [f"j00000{number}" for number in range(1, 6)]
     assert token == ""
     queued = pb.ListJobsRequest(states=[resources_pb2.JOB_STATE_QUEUED])
-    assert [job.id for job in (await place.stub.ListJobs(queued)).jobs] == ["j000004", "j000005"]
-    events = await place.stub.ListJobEvents(pb.ListJobEventsRequest(page_size=3))
+    assert [job.id for job in (await harness.stub.ListJobs(queued)).jobs] == ["j000004", "j000005"]
+    events = await harness.stub.ListJobEvents(pb.ListJobEventsRequest(page_size=3))
     assert len(events.events) == 3
     assert events.next_page_token
     for request in (pb.ListJobsRequest(page_size=-1), pb.ListJobsRequest(page_token="x")):
-        code, _ = await refused(place.stub.ListJobs(request))
+        code, _ = await refused(harness.stub.ListJobs(request))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_watching(place: House) -> None:
-    first = await place.submit()
-    call = place.stub.WatchJobs(pb.WatchJobsRequest())
+async def test_watching(harness: ManagerHarness) -> None:
+    first = await harness.submit()
+    call = harness.stub.WatchJobs(pb.WatchJobsRequest())
     snapshot = await call.read()
     assert snapshot.snapshot
     assert [job.id for job in snapshot.jobs] == [first]
-    second = await place.submit()
+    second = await harness.submit()
     change = await call.read()
     assert not change.snapshot
     assert [job.id for job in change.jobs] == [second]
     call.cancel()
 
 
-async def test_logs_are_followed_to_the_end(place: House) -> None:
-    job_id = await place.submit("sh", "-c", f"echo one; sleep 0.3; echo two; printf three; {DONE}")
-    await place.plan(1, j1="n3")
+async def test_logs_are_followed_to_the_end(harness: ManagerHarness) -> None:
+    job_id = await harness.submit("sh", "-c", f"echo one; sleep 0.3; echo two; printf three; {DONE}")
+    await harness.plan(1, j1="n3")
     request = pb.StreamLogsRequest(job_id=job_id, follow=True)
-    lines = [line async for message in place.stub.StreamLogs(request) for line in message.lines]
+    lines = [line async for message in harness.stub.StreamLogs(request) for line in message.lines]
     assert lines == ["n3 | one", "n3 | two", "n3 | three"]
     request = pb.StreamLogsRequest(job_id=job_id, tail_lines=2)
-    lines = [line async for message in place.stub.StreamLogs(request) for line in message.lines]
+    lines = [line async for message in harness.stub.StreamLogs(request) for line in message.lines]
     assert lines == ["n3 | two", "n3 | three"]
-    missing = place.stub.StreamLogs(pb.StreamLogsRequest(job_id="j000099"))
+    missing = harness.stub.StreamLogs(pb.StreamLogsRequest(job_id="j000099"))
     code, _ = await refused(missing.read())
     assert code is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_supervisor_that_is_killed(place: House) -> None:
-    job_id = await place.submit()
-    await place.plan(1, j1="n1 n2")
-    await place.until(job_id, "RUNNING")
-    supervisor = next(pid for pid, found in processes_of(place.state_dir).items() if "MALLETRAIN_NODE" not in found)
+async def test_a_supervisor_that_is_killed(harness: ManagerHarness) -> None:
+    job_id = await harness.submit()
+    await harness.plan(1, j1="n1 n2")
+    await harness.until(job_id, "RUNNING")
+    supervisor = next(pid for pid, found in processes_of(harness.state_dir).items() if "MALLETRAIN_NODE" not in found)
     os.kill(supervisor, signal.SIGKILL)
-    job = await place.until(job_id, "WAITING")
+    job = await harness.until(job_id, "WAITING")
     assert job.restarts == 1
-    assert not processes_of(place.state_dir), "its workers are swept before the job may start again"
+    assert not processes_of(harness.state_dir), "its workers are swept before the job may start again"
 
 
 async def test_a_supervisor_that_hangs_costs_its_job_but_not_the_node(tmp_path: Path) -> None:
     section: dict[str, Any] = {"drain_grace_seconds": 0.0, "reconcile_seconds": 0.05}
-    async with house(tmp_path / "state", make_python(tmp_path), **section) as place:
-        job_id = await place.submit()
-        await place.plan(1, j1="n1 n2")
-        await place.until(job_id, "RUNNING")
-        found = processes_of(place.state_dir).items()
+    async with serve_manager(tmp_path / "state", make_python(tmp_path), **section) as harness:
+        job_id = await harness.submit()
+        await harness.plan(1, j1="n1 n2")
+        await harness.until(job_id, "RUNNING")
+        found = processes_of(harness.state_dir).items()
         os.kill(next(pid for pid, environment in found if "MALLETRAIN_NODE" not in environment), signal.SIGSTOP)
-        response = await place.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1"]), timeout=20)
+        response = await harness.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1"]), timeout=20)
         assert list(response.released) == ["n1"]
-        assert "n1" not in {found.get("MALLETRAIN_NODE") for found in processes_of(place.state_dir).values()}
-        job = await place.until(job_id, "RUNNING")
+        assert "n1" not in {found.get("MALLETRAIN_NODE") for found in processes_of(harness.state_dir).values()}
+        job = await harness.until(job_id, "RUNNING")
         assert (list(job.confirmed_nodes), job.restarts) == (["n2"], 0)
 
 
-async def test_a_node_that_leaves_while_the_supervisor_boots(place: House) -> None:
-    job_id = await place.submit()
-    await place.plan(1, j1="n1 n2")
-    response = await place.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1"]), timeout=20)
+async def test_a_node_that_leaves_while_the_supervisor_boots(harness: ManagerHarness) -> None:
+    job_id = await harness.submit()
+    await harness.plan(1, j1="n1 n2")
+    response = await harness.stub.ReleaseNodes(pb.ReleaseNodesRequest(nodes=["n1"]), timeout=20)
     assert list(response.released) == ["n1"]
-    job = await place.until(job_id, "RUNNING")
+    job = await harness.until(job_id, "RUNNING")
     assert (list(job.confirmed_nodes), job.restarts) == (["n2"], 0)

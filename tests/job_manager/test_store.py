@@ -11,27 +11,28 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
-from malletrain.job_manager.states import JobState
+from malletrain.job_manager.codec import decode, encode
 from malletrain.job_manager.stimuli import Completion, PlanReceived
-from malletrain.job_manager.store import Store, Submission
-from tests.job_manager.builders import Play, running, spec
+from malletrain.job_manager.store import JobStore, Submission
+from malletrain.model.job_state import JobState
+from tests.job_manager.harness import MachineHarness, running, spec
 from tests.support.waiting import wait_until
 
 WRITER = """
 import sys
-from malletrain.job_manager.store import Store
-from tests.job_manager.builders import running
+from malletrain.job_manager.store import JobStore
+from tests.job_manager.harness import running
 
-store = Store(sys.argv[1])
-play = running("a b", spare="c d")
-store.save(play.world.jobs.values(), play.events, play.world.generation)
-generation = play.world.generation
+store = JobStore(sys.argv[1])
+machine = running("a b", spare="c d")
+store.save(machine.state.jobs.values(), machine.events, machine.state.generation)
+generation = machine.state.generation
 while True:
-    play.events.clear()
-    play.plan(j1="a b" if generation % 2 else "a b c")
-    play.confirm()
-    generation = play.world.generation
-    store.save(play.world.jobs.values(), play.events, generation)
+    machine.events.clear()
+    machine.plan(j1="a b" if generation % 2 else "a b c")
+    machine.confirm()
+    generation = machine.state.generation
+    store.save(machine.state.jobs.values(), machine.events, generation)
     print(generation, flush=True)
 """
 
@@ -41,42 +42,50 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'jobs.sqlite'}"
 
 
-def test_a_world_comes_back_as_it_was(url: str) -> None:
-    play = running("a b c", spec(slots_per_node=2, environment={"A": "1"}), spec(), spare="d")
-    play.leave("b")
-    store = Store(url)
-    store.save(play.world.jobs.values(), play.events, play.world.generation)
-    found = Store(url).load()
-    assert found.jobs == play.world.jobs
+def test_a_state_comes_back_as_it_was(url: str) -> None:
+    machine = running("a b c", spec(slots_per_node=2, environment={"A": "1"}), spec(), spare="d")
+    machine.leave("b")
+    store = JobStore(url)
+    store.save(machine.state.jobs.values(), machine.events, machine.state.generation)
+    found = JobStore(url).load()
+    assert found.jobs == machine.state.jobs
     assert (found.generation, found.last_number, found.idle) == (1, 2, None)
 
 
+def test_jobs_stored_by_earlier_versions_can_be_read() -> None:
+    machine = running("a")
+    machine.end()
+    body = encode(machine.job()).replace('"counted_failures":1', '"strikes":1')
+    assert "strikes" in body
+    assert decode(body) == machine.job()
+
+
 def test_ended_jobs_are_kept_but_not_loaded(url: str) -> None:
-    play = running("a")
-    play.end(completion=Completion(5, {"loss": 0.25}))
-    store = Store(url)
-    store.save(play.ended.values(), play.events, 1)
+    machine = running("a")
+    machine.end(completion=Completion(5, {"loss": 0.25}))
+    store = JobStore(url)
+    store.save(machine.ended.values(), machine.events, 1)
     assert store.load().jobs == {}
     assert store.load().last_number == 1
-    assert store.job(1) == play.ended["j000001"]
-    assert store.jobs(0, 10, [JobState.COMPLETED]) == [play.ended["j000001"]]
+    assert store.job(1) == machine.ended["j000001"]
+    assert store.jobs(0, 10, [JobState.COMPLETED]) == [machine.ended["j000001"]]
     assert store.jobs(0, 10, [JobState.FAILED]) == []
     journal = [stored.event for stored in store.events(0, 100, 1)]
-    assert journal == play.events
+    assert journal == machine.events
     assert [event.to_state for event in journal][-1] is JobState.COMPLETED
 
 
 def test_a_submission_and_its_jobs_are_stored_together_or_not_at_all(url: str) -> None:
-    store = Store(url)
-    play = Play()
-    play.submit(spec())
+    store = JobStore(url)
+    machine = MachineHarness()
+    machine.submit(spec())
     submission = Submission("r1", "digest", (1,))
-    store.save(play.world.jobs.values(), play.events, submission=submission)
+    store.save(machine.state.jobs.values(), machine.events, submission=submission)
     assert store.submission("r1") == submission
     assert store.submission("r2") is None
-    play.submit(spec())
+    machine.submit(spec())
     with pytest.raises(sqlalchemy.exc.IntegrityError):
-        store.save(play.world.jobs.values(), play.events, submission=submission)
+        store.save(machine.state.jobs.values(), machine.events, submission=submission)
     assert len(store.load().jobs) == 1
 
 
@@ -95,11 +104,11 @@ def test_killed_in_the_middle_of_writing(url: str) -> None:
     writer.send_signal(signal.SIGKILL)
     seen = max([seen, *map(int, writer.stdout.read().split())])
     wait_until(lambda: writer.poll() is not None)
-    store = Store(url)
-    world = store.load()
-    (job,) = world.jobs.values()
-    assert world.generation >= seen, "what was told to be stored is stored"
-    assert job.plan_generation == world.generation
+    store = JobStore(url)
+    state = store.load()
+    (job,) = state.jobs.values()
+    assert state.generation >= seen, "what was told to be stored is stored"
+    assert job.plan_generation == state.generation
     last = store.events(0, 100_000, 1)[-1].event
     assert last.to_state is job.state
     assert last.nodes == job.commanded
@@ -107,9 +116,9 @@ def test_killed_in_the_middle_of_writing(url: str) -> None:
 
 
 def test_generation_is_kept_even_where_no_job_changes(url: str) -> None:
-    play = Play()
-    play.idle("a")
-    step = play(PlanReceived(41, ()))
-    store = Store(url)
-    store.save(step.changed, step.events, step.world.generation)
+    machine = MachineHarness()
+    machine.idle("a")
+    result = machine(PlanReceived(41, ()))
+    store = JobStore(url)
+    store.save(result.changed, result.events, result.state.generation)
     assert store.load().generation == 41

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from malletrain.job_manager.commands import script_index
-from malletrain.job_manager.submission import check_specs, digest
+from malletrain.job_manager.submission import MOST_SPECS, check_command, check_specs, digest
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
-from tests.job_manager.peers import make_spec
+from tests.job_manager.serving import make_spec
 
 PATH = os.defpath
 
@@ -60,9 +59,10 @@ def test_bad_fields_are_named(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(f"specs[1].{message}")
 
 
-def test_no_jobs() -> None:
-    with pytest.raises(InvalidInputError, match="specs: expected at least one job"):
-        check_specs([], PATH)
+@pytest.mark.parametrize("count", [0, MOST_SPECS + 1])
+def test_too_few_and_too_many_jobs(count: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"specs: expected 1 to {MOST_SPECS} jobs, got {count}"):
+        check_specs([make_spec()] * count, PATH)
 
 
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
@@ -76,17 +76,18 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "index"),
-    [
-        ("python train.py", 1),
-        ("/usr/bin/python3.11 -u -W ignore train.py -m x", 4),
-        ("python -m package.train", None),
-        ("python -c pass", None),
-        ("python", None),
-        ("bash train.sh", None),
-    ],
+    [("python -u -W ignore train.py -m x", 4), ("python -Eu train.py", 2), ("python -- train.py", 2)],
 )
-def test_script_of_a_command(command: str, index: int | None) -> None:
-    assert script_index(command.split()) == index
+def test_a_missing_script_is_named_by_its_place_in_the_command(tmp_path: Path, command: str, index: int) -> None:
+    with pytest.raises(InvalidInputError, match=rf"job\.command\[{index}\]: expected an existing script"):
+        check_command("job", command.split(), str(tmp_path), os.environ["PATH"])
+    (tmp_path / "train.py").touch()
+    check_command("job", command.split(), str(tmp_path), os.environ["PATH"])
+
+
+@pytest.mark.parametrize("command", ["python -mpkg a", "python -m pkg", "python -c pass", "python", "sh train.sh"])
+def test_commands_without_a_script_name_no_missing_one(tmp_path: Path, command: str) -> None:
+    check_command("job", command.split(), str(tmp_path), os.environ["PATH"])
 
 
 def test_digests_tell_submissions_apart() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from malletrain.monitor.records import Batch
+from malletrain.monitor.progress import ReportedBatch
 from malletrain.monitor.service import MonitorService, create
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.runtime.channel import open_channel
@@ -55,7 +55,7 @@ async def running_monitor(
         await channel.close()
 
 
-def request_of(batch: Batch) -> monitor_pb2.ReportRequest:
+def request_of(batch: ReportedBatch) -> monitor_pb2.ReportRequest:
     columns = monitor_pb2.ProgressBatch(
         first_sequence=batch.first_sequence,
         unix_seconds=[record.unix_seconds for record in batch.records],
@@ -78,7 +78,7 @@ class Reporter:
     def __init__(self, stub: monitor_pb2_grpc.MonitorServiceAsyncStub) -> None:
         self.call = stub.Report()
 
-    async def send(self, batch: Batch) -> None:
+    async def send(self, batch: ReportedBatch) -> None:
         await self.call.write(request_of(batch))
 
     async def read(self) -> monitor_pb2.ReportResponse | None:
@@ -101,7 +101,7 @@ class Reporter:
         raise AssertionError("the stream ended before a command came")
 
 
-async def report(stub: monitor_pb2_grpc.MonitorServiceAsyncStub, batches: Iterable[Batch]) -> list[int]:
+async def report(stub: monitor_pb2_grpc.MonitorServiceAsyncStub, batches: Iterable[ReportedBatch]) -> list[int]:
     """Send batches, end the stream, and return what was acknowledged."""
     call = stub.Report((request_of(batch) for batch in batches), timeout=10)
     return [response.acknowledged_sequence async for response in call]

@@ -4,11 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.monitor.progress import REPORTERS_KEPT, ReporterLedger, is_stalled, nodes_of
-from malletrain.monitor.records import NO_POSITION, Batch, Record
+from malletrain.monitor.progress import (
+    NO_POSITION,
+    REPORTERS_KEPT,
+    ProgressRecord,
+    ReportedBatch,
+    ReporterSequences,
+    is_stalled,
+    nodes_needed,
+)
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.tracker import JobTracker
-from tests.monitor.trainer import PaperTrainer
+from malletrain.monitor.trackers import JobTracker
+from tests.monitor.trainer import FakeTrainer
 
 SETTINGS = MonitorSettings()
 
@@ -19,7 +26,7 @@ def new_tracker() -> JobTracker:
 
 @given(st.lists(st.one_of(st.integers(1, 8), st.integers(-40, -1)), max_size=60))
 def test_samples_net_and_lost_add_up_to_all_that_was_processed(script: list[int]) -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     for action in script:
         if action > 0:
             trainer.nodes = action
@@ -36,7 +43,7 @@ def test_samples_net_and_lost_add_up_to_all_that_was_processed(script: list[int]
 def test_records_that_are_sent_again_never_count_twice(
     count: int, windows: list[tuple[int, int]], positioned: bool
 ) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.positioned = positioned
     trainer.steps(count, 0.1)
     whole = trainer.take()
@@ -44,7 +51,7 @@ def test_records_that_are_sent_again_never_count_twice(
     for begin, end in [*windows, (0, count)]:
         # A reporter sends nothing that leaves a gap, but anything it has sent before.
         first, last = min(begin, sent), min(max(begin, end), count)
-        part = Batch("j1", "r1", first + 1, whole.records[first:last], 1)
+        part = ReportedBatch("j1", "r1", first + 1, whole.records[first:last], 1)
         tracker.add(part, now=1.0)
         sent = max(sent, last)
     assert tracker.progress.samples == 32 * count
@@ -54,7 +61,7 @@ def test_records_that_are_sent_again_never_count_twice(
 
 
 def test_rollback_is_lost_once_and_progress_is_the_newest_position() -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(10, 0.1)
     trainer.position -= 3 * 32
     trainer.steps(2, 0.1)
@@ -64,7 +71,7 @@ def test_rollback_is_lost_once_and_progress_is_the_newest_position() -> None:
 
 
 def test_rollback_behind_a_larger_global_batch_is_seen() -> None:
-    trainer, tracker = PaperTrainer(nodes=1), new_tracker()
+    trainer, tracker = FakeTrainer(nodes=1), new_tracker()
     trainer.steps(10, 0.1)
     trainer.position -= 32
     trainer.nodes = 4
@@ -76,13 +83,13 @@ def test_rollback_behind_a_larger_global_batch_is_seen() -> None:
 
 def test_first_position_of_a_job_is_taken_as_it_is() -> None:
     tracker = new_tracker()
-    tracker.add(Batch("j1", "r1", 1, (Record(5.0, 32, 6400, 1),), 1), now=1.0)
+    tracker.add(ReportedBatch("j1", "r1", 1, (ProgressRecord(5.0, 32, 6400, 1),), 1), now=1.0)
     assert tracker.progress.samples == 6400
     assert tracker.progress.samples_lost == 0
 
 
 def test_positions_bridge_dropped_records_and_drops_are_counted_once() -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(5, 0.1)
     tracker.add(trainer.take(), now=1.0)
     trainer.drop(7, 0.1)
@@ -98,7 +105,7 @@ def test_positions_bridge_dropped_records_and_drops_are_counted_once() -> None:
 
 @pytest.mark.parametrize("positioned", [True, False])
 def test_late_records_of_a_reporter_that_was_succeeded(positioned: bool) -> None:
-    trainer, tracker = PaperTrainer(nodes=2), new_tracker()
+    trainer, tracker = FakeTrainer(nodes=2), new_tracker()
     trainer.positioned = positioned
     trainer.steps(4, 0.1)
     tracker.add(trainer.take(), now=1.0)
@@ -116,10 +123,10 @@ def test_late_records_of_a_reporter_that_was_succeeded(positioned: bool) -> None
 
 
 def test_sign_of_life_of_a_new_process_does_not_retire_the_reporter() -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(4, 0.1)
     tracker.add(trainer.take(), now=1.0)
-    tracker.add(Batch("j1", "r2", 0, (), 1), now=1.0)
+    tracker.add(ReportedBatch("j1", "r2", 0, (), 1), now=1.0)
     trainer.steps(4, 0.1)
     tracker.add(trainer.take(), now=2.0)
     assert tracker.progress.nodes == 1
@@ -127,7 +134,7 @@ def test_sign_of_life_of_a_new_process_does_not_retire_the_reporter() -> None:
 
 
 def test_clock_set_back_does_not_stop_progress() -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(10, 0.1)
     trainer.now -= 3600
     trainer.steps(10, 0.1)
@@ -137,23 +144,23 @@ def test_clock_set_back_does_not_stop_progress() -> None:
 
 @given(st.integers(1, 10_000), st.integers(1, 64))
 def test_nodes_hold_all_workers_and_none_is_spare(workers: int, slots: int) -> None:
-    nodes = nodes_of(workers, slots)
+    nodes = nodes_needed(workers, slots)
     assert (nodes - 1) * slots < workers <= nodes * slots
 
 
 def test_scale_is_in_nodes() -> None:
     tracker = new_tracker()
-    tracker.add(Batch("j1", "r1", 1, (Record(5.0, 32, NO_POSITION, 9),), 4), now=1.0)
+    tracker.add(ReportedBatch("j1", "r1", 1, (ProgressRecord(5.0, 32, NO_POSITION, 9),), 4), now=1.0)
     assert tracker.progress.nodes == 3
 
 
 def test_ledger_is_bounded_and_keeps_the_newest() -> None:
-    ledger = ReporterLedger()
+    sequences = ReporterSequences()
     for number in range(2 * REPORTERS_KEPT):
-        ledger.take(Batch("j1", f"r{number}", 1, (Record(1.0, 1, 1, 1),), 1))
-    assert len(ledger.marks()) == REPORTERS_KEPT
-    assert ledger.is_newest(f"r{2 * REPORTERS_KEPT - 1}")
-    assert ledger.sequence("r0") == 0
+        sequences.take(ReportedBatch("j1", f"r{number}", 1, (ProgressRecord(1.0, 1, 1, 1),), 1))
+    assert len(sequences.states()) == REPORTERS_KEPT
+    assert sequences.is_newest(f"r{2 * REPORTERS_KEPT - 1}")
+    assert sequences.sequence("r0") == 0
 
 
 def test_stalled_after_many_usual_steps_but_not_before_the_floor() -> None:
@@ -167,7 +174,7 @@ def test_stalled_after_many_usual_steps_but_not_before_the_floor() -> None:
 
 
 def test_silence_counts_from_when_records_came_in_not_from_the_trainers_clock() -> None:
-    trainer, tracker = PaperTrainer(start=5.0), new_tracker()
+    trainer, tracker = FakeTrainer(start=5.0), new_tracker()
     assert not tracker.is_stalled(1e9)
     trainer.steps(10, 0.1)
     tracker.add(trainer.take(), now=100.0)
@@ -179,7 +186,7 @@ def test_silence_counts_from_when_records_came_in_not_from_the_trainers_clock() 
 
 
 def test_duplicates_are_no_sign_of_life() -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(10, 0.1)
     batch = trainer.take()
     tracker.add(batch, now=100.0)
@@ -188,9 +195,9 @@ def test_duplicates_are_no_sign_of_life() -> None:
 
 
 def test_time_before_a_restart_of_monitor_is_no_silence() -> None:
-    trainer, tracker = PaperTrainer(), new_tracker()
+    trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(10, 0.1)
     tracker.add(trainer.take(), now=100.0)
-    restored = JobTracker.restore(tracker.stored(), SETTINGS, now=5000.0)
+    restored = JobTracker("j1", SETTINGS, now=5000.0, stored=tracker.stored())
     assert not restored.is_stalled(5001.0)
     assert restored.is_stalled(5001.0 + SETTINGS.stall_floor_seconds)

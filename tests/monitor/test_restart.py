@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.monitor.records import Batch
+from malletrain.monitor.progress import ReportedBatch
 from malletrain.runtime.channel import open_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import Reporter, report
-from tests.monitor.trainer import PaperTrainer
+from tests.monitor.trainer import FakeTrainer
 
 SERVER = """
 import asyncio, sys
@@ -50,7 +50,7 @@ def monitor_process(state_dir: Path) -> Iterator[tuple[subprocess.Popen[str], st
 
 
 async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twice(tmp_path: Path) -> None:
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(60, 0.1)
     trainer.nodes = 1
     trainer.step(2.1)
@@ -69,7 +69,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twi
     with monitor_process(tmp_path) as (_, address):
         async with open_channel(address) as channel:
             stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
-            (sign_of_life,) = await report(stub, [Batch("j1", "r1", 0, (), 1)])
+            (sign_of_life,) = await report(stub, [ReportedBatch("j1", "r1", 0, (), 1)])
             assert sign_of_life in (121, 161)
             await report(stub, [first, second])
             progress = (await stub.GetProgress(monitor_pb2.GetProgressRequest(), timeout=5)).progress[0]

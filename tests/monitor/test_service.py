@@ -9,17 +9,17 @@ import grpc.aio
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from malletrain.monitor.records import Batch
+from malletrain.monitor.progress import ReportedBatch
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.tracker import StoredJob
+from malletrain.monitor.trackers import StoredJob
 from malletrain.runtime.clock import ManualClock
 from malletrain.v1 import monitor_pb2
 from tests.monitor.running import FAST, Reporter, report, request_of, running_monitor
-from tests.monitor.trainer import PaperTrainer
+from tests.monitor.trainer import FakeTrainer
 
 
 async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> None:
-    trainer = PaperTrainer(nodes=2, slots=2)
+    trainer = FakeTrainer(nodes=2, slots=2)
     trainer.steps(60, 0.1)
     trainer.nodes = 3
     trainer.step(5.1)
@@ -40,7 +40,7 @@ async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> 
 
 
 async def test_several_reporters_and_jobs_at_once(tmp_path: Path) -> None:
-    trainers = {f"j{number}": PaperTrainer() for number in range(8)}
+    trainers = {f"j{number}": FakeTrainer() for number in range(8)}
     async with running_monitor(tmp_path) as monitor:
         for _ in range(5):
             for trainer in trainers.values():
@@ -52,17 +52,17 @@ async def test_several_reporters_and_jobs_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_sign_of_life_is_answered_with_what_is_stored(tmp_path: Path) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     async with running_monitor(tmp_path) as monitor:
-        assert await report(monitor.stub, [Batch("j1", "r1", 0, (), 1)]) == [0]
+        assert await report(monitor.stub, [ReportedBatch("j1", "r1", 0, (), 1)]) == [0]
         assert (await monitor.progress()).job_id == ""
         trainer.steps(10, 0.1)
         await report(monitor.stub, [trainer.take()])
-        assert await report(monitor.stub, [Batch("j1", "r1", 0, (), 1)]) == [10]
+        assert await report(monitor.stub, [ReportedBatch("j1", "r1", 0, (), 1)]) == [10]
 
 
 def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(3, 0.1)
     good = request_of(trainer.take())
 
@@ -111,7 +111,7 @@ async def test_bad_reports_are_refused_by_field_and_nothing_is_counted(tmp_path:
 
 
 async def test_a_bad_message_in_mid_stream_ends_the_stream_and_keeps_what_came_before(tmp_path: Path) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(10, 0.1)
     async with running_monitor(tmp_path) as monitor:
         reporter = Reporter(monitor.stub)
@@ -125,7 +125,7 @@ async def test_a_bad_message_in_mid_stream_ends_the_stream_and_keeps_what_came_b
 
 
 async def test_commands_reach_connected_reporters(tmp_path: Path) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(10, 0.1)
     async with running_monitor(tmp_path) as monitor:
         reporter = Reporter(monitor.stub)
@@ -148,7 +148,7 @@ async def test_a_command_waits_for_a_reporter_but_not_for_long(tmp_path: Path) -
             assert (await monitor.stub.SendCommand(request, timeout=5)).reporters == 0
         commands: dict[str, list[int]] = {}
         for job_id in ("early", "late"):
-            call = monitor.stub.Report(iter([request_of(Batch(job_id, "r1", 0, (), 1))]), timeout=10)
+            call = monitor.stub.Report(iter([request_of(ReportedBatch(job_id, "r1", 0, (), 1))]), timeout=10)
             commands[job_id] = [command.type async for response in call for command in response.commands]
             clock.advance(FAST.command_seconds + 1)
         assert commands == {"early": [monitor_pb2.COMMAND_TYPE_STOP], "late": []}
@@ -169,7 +169,7 @@ async def test_bad_commands_are_refused(tmp_path: Path, request_: monitor_pb2.Se
 
 
 async def test_watchers_get_all_first_and_then_changes(tmp_path: Path) -> None:
-    first, second = PaperTrainer(), PaperTrainer()
+    first, second = FakeTrainer(), FakeTrainer()
     first.steps(60, 0.1)
     async with running_monitor(tmp_path) as monitor:
         await report(monitor.stub, [first.take("j1")])
@@ -201,7 +201,7 @@ async def test_an_empty_monitor_sends_an_empty_first_message(tmp_path: Path) -> 
 
 
 async def test_a_stall_and_its_end_are_pushed(tmp_path: Path) -> None:
-    clock, trainer = ManualClock(100.0), PaperTrainer()
+    clock, trainer = ManualClock(100.0), FakeTrainer()
     trainer.steps(20, 0.1)
     async with running_monitor(tmp_path, clock=clock) as monitor:
         await report(monitor.stub, [trainer.take()])
@@ -219,12 +219,16 @@ async def test_a_stall_and_its_end_are_pushed(tmp_path: Path) -> None:
 
 
 async def test_drain_stores_acknowledges_and_ends_streams(tmp_path: Path) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(10, 0.1)
-    slow = FAST.model_copy(update={"store_seconds": 10.0})
+    slow = FAST.model_copy(update={"store_seconds": 10.0, "publish_seconds": 10.0})
     async with running_monitor(tmp_path, slow) as monitor:
         reporter = Reporter(monitor.stub)
         await reporter.send(trainer.take())
+        request = monitor_pb2.SendCommandRequest(job_id="j1", type=monitor_pb2.COMMAND_TYPE_COMMIT)
+        async with asyncio.timeout(10):
+            while not (await monitor.stub.SendCommand(request, timeout=5)).reporters:
+                pass  # its message has not arrived yet
         watch = aiter(monitor.stub.WatchProgress(monitor_pb2.WatchProgressRequest(), timeout=20))
         await anext(watch)
         await monitor.service.close()
@@ -238,7 +242,7 @@ async def test_drain_stores_acknowledges_and_ends_streams(tmp_path: Path) -> Non
 async def test_nothing_is_acknowledged_that_could_not_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(10, 0.1)
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -264,7 +268,7 @@ async def test_nothing_is_acknowledged_that_could_not_be_stored(
 
 
 async def test_a_reporter_that_vanishes_is_forgotten(tmp_path: Path) -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(10, 0.1)
     async with running_monitor(tmp_path) as monitor:
         reporter = Reporter(monitor.stub)
@@ -276,6 +280,6 @@ async def test_a_reporter_that_vanishes_is_forgotten(tmp_path: Path) -> None:
             while (await monitor.stub.SendCommand(request, timeout=5)).reporters:
                 pass
         again = Reporter(monitor.stub)
-        await again.send(Batch("j1", "r1", 0, (), 1))
+        await again.send(ReportedBatch("j1", "r1", 0, (), 1))
         assert (await again.command()).type == monitor_pb2.COMMAND_TYPE_COMMIT
         again.call.cancel()

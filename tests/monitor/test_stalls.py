@@ -6,20 +6,20 @@ import pytest
 
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.stalls import RESCALES_KEPT
-from malletrain.monitor.tracker import JobTracker
-from tests.monitor.trainer import PaperTrainer
+from malletrain.monitor.trackers import JobTracker
+from tests.monitor.trainer import FakeTrainer
 
 SETTINGS = MonitorSettings()
 
 
-def tracked(trainer: PaperTrainer) -> JobTracker:
+def tracked(trainer: FakeTrainer) -> JobTracker:
     tracker = JobTracker("j1", SETTINGS, now=0.0)
     tracker.add(trainer.take(), now=1.0)
     return tracker
 
 
 def test_a_growth_and_a_shrink_are_measured_less_a_usual_step() -> None:
-    trainer = PaperTrainer(nodes=1)
+    trainer = FakeTrainer(nodes=1)
     trainer.steps(20, 0.5)
     trainer.nodes = 4
     trainer.step(10 + 0.8)
@@ -29,56 +29,56 @@ def test_a_growth_and_a_shrink_are_measured_less_a_usual_step() -> None:
     trainer.step(1.5 + 0.6)
     trainer.steps(20, 0.6)
     tracker = tracked(trainer)
-    growth, shrink = tracker.stalls().rescales()
+    growth, shrink = tracker.stalls.rescales()
     assert (growth.number, growth.from_nodes, growth.to_nodes) == (1, 1, 4)
     assert growth.unix_seconds == pytest.approx(grown_at)
     assert (shrink.from_nodes, shrink.to_nodes) == (4, 2)
-    assert tracker.stalls().scale_up_seconds() == pytest.approx(10)
-    assert tracker.stalls().scale_down_seconds() == pytest.approx(1.5)
+    assert tracker.stalls.scale_up_seconds() == pytest.approx(10)
+    assert tracker.stalls.scale_down_seconds() == pytest.approx(1.5)
 
 
 def test_before_the_first_rescale_nothing_is_known() -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(20, 0.5)
     tracker = tracked(trainer)
-    assert tracker.stalls().scale_up_seconds() is None
-    assert tracker.stalls().scale_down_seconds() is None
+    assert tracker.stalls.scale_up_seconds() is None
+    assert tracker.stalls.scale_down_seconds() is None
 
 
 def test_a_figure_stands_at_once_and_is_refined_by_the_steps_that_follow() -> None:
-    trainer = PaperTrainer(nodes=1)
+    trainer = FakeTrainer(nodes=1)
     trainer.steps(20, 0.5)
     trainer.nodes = 2
     trainer.step(6.0)
     tracker = tracked(trainer)
-    assert tracker.stalls().scale_up_seconds() == pytest.approx(5.5)
+    assert tracker.stalls.scale_up_seconds() == pytest.approx(5.5)
     trainer.steps(5, 1.0)
     trainer.steps(50, 3.0)
     tracker.add(trainer.take(), now=2.0)
-    assert tracker.stalls().scale_up_seconds() == pytest.approx(5.0)
+    assert tracker.stalls.scale_up_seconds() == pytest.approx(5.0)
 
 
 def test_a_rescale_without_any_stall_costs_nothing() -> None:
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(20, 0.5)
     trainer.nodes = 1
     trainer.step(0.2)
     trainer.steps(20, 0.5)
-    assert tracked(trainer).stalls().scale_down_seconds() == 0
+    assert tracked(trainer).stalls.scale_down_seconds() == 0
 
 
 def test_a_kill_is_a_shrink_with_its_time_out() -> None:
-    trainer = PaperTrainer(nodes=3)
+    trainer = FakeTrainer(nodes=3)
     trainer.steps(20, 0.5)
     trainer.position -= 4 * 96
     trainer.nodes = 2
     trainer.step(30.0)
     trainer.steps(20, 0.5)
-    assert tracked(trainer).stalls().scale_down_seconds() == pytest.approx(29.5)
+    assert tracked(trainer).stalls.scale_down_seconds() == pytest.approx(29.5)
 
 
 def test_a_shrink_that_takes_rank_0_away_counts() -> None:
-    trainer, tracker = PaperTrainer(nodes=3), JobTracker("j1", SETTINGS, now=0.0)
+    trainer, tracker = FakeTrainer(nodes=3), JobTracker("j1", SETTINGS, now=0.0)
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=1.0)
     trainer.new_reporter("r2")
@@ -86,12 +86,12 @@ def test_a_shrink_that_takes_rank_0_away_counts() -> None:
     trainer.step(2.5)
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=2.0)
-    assert tracker.stalls().scale_down_seconds() == pytest.approx(2.0)
+    assert tracker.stalls.scale_down_seconds() == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_a_start_of_all_processes_anew_is_no_growth(nodes: int) -> None:
-    trainer, tracker = PaperTrainer(nodes=2), JobTracker("j1", SETTINGS, now=0.0)
+    trainer, tracker = FakeTrainer(nodes=2), JobTracker("j1", SETTINGS, now=0.0)
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=1.0)
     trainer.new_reporter("r2")
@@ -100,22 +100,22 @@ def test_a_start_of_all_processes_anew_is_no_growth(nodes: int) -> None:
     trainer.step(20)
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=2.0)
-    assert tracker.stalls().rescales() == ()
+    assert tracker.stalls.rescales() == ()
 
 
 def test_a_long_gap_is_a_start_from_nothing() -> None:
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(20, 0.5)
     trainer.nodes = 4
     trainer.step(SETTINGS.cold_gap_seconds + 1)
     trainer.steps(20, 0.5)
     trainer.nodes = 1
     trainer.step(SETTINGS.cold_gap_seconds + 1)
-    assert tracked(trainer).stalls().rescales() == ()
+    assert tracked(trainer).stalls.rescales() == ()
 
 
 def test_a_gap_with_missing_records_or_a_clock_set_back_tells_nothing() -> None:
-    trainer, tracker = PaperTrainer(nodes=2), JobTracker("j1", SETTINGS, now=0.0)
+    trainer, tracker = FakeTrainer(nodes=2), JobTracker("j1", SETTINGS, now=0.0)
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=1.0)
     trainer.drop(4, 0.5)
@@ -125,11 +125,11 @@ def test_a_gap_with_missing_records_or_a_clock_set_back_tells_nothing() -> None:
     trainer.nodes = 1
     trainer.steps(20, 0.5)
     tracker.add(trainer.take(), now=2.0)
-    assert tracker.stalls().rescales() == ()
+    assert tracker.stalls.rescales() == ()
 
 
 def test_the_median_shrugs_off_a_freak() -> None:
-    trainer = PaperTrainer(nodes=1)
+    trainer = FakeTrainer(nodes=1)
     for stall in (5.0, 6.0, 80.0, 5.0, 5.5):
         trainer.steps(20, 0.5)
         trainer.nodes = 2
@@ -137,14 +137,14 @@ def test_the_median_shrugs_off_a_freak() -> None:
         trainer.steps(20, 0.5)
         trainer.nodes = 1
         trainer.step(1.0)
-    assert tracked(trainer).stalls().scale_up_seconds() == pytest.approx(5.5)
+    assert tracked(trainer).stalls.scale_up_seconds() == pytest.approx(5.5)
 
 
 def test_the_newest_rescales_are_kept_in_order() -> None:
-    trainer, source = PaperTrainer(nodes=1), random.Random(1)
+    trainer, source = FakeTrainer(nodes=1), random.Random(1)
     for _ in range(3 * RESCALES_KEPT):
         trainer.nodes = source.choice([nodes for nodes in (1, 2, 3) if nodes != trainer.nodes])
         trainer.step(3.0)
         trainer.steps(2, 0.5)
-    kept = tracked(trainer).stalls().rescales()
+    kept = tracked(trainer).stalls.rescales()
     assert [rescale.number for rescale in kept] == list(range(2 * RESCALES_KEPT, 3 * RESCALES_KEPT))

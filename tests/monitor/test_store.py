@@ -10,15 +10,15 @@ from malletrain.monitor.progress import REPORTERS_KEPT
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.stalls import RESCALES_KEPT
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.tracker import JobTracker
+from malletrain.monitor.trackers import JobTracker
 from malletrain.runtime.store import open_engine
-from tests.monitor.trainer import PaperTrainer
+from tests.monitor.trainer import FakeTrainer
 
 SETTINGS = MonitorSettings()
 
 
-def busy_job(job_id: str, rescales: int) -> tuple[PaperTrainer, JobTracker]:
-    trainer, tracker = PaperTrainer(), JobTracker(job_id, SETTINGS, now=0.0)
+def busy_job(job_id: str, rescales: int) -> tuple[FakeTrainer, JobTracker]:
+    trainer, tracker = FakeTrainer(), JobTracker(job_id, SETTINGS, now=0.0)
     trainer.step(0.1)
     for index in range(rescales):
         tracker.add(trainer.take(job_id), now=1.0)
@@ -104,7 +104,7 @@ def test_a_write_that_fails_leaves_nothing_half_and_can_be_repeated(tmp_path: Pa
 
 def test_a_restored_job_goes_on_as_if_nothing_had_happened() -> None:
     trainer, tracker = busy_job("j1", 20)
-    restored = JobTracker.restore(tracker.stored(), SETTINGS, now=0.0)
+    restored = JobTracker("j1", SETTINGS, now=0.0, stored=tracker.stored())
     trainer.position -= trainer.per_node * trainer.nodes
     trainer.nodes += 1
     trainer.step(4.0)
@@ -113,5 +113,5 @@ def test_a_restored_job_goes_on_as_if_nothing_had_happened() -> None:
     for job in (tracker, restored):
         job.add(batch, now=2.0)
     assert restored.progress == tracker.progress
-    assert restored.stalls().rescales() == tracker.stalls().rescales()
+    assert restored.stalls.rescales() == tracker.stalls.rescales()
     assert restored.points() == tracker.points()

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.throughput import robust_rate
-from malletrain.monitor.tracker import JobTracker
-from tests.monitor.trainer import PaperTrainer
+from malletrain.monitor.trackers import JobTracker
+from tests.monitor.trainer import FakeTrainer
 
 SETTINGS = MonitorSettings()
 
 
-def rates_of(trainer: PaperTrainer, settings: MonitorSettings = SETTINGS) -> dict[int, float]:
+def rates_of(trainer: FakeTrainer, settings: MonitorSettings = SETTINGS) -> dict[int, float]:
     tracker = JobTracker("j1", settings, now=0.0)
     tracker.add(trainer.take(), now=1.0)
     return {point.nodes: point.rate for point in tracker.points()}
@@ -46,14 +46,14 @@ def test_noise_and_heavy_tails_do_not_move_the_rate(seed: int) -> None:
         step = 0.1 * max(0.2, source.gauss(1.0, 0.2))
         return step * source.uniform(5, 50) if source.random() < 0.04 else step
 
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(250, seconds)
     assert rates_of(trainer)[2] == pytest.approx(64 / 0.1, rel=0.05)
 
 
 def test_slow_steps_that_are_the_rule_count_in_full() -> None:
     # A prefetching loader: three fast batches, then a wait.
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     for index in range(200):
         trainer.step(0.1 if index % 4 == 0 else 0.001)
     assert rates_of(trainer)[1] == pytest.approx(4 * 32 / 0.103, rel=0.05)
@@ -61,7 +61,7 @@ def test_slow_steps_that_are_the_rule_count_in_full() -> None:
 
 def test_the_rescale_and_the_warm_up_are_left_out() -> None:
     settings = MonitorSettings(warmup_steps=3, warmup_seconds=0)
-    trainer = PaperTrainer(nodes=1)
+    trainer = FakeTrainer(nodes=1)
     trainer.steps(50, 0.1)
     trainer.nodes = 2
     trainer.step(18.0)
@@ -74,7 +74,7 @@ def test_the_rescale_and_the_warm_up_are_left_out() -> None:
 
 def test_warm_up_seconds_are_left_out() -> None:
     settings = MonitorSettings(warmup_steps=0, warmup_seconds=5)
-    trainer = PaperTrainer(nodes=1)
+    trainer = FakeTrainer(nodes=1)
     trainer.step(0.1)
     trainer.steps(9, 0.5)
     trainer.steps(60, 0.1)
@@ -82,7 +82,7 @@ def test_warm_up_seconds_are_left_out() -> None:
 
 
 def test_a_rollback_at_the_same_scale_is_left_out() -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(40, 0.1)
     trainer.position -= 64
     trainer.step(30.0)
@@ -91,7 +91,7 @@ def test_a_rollback_at_the_same_scale_is_left_out() -> None:
 
 
 def test_steps_with_missing_records_are_left_out() -> None:
-    trainer, tracker = PaperTrainer(), JobTracker("j1", SETTINGS, now=0.0)
+    trainer, tracker = FakeTrainer(), JobTracker("j1", SETTINGS, now=0.0)
     for _ in range(20):
         trainer.steps(10, 0.1)
         tracker.add(trainer.take(), now=1.0)
@@ -100,7 +100,7 @@ def test_steps_with_missing_records_are_left_out() -> None:
 
 
 def test_reports_without_samples_are_time_of_the_next_batch() -> None:
-    steps = PaperTrainer()
+    steps = FakeTrainer()
     for _ in range(100):
         steps.per_node = 0
         steps.step(0.05)
@@ -110,7 +110,7 @@ def test_reports_without_samples_are_time_of_the_next_batch() -> None:
 
 
 def test_few_steps_are_not_believed() -> None:
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     # The first record begins the job, the second the visit.
     enough = 2 + SETTINGS.warmup_steps + SETTINGS.min_steps
     trainer.steps(enough - 1, 1.0)
@@ -125,7 +125,7 @@ def test_few_steps_are_not_believed() -> None:
 
 @pytest.mark.parametrize(("old_steps", "new_steps"), [(1000, 40), (40, 1000), (200, 200)])
 def test_the_recent_visit_outweighs(old_steps: int, new_steps: int) -> None:
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(old_steps, 0.1)
     trainer.nodes = 1
     trainer.steps(30, 0.1)
@@ -136,7 +136,7 @@ def test_the_recent_visit_outweighs(old_steps: int, new_steps: int) -> None:
 
 
 def test_a_short_visit_does_not_wipe_out_a_long_one() -> None:
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(500, 0.1)
     trainer.nodes = 1
     trainer.steps(30, 0.1)
@@ -149,7 +149,7 @@ def test_a_short_visit_does_not_wipe_out_a_long_one() -> None:
 
 
 def test_old_visits_fade() -> None:
-    trainer = PaperTrainer(nodes=2)
+    trainer = FakeTrainer(nodes=2)
     trainer.steps(300, 0.1)
     for _ in range(6):
         trainer.nodes = 1
@@ -159,11 +159,11 @@ def test_old_visits_fade() -> None:
     assert rates_of(trainer)[2] == pytest.approx(320, rel=0.02)
 
 
-def test_resting_keeps_the_figures() -> None:
-    trainer, tracker = PaperTrainer(nodes=3), JobTracker("j1", SETTINGS, now=0.0)
+def test_points_stay_when_steps_are_dropped() -> None:
+    trainer, tracker = FakeTrainer(nodes=3), JobTracker("j1", SETTINGS, now=0.0)
     trainer.steps(100, 0.1)
     tracker.add(trainer.take(), now=1.0)
     before = tracker.points()
-    tracker.rest()
+    tracker.drop_steps()
     assert tracker.points() == before
     assert tracker.rate == before[0].rate

@@ -1,13 +1,13 @@
-"""A trainer on paper: makes the records of a job that runs, rescales and rolls back."""
+"""A fake trainer: makes the records of a job that runs, rescales and rolls back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from malletrain.monitor.records import NO_POSITION, Batch, Record
+from malletrain.monitor.progress import NO_POSITION, ProgressRecord, ReportedBatch
 
 
-class PaperTrainer:
+class FakeTrainer:
     """Writes records with exact times; hands them over in batches."""
 
     def __init__(self, *, nodes: int = 1, slots: int = 1, per_node: int = 32, start: float = 1000.0) -> None:
@@ -20,7 +20,7 @@ class PaperTrainer:
         self.reporter_id = "r1"
         self.sequence = 0
         self.processed = 0
-        self._pending: list[Record] = []
+        self._pending: list[ProgressRecord] = []
         self._first = 1
 
     def step(self, seconds: float) -> None:
@@ -30,7 +30,7 @@ class PaperTrainer:
         self.processed += samples
         self.sequence += 1
         position = self.position if self.positioned else NO_POSITION
-        self._pending.append(Record(self.now, samples, position, self.nodes * self.slots))
+        self._pending.append(ProgressRecord(self.now, samples, position, self.nodes * self.slots))
 
     def steps(self, count: int, seconds: float | Callable[[], float]) -> None:
         for _ in range(count):
@@ -47,7 +47,7 @@ class PaperTrainer:
         self._pending.clear()
         self._first = self.sequence + 1
 
-    def take(self, job_id: str = "j1", dropped: int = 0) -> Batch:
-        batch = Batch(job_id, self.reporter_id, self._first, tuple(self._pending), self.slots, dropped)
+    def take(self, job_id: str = "j1", dropped: int = 0) -> ReportedBatch:
+        batch = ReportedBatch(job_id, self.reporter_id, self._first, tuple(self._pending), self.slots, dropped)
         self._pending, self._first = [], self.sequence + 1
         return batch

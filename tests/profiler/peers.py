@@ -1,4 +1,4 @@
-"""A Profiler that runs, and the little of a JobManager that it needs."""
+"""A running Profiler, and a stand-in for JobManager that serves jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOWHERE = "127.0.0.1:9"
 
 
 class JobsPeer:
-    """Serves WatchJobs as JobManager does."""
+    """Serves WatchJobs as JobManager does: all jobs first, then each change."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, resources_pb2.Job] = {}
@@ -71,7 +71,7 @@ async def jobs_peer(peer: JobsPeer, address: str = "127.0.0.1:0") -> AsyncIterat
 
 
 class RunningProfiler:
-    """A Profiler with a server and a stub of it."""
+    """A Profiler in this process with its server, and a client stub."""
 
     def __init__(self, service: ProfilerService, stub: profiler_pb2_grpc.ProfilerServiceAsyncStub) -> None:
         self.service = service

@@ -1,3 +1,5 @@
+"""Shapes fitted to measured points, and FLEET's extrapolation."""
+
 from __future__ import annotations
 
 import math
@@ -6,75 +8,77 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.profiler.fits import MONOTONE, all_fits, best_fit, beyond
-from malletrain.profiler.knots import Knot
-from malletrain.profiler.sizes import disagreement
+from malletrain.profiler.fits import MONOTONE, all_fits, best_fit, fleet_extrapolation
+from malletrain.profiler.points import CurvePoint
+from malletrain.profiler.scale_selection import disagreement
 
 SCALES = (1, 2, 4, 8, 16, 32, 64)
 
 
-def ring(a: float, b: float, c: float, scales: tuple[int, ...] = SCALES) -> list[Knot]:
-    return [Knot(n, n / (a + b * (n - 1) / n + c * (n - 1)), 100, 0.01) for n in scales]
+def ring(a: float, b: float, c: float, scales: tuple[int, ...] = SCALES) -> list[CurvePoint]:
+    return [CurvePoint(n, n / (a + b * (n - 1) / n + c * (n - 1)), 100, 0.01) for n in scales]
 
 
 @given(st.floats(1e-4, 1e-2), st.floats(0, 2), st.floats(0, 0.2))
 def test_a_ring_is_found_again(a: float, b: float, c: float) -> None:
     truth = ring(a, a * b, a * c)
-    fit = next(fit for fit in all_fits([knot for knot in truth if knot.nodes != 8]) if fit.name == "ring")
+    fit = next(fit for fit in all_fits([point for point in truth if point.nodes != 8]) if fit.name == "ring")
     assert fit.misfit < 1e-4
-    for knot in truth:
-        assert fit.rate(knot.nodes) == pytest.approx(knot.rate, rel=1e-4)
+    for point in truth:
+        assert fit.rate(point.nodes) == pytest.approx(point.rate, rel=1e-4)
 
 
 @given(st.floats(1e-4, 1e-2), st.floats(0, 0.3))
 def test_amdahl_is_found_again(a: float, c: float) -> None:
     truth = ring(a, 0.0, a * c)
     fits = {fit.name: fit for fit in all_fits(truth[::2])}
-    for knot in truth:
-        assert fits["amdahl"].rate(knot.nodes) == pytest.approx(knot.rate, rel=1e-4)
-        assert disagreement([fits["amdahl"], fits["ring"]], knot.nodes) < 1e-3
+    for point in truth:
+        assert fits["amdahl"].rate(point.nodes) == pytest.approx(point.rate, rel=1e-4)
+        assert disagreement([fits["amdahl"], fits["ring"]], point.nodes) < 1e-3
 
 
 @given(
     st.lists(st.floats(1, 1e5), min_size=3, max_size=7),
     st.sets(st.integers(1, 128), min_size=7, max_size=7).map(sorted),
 )
-def test_every_shape_is_positive_and_meets_sure_points(rates: list[float], scales: list[int]) -> None:
-    points = [Knot(n, rate, 10) for n, rate in zip(scales, rates, strict=False)]
+def test_every_shape_is_positive_and_meets_exact_points(rates: list[float], scales: list[int]) -> None:
+    points = [CurvePoint(n, rate, 10) for n, rate in zip(scales, rates, strict=False)]
     for fit in all_fits(points):
-        for knot in points:
-            assert fit.rate(knot.nodes) == pytest.approx(knot.rate, rel=1e-6)
+        for point in points:
+            assert fit.rate(point.nodes) == pytest.approx(point.rate, rel=1e-6)
         for n in (1, 2, 3, 50, 128, 256):
             assert 0 < fit.rate(n) < math.inf
     assert best_fit(points) is not None
 
 
 def test_a_knee_is_left_to_interpolation() -> None:
-    truth = [Knot(n, float(min(n, 8)), 100, 0.01) for n in SCALES]
+    truth = [CurvePoint(n, float(min(n, 8)), 100, 0.01) for n in SCALES]
     fit = best_fit(truth)
     assert fit is not None
     assert fit.name == MONOTONE
     assert fit.rate(11) == pytest.approx(8.0)
 
 
-def test_unsure_points_are_drawn_towards_the_model() -> None:
+def test_uncertain_points_are_drawn_towards_the_model() -> None:
     points = ring(1e-3, 0.0, 1e-5)
-    points[3] = Knot(8, 1.2 * points[3].rate, 5, 0.2)
+    points[3] = CurvePoint(8, 1.2 * points[3].rate, 5, 0.2)
     fit = next(fit for fit in all_fits(points) if fit.name == "ring")
     assert fit.rate(8) < 1.03 * ring(1e-3, 0.0, 1e-5)[3].rate
 
 
 def test_too_few_points_have_no_shape() -> None:
-    assert all_fits([Knot(1, 5.0)]) == ()
-    assert best_fit([Knot(1, 5.0), Knot(2, 9.0)]) is None
+    assert all_fits([CurvePoint(1, 5.0)]) == ()
+    assert best_fit([CurvePoint(1, 5.0), CurvePoint(2, 9.0)]) is None
 
 
 class TestFleet:
     def test_equation_one(self) -> None:
         # r(8) = 100, r(7) = 90: efficiency falls by 100/90 * 7/8 with every further node.
-        assert beyond(16, Knot(8, 100.0), 90.0) == pytest.approx(16 * 100 / 8 * (100 / 90 * 7 / 8) ** 8)
+        assert fleet_extrapolation(16, CurvePoint(8, 100.0), 90.0) == pytest.approx(
+            16 * 100 / 8 * (100 / 90 * 7 / 8) ** 8
+        )
 
     @given(st.integers(1, 64), st.integers(0, 64), st.floats(1, 1e5), st.floats(1, 1e5))
-    def test_between_standing_still_and_linear(self, last: int, more: int, rate: float, before: float) -> None:
-        found = beyond(last + more, Knot(last, rate), before)
+    def test_between_flat_and_linear(self, last: int, more: int, rate: float, before: float) -> None:
+        found = fleet_extrapolation(last + more, CurvePoint(last, rate), before)
         assert rate * (1 - 1e-9) <= found <= rate * (last + more) / last * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""A real training: its curve as the Profiler finds it, beside one that is measured exhaustively."""
+"""The curve of a real training as Profiler finds it, compared with an exhaustively measured one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ pytestmark = [
 ]
 NODES = 8
 TRAINER = Path(__file__).with_name("trainer.py")
-# Steps long enough that what else the machine does is small beside them, and workers that look for work less often than
-# every millisecond (Horovod's own): eight share these cores.
+# Steps are long compared with disturbances by other processes. Horovod's background threads wake up every 10 ms instead
+# of every 1 ms, since eight workers share the cores of this machine.
 VARIABLES = {"TEST_STEP": "0.15,0.1,0.02", "HOROVOD_CYCLE_TIME": "10"}
 EXHAUSTIVE_SECONDS = 20.0
 
@@ -58,7 +58,7 @@ def profiled(deployment: Deployment) -> profiler_pb2.Profile:
         min_nodes=1,
         max_nodes=NODES,
     )
-    stub = deployment.peers.job_manager
+    stub = deployment.stubs.job_manager
     job_id = stub.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[spec]), timeout=10).jobs[0].id
 
     def on_all() -> bool:
@@ -67,7 +67,7 @@ def profiled(deployment: Deployment) -> profiler_pb2.Profile:
 
     wait_until(on_all, 240, "a training on all nodes")
     request = profiler_pb2.GetProfileRequest(job_id=job_id)
-    peer = deployment.peers.profiler
+    peer = deployment.stubs.profiler
     peer.StartProfile(profiler_pb2.StartProfileRequest(job_id=job_id), timeout=30)
 
     def done() -> bool:
@@ -100,5 +100,5 @@ def test_as_good_as_an_exhaustive_profile_and_cheaper(tmp_path: Path) -> None:
     )
     assert statistics.fmean(errors) <= 0.05
     assert quick.run.growths <= 1
-    # A tenth where nothing else wants the cores; a visit lasts longer where steps are uneven.
+    # It is a tenth on an idle machine. Where step times vary, more steps are needed at each scale.
     assert quick.run.node_seconds < 0.5 * exhaustive.run.node_seconds

@@ -1,3 +1,5 @@
+"""Protocol buffers as values of the pure core."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Profiler over gRPC, with a real Monitor and a stand-in for JobManager."""
+
 from __future__ import annotations
 
 import asyncio
@@ -8,10 +10,18 @@ import grpc
 import grpc.aio
 import pytest
 
+from malletrain.profiler.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.profile_scheduler import ProfilingState
+from malletrain.profiler.service import create
 from malletrain.profiler.settings import ProfilerSettings
+from malletrain.profiler.store import ProfilerStore
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.errors import InvariantError
+from malletrain.runtime.store import open_engine
 from malletrain.v1 import profiler_pb2, resources_pb2
 from tests.monitor.running import report, running_monitor
-from tests.monitor.trainer import PaperTrainer
+from tests.monitor.trainer import FakeTrainer
 from tests.profiler.peers import NOWHERE, JobsPeer, job, jobs_peer, running_profiler
 
 PRIOR = profiler_pb2.CURVE_SOURCE_PRIOR
@@ -20,8 +30,8 @@ MEASURED = profiler_pb2.CURVE_SOURCE_MEASURED
 EXTRAPOLATED = profiler_pb2.CURVE_SOURCE_EXTRAPOLATED
 
 
-def rescaling_trainer() -> PaperTrainer:
-    trainer = PaperTrainer(nodes=1)
+def rescaling_trainer() -> FakeTrainer:
+    trainer = FakeTrainer(nodes=1)
     trainer.steps(60, 0.1)
     trainer.nodes = 2
     trainer.step(4.1)
@@ -93,7 +103,7 @@ async def test_declared_figures_are_served(tmp_path: Path) -> None:
 async def test_peers_that_restart_are_found_again_and_nothing_is_forgotten_meanwhile(tmp_path: Path) -> None:
     peer = JobsPeer()
     peer.put(job("j1"))
-    trainer = PaperTrainer()
+    trainer = FakeTrainer()
     trainer.steps(60, 0.05)
     async with AsyncExitStack() as stack:
         first_peers = await stack.enter_async_context(AsyncExitStack())
@@ -161,3 +171,21 @@ async def test_without_job_manager_there_is_no_profile_and_the_drain_ends_watche
             await profiler.service.close()
             with pytest.raises(StopAsyncIteration):
                 await waiting
+
+
+async def test_a_state_that_contradicts_itself_ends_the_service_where_that_is_checked(tmp_path: Path) -> None:
+    store = ProfilerStore(open_engine(Settings(state_dir=tmp_path).database("profiler")))
+    twice = (FamilyMember("j0", ()), FamilyMember("j0", ()))
+    store.save(ProfilingState(), FamilyStore(8, {"f": twice}), {})
+    store.close()
+    peer = JobsPeer()
+    async with jobs_peer(peer) as jobs:
+        addresses = Addresses(job_manager=jobs, monitor=NOWHERE, scavenger=NOWHERE)
+        settings = Settings(state_dir=tmp_path, addresses=addresses, validate_state=True)
+        service = create(settings, ProfilerSettings(snapshot_seconds=0), SystemClock())
+        try:
+            with pytest.raises(ExceptionGroup) as caught:
+                await asyncio.wait_for(service.run(), 20)
+        finally:
+            await service.close()
+    assert caught.group_contains(InvariantError, match="job j0: is more than once in family f")

@@ -1,4 +1,4 @@
-"""Profiles in the whole system: five processes, with training on paper."""
+"""Profiles in the whole system: five processes, with simulated trainings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from malletrain.v1 import job_manager_pb2, profiler_pb2, resources_pb2
-from tests.profiler.paper_supervisor import Shape, make_python
+from tests.profiler.fake_supervisor import StepTimes, make_python
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 NODES = 16
-SHAPE = Shape(batch=32, compute=0.05, bandwidth=0.02, latency=0.002)
+STEP_TIMES = StepTimes(batch=32, compute=0.05, bandwidth=0.02, latency=0.002)
 DONE = profiler_pb2.PROFILE_STATE_DONE
 MEASURING = profiler_pb2.PROFILE_STATE_MEASURING
 
@@ -52,18 +52,18 @@ forward_seconds = 20
 
 def submit(system: Deployment, name: str, least: int = 1, most: int = NODES, **more: Any) -> str:
     spec = resources_pb2.JobSpec(
-        name=name, command=SHAPE.command, working_directory="/", min_nodes=least, max_nodes=most, **more
+        name=name, command=STEP_TIMES.command, working_directory="/", min_nodes=least, max_nodes=most, **more
     )
-    stub = system.peers.job_manager
+    stub = system.stubs.job_manager
     return str(stub.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[spec]), timeout=5).jobs[0].id)
 
 
 def job(system: Deployment, job_id: str) -> resources_pb2.Job:
-    return system.peers.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=5).job
+    return system.stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=5).job
 
 
 def profile(system: Deployment, job_id: str) -> profiler_pb2.Profile:
-    return system.peers.profiler.GetProfile(profiler_pb2.GetProfileRequest(job_id=job_id), timeout=5).profile
+    return system.stubs.profiler.GetProfile(profiler_pb2.GetProfileRequest(job_id=job_id), timeout=5).profile
 
 
 def until_done(system: Deployment, job_id: str) -> profiler_pb2.Profile:
@@ -78,7 +78,7 @@ def until_running(system: Deployment, job_id: str) -> None:
 def mean_error(found: profiler_pb2.Profile) -> float:
     scales = range(1, NODES + 1)
     rates = np.interp(scales, [0, *(p.nodes for p in found.points)], [0, *(p.rate for p in found.points)])
-    return statistics.fmean(abs(rate / SHAPE.rate(n) - 1) for n, rate in zip(scales, rates, strict=True))
+    return statistics.fmean(abs(rate / STEP_TIMES.rate(n) - 1) for n, rate in zip(scales, rates, strict=True))
 
 
 def test_an_unknown_job_is_profiled_and_the_others_are_not_stopped(system: Deployment) -> None:
@@ -93,7 +93,7 @@ def test_an_unknown_job_is_profiled_and_the_others_are_not_stopped(system: Deplo
     exhaustive = sum(range(1, NODES + 1)) * 60.0
     assert found.run.node_seconds < 0.1 * exhaustive, "a minute at each scale is what an offline profile takes"
     assert list(found.run.donor_job_ids) == [other]
-    events = system.peers.job_manager.ListJobEvents(
+    events = system.stubs.job_manager.ListJobEvents(
         job_manager_pb2.ListJobEventsRequest(job_id=other), timeout=5
     ).events
     running = [event for event in events if event.to_state == resources_pb2.JOB_STATE_RUNNING]
@@ -104,7 +104,7 @@ def test_an_unknown_job_is_profiled_and_the_others_are_not_stopped(system: Deplo
 
 
 def _shown(system: Deployment, job_id: str) -> None:
-    """What the command makes of it."""
+    """The command shows and exports the curve."""
     plot, table = system.folder / "curve.png", system.folder / "scaling.csv"
     done = system.command("curve", job_id, "--plot", str(plot), "--export", str(table))
     assert done.returncode == 0, done.stderr
@@ -141,7 +141,7 @@ def _visited(system: Deployment, job_id: str) -> int:
     return len(profile(system, job_id).run.visited_nodes)
 
 
-def test_a_job_cancelled_in_the_middle_gives_its_nodes_back(system: Deployment) -> None:
+def test_a_job_cancelled_during_its_profile_gives_its_nodes_back(system: Deployment) -> None:
     other = submit(system, "other", most=12)
     until_running(system, other)
     started = system.command("profile", submit(system, "job"))

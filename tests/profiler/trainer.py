@@ -1,4 +1,4 @@
-"""A small real training under Elastic Horovod whose steps also communicate for as long as a slow network would."""
+"""A small real training under Elastic Horovod. Each step also sleeps for the time that a slow network would take."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train() -> None:
         training.optimizer.zero_grad()
         functional.cross_entropy(model(inputs[indices]), labels[indices]).backward()
         wanted = COMPUTE + BANDWIDTH * (nodes - 1) / nodes + LATENCY * (nodes - 1)
-        # By a fixed beat: what the machine really takes for a step is part of it.
+        # Steps follow a fixed schedule, so that the real time of a step is included in the planned one.
         due = max(due + wanted, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
         training.step()

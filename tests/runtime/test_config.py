@@ -21,6 +21,12 @@ def test_defaults_run_as_they_are() -> None:
     assert (settings.addresses.monitor_gate, settings.addresses.scavenger_metrics) == ("", "")
 
 
+def test_state_is_validated_in_tests_and_not_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load().validate_state
+    monkeypatch.delenv("MALLETRAIN_VALIDATE_STATE")
+    assert not load().validate_state
+
+
 @pytest.mark.parametrize("name", ["MONITOR_GATE", "SCAVENGER_METRICS"])
 def test_what_others_may_reach_may_be_any_address_of_this_machine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"MALLETRAIN_ADDRESSES__{name}", "10.0.0.1:7714")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.scavenger.fragments import Trace, read_trace
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_files import read_trace
 from tests.support.shared import shared_path
 
 

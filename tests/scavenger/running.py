@@ -18,7 +18,7 @@ from malletrain.runtime.config import Addresses, Settings
 from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.v1 import job_manager_pb2, scavenger_pb2, scavenger_pb2_grpc
+from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2, scavenger_pb2_grpc
 
 JOB_MANAGER = "malletrain.v1.JobManagerService"
 NOBODY = "127.0.0.1:1"
@@ -110,12 +110,20 @@ async def running_scavenger(
 
 
 class Releases:
-    """Confirms releases when it may, less the nodes that it never gives back."""
+    """A JobManager that confirms releases when it may, but for the nodes that it keeps; its one job wants nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int = 0) -> None:
+        self.wanted = wanted
         self.asked: list[list[str]] = []
         self.may_answer = asyncio.Event()
         self.keeps: set[str] = set()
+
+    async def watch_jobs(
+        self, _request: job_manager_pb2.WatchJobsRequest, _context: Any
+    ) -> AsyncIterator[job_manager_pb2.WatchJobsResponse]:
+        job = resources_pb2.Job(id="j1", spec=resources_pb2.JobSpec(max_nodes=self.wanted))
+        yield job_manager_pb2.WatchJobsResponse(snapshot=True, jobs=[job])
+        await asyncio.Event().wait()
 
     async def release_nodes(
         self, request: job_manager_pb2.ReleaseNodesRequest, _context: Any
@@ -126,18 +134,25 @@ class Releases:
 
 
 def _register(releases: Releases, server: grpc.aio.Server) -> None:
-    handler = grpc.unary_unary_rpc_method_handler(
-        releases.release_nodes,
-        request_deserializer=job_manager_pb2.ReleaseNodesRequest.FromString,
-        response_serializer=job_manager_pb2.ReleaseNodesResponse.SerializeToString,
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(JOB_MANAGER, {"ReleaseNodes": handler}),))
+    handlers = {
+        "ReleaseNodes": grpc.unary_unary_rpc_method_handler(
+            releases.release_nodes,
+            request_deserializer=job_manager_pb2.ReleaseNodesRequest.FromString,
+            response_serializer=job_manager_pb2.ReleaseNodesResponse.SerializeToString,
+        ),
+        "WatchJobs": grpc.unary_stream_rpc_method_handler(
+            releases.watch_jobs,
+            request_deserializer=job_manager_pb2.WatchJobsRequest.FromString,
+            response_serializer=job_manager_pb2.WatchJobsResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(JOB_MANAGER, handlers),))
 
 
 @asynccontextmanager
-async def releasing() -> AsyncIterator[tuple[Releases, str]]:
-    """A JobManager for releases, and its address."""
-    releases = Releases()
+async def releasing(wanted: int = 0) -> AsyncIterator[tuple[Releases, str]]:
+    """A JobManager for releases whose job wants so many nodes, and its address."""
+    releases = Releases(wanted)
     host = ServiceHost("127.0.0.1:0")
     host.add(JOB_MANAGER, _register, releases)
     port = await host.start()

@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from malletrain.cli.trace import trace_app
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import Trace, read_trace
-from malletrain.scavenger.generate import busy_excerpt, generate
+from malletrain.scavenger.excerpt import busy_excerpt
+from malletrain.scavenger.generate import generate
+from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_files import read_trace
 
 HOUR_S = 3600.0
 

@@ -20,7 +20,7 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
     idle_set = IdleSet(debounce)
     now = 100.0
     source: dict[str, float] = {}
-    held: dict[str, float] = {}
+    cooldowns: dict[str, float] = {}
     announced: dict[str, float] = {}
     for passed, (kind, what) in steps:
         now += passed
@@ -30,15 +30,15 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
             event = idle_set.observe(now, source)
         elif kind == "reclaim":
             assert isinstance(what, tuple)
-            names, hold = what
-            held |= {name: max(held.get(name, now), now + hold) for name in names}
-            event = idle_set.reclaim(now, names, hold)
+            names, cooldown = what
+            cooldowns |= {name: max(cooldowns.get(name, now), now + cooldown) for name in names}
+            event = idle_set.reclaim(now, names, cooldown)
         else:
             event = idle_set.tick(now)
-        held = {name: until for name, until in held.items() if until > now}
+        cooldowns = {name: until for name, until in cooldowns.items() if until > now}
 
         must_leave = {
-            name for name, since in announced.items() if name not in source or name in held or source[name] > since
+            name for name, since in announced.items() if name not in source or name in cooldowns or source[name] > since
         }
         assert set(event.left) == must_leave
         assert len(event.left) == len(must_leave)
@@ -49,7 +49,7 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
             assert node.idle_since == source[node.name] <= now - debounce
             announced[node.name] = node.idle_since
         # All that may count does, and nothing else; what has just left comes back at the next chance.
-        may_count = {name for name, since in source.items() if name not in held and since + debounce <= now}
+        may_count = {name for name, since in source.items() if name not in cooldowns and since + debounce <= now}
         assert set(announced) == may_count - must_leave
         assert {node.name for node in idle_set.members()} == set(announced)
         deadline = idle_set.next_deadline()
@@ -97,15 +97,15 @@ def test_a_reclaimed_node_stays_out_until_the_hold_is_over() -> None:
     idle_set = IdleSet(10)
     idle_set.observe(100, {"a": 50, "b": 95})
     assert idle_set.reclaim(101, ["a", "b", "x"], 30) == IdleEvent(left=("a",))
-    assert idle_set.holds() == {"a": 131, "b": 131, "x": 131}
-    assert not idle_set.reclaim(102, ["a"], 5), "a shorter hold does not shorten it"
+    assert idle_set.cooldowns() == {"a": 131, "b": 131, "x": 131}
+    assert not idle_set.reclaim(102, ["a"], 5), "a shorter cooldown does not shorten it"
     assert not idle_set.tick(130)
     assert idle_set.next_deadline() == 131
     assert idle_set.tick(131) == IdleEvent(joined=(IdleNode("a", 50), IdleNode("b", 95)))
-    assert not idle_set.tick(130.9), "a clock that goes back a little brings no hold back"
+    assert not idle_set.tick(130.9), "a clock that goes back a little brings no cooldown back"
 
 
 def test_holds_of_an_earlier_life_count() -> None:
-    idle_set = IdleSet(0, holds={"a": 120.0})
+    idle_set = IdleSet(0, cooldowns={"a": 120.0})
     assert not idle_set.observe(100, {"a": 50})
     assert idle_set.tick(120) == IdleEvent(joined=(IdleNode("a", 50),))

@@ -8,9 +8,8 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from malletrain.scavenger.metrics import Gauges, ScavengerMetrics
-from malletrain.scavenger.reclaim_steps import AGENT_LEFT
-from malletrain.scavenger.sources.base import QueryStatus
+from malletrain.scavenger.metrics import AGENT_LEFT, Gauges, ScavengerMetrics
+from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus, SourceStatus
 from tests.scavenger.running import releasing, running_scavenger
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
@@ -29,7 +28,8 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
 async def test_what_is_true_is_told_when_it_is_asked_for() -> None:
     port, metrics = free_port(), ScavengerMetrics()
     status = QueryStatus("slurm", "nodes", 1.5, 7, 2, 0, 0.25, "")
-    metrics.follow(lambda: Gauges([status], 3, 1, stale=True))
+    held = PlaceholderStatus("slurm", 1, 5, 0, failures_in_a_row=3)
+    metrics.follow(lambda: Gauges(SourceStatus((status,), (held,)), 3, 1, stale=True))
     metrics.reclaim_step(AGENT_LEFT, 0.3)
     metrics.serve(f"127.0.0.1:{port}")
     found = await asyncio.to_thread(scrape, port)
@@ -38,6 +38,8 @@ async def test_what_is_true_is_told_when_it_is_asked_for() -> None:
     assert found["malletrain_failed_queries_total", "nodes", "slurm"] == 2
     assert found["malletrain_idle_nodes",] == 3
     assert found["malletrain_picture_stale",] == 1
+    assert found["malletrain_placeholders", "running", "slurm"] == 5
+    assert found["malletrain_placeholder_failures_in_a_row", "slurm"] == 3
     assert found["malletrain_reclaim_seconds_sum", AGENT_LEFT] == 0.3
     ScavengerMetrics().serve(f"127.0.0.1:{port}")  # it is taken: noted, no more
 

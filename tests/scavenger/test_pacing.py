@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.sources.base import NodeFacts, Observation, SourceError
 from malletrain.scavenger.sources.mixed import merge
-from malletrain.scavenger.sources.schedulers.fragments_seen import KEPT_LENGTHS, IdleAges
-from malletrain.scavenger.sources.schedulers.query import Pace, Query
+from malletrain.scavenger.sources.schedulers.idle_ages import KEPT_LENGTHS, IdleAges
+from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
 from malletrain.scavenger.stays import StayEstimator
 
 
@@ -38,7 +38,7 @@ async def test_questions_keep_their_interval_and_failures_are_spaced_out() -> No
         if len(asked) == 9:
             raise EnoughError
 
-    query = Query("slurm", "nodes", ["ask"], int, Pace(2.0, 3.0, 15.0), clock, run, sleep, chance=lambda: 0.0)
+    query = Query("slurm", "nodes", ["ask"], int, QueryTiming(2.0, 3.0, 15.0), clock, run, sleep, chance=lambda: 0.0)
     assert query.age_seconds == float("inf")
     with pytest.raises(EnoughError):
         await query.follow()
@@ -52,11 +52,11 @@ async def test_questions_keep_their_interval_and_failures_are_spaced_out() -> No
 
 @given(failures=st.integers(0, 10_000))
 def test_pauses_are_bounded(failures: int) -> None:
-    assert 2.0 <= Pace(2.0, 1.0, 60.0).pause(failures) <= 60.0
+    assert 2.0 <= QueryTiming(2.0, 1.0, 60.0).pause(failures) <= 60.0
     # An interval that is longer than the longest pause is kept all the same.
-    assert Pace(600.0, 1.0, 60.0).pause(failures) == 600.0
-    # But for the first answer nobody waits so long.
-    assert Pace(600.0, 1.0, 60.0).pause(failures, answered=False) == (60.0 if failures else 600.0)
+    assert QueryTiming(600.0, 1.0, 60.0).pause(failures) == 600.0
+    # The first answer is not waited for so long.
+    assert QueryTiming(600.0, 1.0, 60.0).pause(failures, answered=False) == (60.0 if failures else 600.0)
 
 
 def test_ages_survive_a_short_absence_only() -> None:
@@ -99,7 +99,7 @@ def test_pictures_are_merged() -> None:
         10.0, {"a": 1.0, "b": 2.0}, ends={"b": 90.0}, facts={"a": NodeFacts("x")}, known=frozenset("abc")
     )
     second = Observation(12.0, {"b": 5.0, "d": 3.0}, ends={"b": 80.0}, known=frozenset("abd"), stale=True)
-    merged = merge([first, second], everybody=2)
+    merged = merge([first, second], source_count=2)
     # The second knows a and does not call it idle.
     assert merged.idle == {"b": 5.0, "d": 3.0}
     assert merged.ends == {"b": 80.0}

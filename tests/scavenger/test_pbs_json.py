@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.sources.schedulers.answers import Horizon, UnreadableError, combine
+from malletrain.scavenger.sources.schedulers.availability import Forecast, UnreadableError, available_nodes
 from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
 from tests.scavenger.samples import every_sample, pbs_sample, recording
 
@@ -19,7 +19,7 @@ def at(hour: int, minute: int = 0) -> float:
 
 def test_free_is_not_idle() -> None:
     states = parse_vnodes(recording("pbsnodes.json"), pool="pbs")
-    # Still with those that are reserved for later: combine decides.
+    # Still with those that are reserved for later: available_nodes decides.
     assert states.idle == {"p1", "p3", "p8", "p9", "p15", "p16", "p18"}
     assert states.reserved_by == {"p8": ("R2.head",), "p9": ("R2.head", "R3.head"), "p15": ("R9.head",)}
     assert states.facts["p1"].node_class == "a100x4"
@@ -38,13 +38,13 @@ def test_estimates_and_reservations_end_idleness() -> None:
     states = parse_vnodes(recording("pbsnodes.json"))
     planned = parse_jobs(recording("qstat.json"))
     assert [(entry.job, entry.start) for entry in planned] == [("20.head", at(10))]
-    horizon = Horizon(planned, parse_reservations(recording("pbs_rstat.txt")))
-    found = combine(states, horizon, at(9))
-    # Nobody knows when R9 begins.
+    horizon = Forecast(planned, parse_reservations(recording("pbs_rstat.txt")))
+    found = available_nodes(states, horizon, at(9))
+    # It is not known when R9 begins.
     assert found.idle == {"p1", "p3", "p8", "p9", "p16", "p18"}
     assert found.ends == {"p1": at(10), "p8": at(11), "p9": at(10, 30), "p18": at(10)}
-    assert combine(states, horizon, at(10, 45)).idle == {"p1", "p3", "p8", "p16", "p18"}
-    unknown = combine(states, Horizon(planned, (), reservations_known=False), at(9))
+    assert available_nodes(states, horizon, at(10, 45)).idle == {"p1", "p3", "p8", "p16", "p18"}
+    unknown = available_nodes(states, Forecast(planned, (), reservations_known=False), at(9))
     assert unknown.idle == {"p1", "p3", "p16", "p18"}
 
 
@@ -56,7 +56,7 @@ def test_the_recorded_cluster() -> None:
     assert [entry.job for entry in planned] == ["5.pbshost", "6.pbshost"]
     assert [entry.nodes for entry in reservations] == [("pn007",), ("pn012",)]
     recorded = datetime(2026, 11, 21, 3, 13, 11, tzinfo=UTC).timestamp()
-    found = combine(states, Horizon(planned, reservations), recorded)
+    found = available_nodes(states, Forecast(planned, reservations), recorded)
     assert found.idle == states.idle
     assert set(found.ends.values()) == {datetime(2026, 11, 21, 3, 21, 4, tzinfo=UTC).timestamp()}
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.quarantine import Quarantine, Rules
+from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
 
-RULES = Rules(failures=3, half_life_seconds=100, longest_seconds=1000)
+RULES = QuarantinePolicy(failures=3, half_life_seconds=100, longest_seconds=1000)
 
 
 def test_failures_soon_after_each_other_lead_to_a_quarantine_that_ends() -> None:

@@ -103,7 +103,7 @@ async def test_nodes_become_busy_and_idle_with_real_jobs() -> None:
         scancel(waiting)
         scancel(job)
         await wait_until_async(lambda: follower.idle == set(NODES) and not follower.seen[-1].ends, timeout=30)
-        assert all(status.failures_in_a_row == 0 for status in source.status())
+        assert all(status.failures_in_a_row == 0 for status in source.status().queries)
 
 
 async def test_drained_and_reserved_nodes_leave() -> None:

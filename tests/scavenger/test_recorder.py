@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.fragments import read_trace, write_trace
 from malletrain.scavenger.idle_trace import Fragment
 from malletrain.scavenger.recorder import FragmentRecorder
 from malletrain.scavenger.sources.base import Observation
+from malletrain.scavenger.trace_files import read_trace, write_trace
 
 
 def recorded(*pictures: tuple[float, Mapping[str, float]], stale: tuple[float, ...] = ()) -> FragmentRecorder:

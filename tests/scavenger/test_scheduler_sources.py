@@ -10,35 +10,37 @@ from pathlib import Path
 import pytest
 
 from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, Source, SourceError
+from malletrain.scavenger.sources.base import NodeSource, Observation, SourceError
 from malletrain.scavenger.sources.build import build_source
 from malletrain.scavenger.sources.mixed import MixedSource
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
+from malletrain.scavenger.state_file import ScavengerStateFile
 from malletrain.v1 import scavenger_pb2
-from tests.scavenger.players import Players
+from tests.scavenger.recorded_commands import RecordedCommands
 from tests.scavenger.running import running_scavenger
 from tests.scavenger.samples import recording
 from tests.support.waiting import wait_until_async
 
 
 @pytest.fixture
-def players(tmp_path: Path) -> Players:
+def commands(tmp_path: Path) -> RecordedCommands:
     folder = tmp_path / "bin"
     folder.mkdir()
-    return Players(folder)
+    return RecordedCommands(folder)
 
 
-def slurm(players: Players, **more: object) -> dict[str, object]:
+def slurm(commands: RecordedCommands, **more: object) -> dict[str, object]:
     section: dict[str, object] = {
         "partitions": ["main"],
-        "sinfo": players.add("sinfo", "idle|g[01-02]\nallocated|g03\n"),
-        "squeue": players.add("squeue", recording("squeue_pending.txt")),
-        "scontrol": players.add("scontrol", "No reservations in the system\n"),
+        "sinfo": commands.add("sinfo", "idle|g[01-02]\nallocated|g03\n"),
+        "squeue": commands.add("squeue", recording("squeue_pending.txt")),
+        "scontrol": commands.add("scontrol", "No reservations in the system\n"),
         "interval_seconds": 0.05,
         "timeout_seconds": 5,
         "longest_pause_seconds": 0.2,
@@ -47,11 +49,11 @@ def slurm(players: Players, **more: object) -> dict[str, object]:
     return section | more
 
 
-def pbs(players: Players, **more: object) -> dict[str, object]:
+def pbs(commands: RecordedCommands, **more: object) -> dict[str, object]:
     section: dict[str, object] = {
-        "pbsnodes": players.add("pbsnodes", recording("pbsnodes.json")),
-        "qstat": players.add("qstat", recording("qstat.json")),
-        "pbs_rstat": players.add("pbs_rstat", recording("pbs_rstat.txt")),
+        "pbsnodes": commands.add("pbsnodes", recording("pbsnodes.json")),
+        "qstat": commands.add("qstat", recording("qstat.json")),
+        "pbs_rstat": commands.add("pbs_rstat", recording("pbs_rstat.txt")),
         "interval_seconds": 0.05,
         "longest_pause_seconds": 0.2,
     }
@@ -75,7 +77,7 @@ class Held:
 class Follower:
     """Takes what a source tells."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: NodeSource) -> None:
         self.seen: list[Observation] = []
         self.task = asyncio.create_task(self._follow(source))
 
@@ -83,13 +85,13 @@ class Follower:
     def idle(self) -> set[str] | None:
         return set(self.seen[-1].idle) if self.seen else None
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: NodeSource) -> None:
         async for observation in source.observations():
             self.seen.append(observation)
 
 
 @asynccontextmanager
-async def following(source: Source) -> AsyncIterator[Follower]:
+async def following(source: NodeSource) -> AsyncIterator[Follower]:
     follower = Follower(source)
     try:
         yield follower
@@ -99,34 +101,34 @@ async def following(source: Source) -> AsyncIterator[Follower]:
         await asyncio.gather(follower.task, return_exceptions=True)
 
 
-async def test_slurm_is_asked_as_documented_and_at_most_once_per_interval(players: Players) -> None:
-    section = SlurmSettings.model_validate(slurm(players, interval_seconds=0.2, queue_interval_seconds=3600))
+async def test_slurm_is_asked_as_documented_and_at_most_once_per_interval(commands: RecordedCommands) -> None:
+    section = SlurmSettings.model_validate(slurm(commands, interval_seconds=0.2, queue_interval_seconds=3600))
     async with following(slurm_source(section, SystemClock())) as follower:
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         first = follower.seen[0]
         assert first.ends.keys() == {"g01", "g02"}
         assert first.facts["g01"].pool == "main"
-        players.says("sinfo", "idle|g02\nallocated|g01,g03\n")
+        commands.says("sinfo", "idle|g02\nallocated|g01,g03\n")
         await wait_until_async(lambda: follower.idle == {"g02"})
         assert follower.seen[-1].idle["g02"] == first.idle["g02"]
-        players.says("sinfo", "idle|g[01-02]\nallocated|g03\n")
+        commands.says("sinfo", "idle|g[01-02]\nallocated|g03\n")
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         # A fragment of its own, younger than the other.
         assert follower.seen[-1].idle["g01"] > first.idle["g01"]
-    assert set(players.calls("sinfo")) == {"-h -p main -o %T|%N", "-h -p main -o %G|%f|%N"}
-    assert players.calls("squeue") == ["-h -t PD -o %i|%S|%Y"]
-    assert players.calls("scontrol") == ["-o show reservations"]
+    assert set(commands.calls("sinfo")) == {"-h -p main -o %T|%N", "-h -p main -o %G|%f|%N"}
+    assert commands.calls("squeue") == ["-h -t PD -o %i|%S|%Y"]
+    assert commands.calls("scontrol") == ["-o show reservations"]
 
 
-async def test_failures_garbage_and_silence_leave_the_picture_until_it_is_stale(players: Players) -> None:
+async def test_failures_garbage_and_silence_leave_the_picture_until_it_is_stale(commands: RecordedCommands) -> None:
     held = Held()
-    section = SlurmSettings.model_validate(slurm(players, stale_seconds=1.0, timeout_seconds=0.5))
-    source = slurm_source(section, SystemClock(), holdings=held)
+    section = SlurmSettings.model_validate(slurm(commands, stale_seconds=1.0, timeout_seconds=0.5))
+    source = slurm_source(section, SystemClock(), placeholders=held)
     async with following(source) as follower:
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
-        players.says("sinfo", b"\xff\xfe garbage|||\n")
-        await wait_until_async(lambda: source.status()[0].failures_in_a_row >= 2)
-        assert "not text" in source.status()[0].error
+        commands.says("sinfo", b"\xff\xfe garbage|||\n")
+        await wait_until_async(lambda: source.status().queries[0].failures_in_a_row >= 2)
+        assert "not text" in source.status().queries[0].error
         assert follower.idle == {"g01", "g02"}
         since = follower.seen[-1].idle["g02"]
         held.names = frozenset({"g02"})
@@ -135,29 +137,29 @@ async def test_failures_garbage_and_silence_leave_the_picture_until_it_is_stale(
         assert follower.idle == {"g02"}
         held.names = frozenset()
         await wait_until_async(lambda: follower.idle == set())
-        players.fails("sinfo", 1)
-        players.says("sinfo", "")
-        await wait_until_async(lambda: "no contact" in source.status()[0].error)
-        players.fails("sinfo", None)
-        players.stalls("sinfo", True)
-        await wait_until_async(lambda: "has not answered within" in source.status()[0].error)
-        players.says("sinfo", "idle|g[01-02]\n")
-        players.stalls("sinfo", False)
+        commands.fails("sinfo", 1)
+        commands.says("sinfo", "")
+        await wait_until_async(lambda: "no contact" in source.status().queries[0].error)
+        commands.fails("sinfo", None)
+        commands.stalls("sinfo", True)
+        await wait_until_async(lambda: "has not answered within" in source.status().queries[0].error)
+        commands.says("sinfo", "idle|g[01-02]\n")
+        commands.stalls("sinfo", False)
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         assert not follower.seen[-1].stale
         assert follower.seen[-1].idle["g02"] == since
-        assert source.status()[0].failures_in_a_row == 0
+        assert source.status().queries[0].failures_in_a_row == 0
 
 
-async def test_a_node_that_we_hold_is_ours_while_the_placeholder_lives(players: Players) -> None:
+async def test_a_node_that_we_hold_is_ours_while_the_placeholder_lives(commands: RecordedCommands) -> None:
     held = Held()
-    section = SlurmSettings.model_validate(slurm(players, queue_interval_seconds=0.05))
-    async with following(slurm_source(section, SystemClock(), holdings=held)) as follower:
+    section = SlurmSettings.model_validate(slurm(commands, queue_interval_seconds=0.05))
+    async with following(slurm_source(section, SystemClock(), placeholders=held)) as follower:
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         since = follower.seen[-1].idle["g01"]
         held.names, held.ids = frozenset({"g01"}), frozenset({"41", "43"})
-        players.says("sinfo", "idle|g02\nallocated|g01,g03\n")
-        # Our own pending placeholders end nobody's idleness.
+        commands.says("sinfo", "idle|g02\nallocated|g01,g03\n")
+        # Our own pending placeholders do not end the idleness of a node.
         await wait_until_async(lambda: not follower.seen[-1].ends)
         assert follower.idle == {"g01", "g02"}
         assert follower.seen[-1].idle["g01"] == since
@@ -165,63 +167,63 @@ async def test_a_node_that_we_hold_is_ours_while_the_placeholder_lives(players: 
         await wait_until_async(lambda: follower.idle == {"g02"})
 
 
-async def test_idle_ages_survive_a_restart(tmp_path: Path, players: Players) -> None:
-    section, file = SlurmSettings.model_validate(slurm(players)), tmp_path / "ages.json"
-    source = slurm_source(section, SystemClock(), memory=file)
+async def test_idle_ages_survive_a_restart(tmp_path: Path, commands: RecordedCommands) -> None:
+    section = SlurmSettings.model_validate(slurm(commands))
+    source = slurm_source(section, SystemClock(), state_file=ScavengerStateFile(tmp_path))
     async with following(source) as follower:
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         since = follower.seen[-1].idle["g02"]
-        players.says("sinfo", "idle|g02\nallocated|g01,g03\n")
+        commands.says("sinfo", "idle|g02\nallocated|g01,g03\n")
         await wait_until_async(lambda: follower.idle == {"g02"})
     source.close()
-    again = slurm_source(section, SystemClock(), memory=file)
+    again = slurm_source(section, SystemClock(), state_file=ScavengerStateFile(tmp_path))
     assert len(again.past_lengths()) == 1
     async with following(again) as follower:
         await wait_until_async(lambda: follower.idle == {"g02"})
         assert follower.seen[-1].idle["g02"] == since
 
 
-async def test_patterns_choose_nodes(players: Players) -> None:
-    players.add("sinfo", "idle|g[01-04],c1\n")
+async def test_patterns_choose_nodes(commands: RecordedCommands) -> None:
+    commands.add("sinfo", "idle|g[01-04],c1\n")
     more = {"include": ["g*"], "exclude": ["g[02-03]"]}
-    section = SlurmSettings.model_validate(slurm(players) | more)
-    players.says("sinfo", "idle|g[01-04],c1\n")
+    section = SlurmSettings.model_validate(slurm(commands) | more)
+    commands.says("sinfo", "idle|g[01-04],c1\n")
     async with following(slurm_source(section, SystemClock())) as follower:
         await wait_until_async(lambda: follower.idle == {"g01", "g04"})
     for wrong in ({"partitions": []}, {"partitions": ["a", "a"]}, {"include": ["n[1-"]}, {"exclude": ["n[1]*"]}):
         with pytest.raises(InvalidInputError, match=r"scavenger\.slurm\."):
-            slurm_source(SlurmSettings.model_validate(slurm(players) | wrong), SystemClock())
+            slurm_source(SlurmSettings.model_validate(slurm(commands) | wrong), SystemClock())
 
 
-async def test_pbs_is_asked_as_documented(players: Players) -> None:
-    section = PbsSettings.model_validate(pbs(players))
+async def test_pbs_is_asked_as_documented(commands: RecordedCommands) -> None:
+    section = PbsSettings.model_validate(pbs(commands))
     source = pbs_source(section, SystemClock())
     async with following(source) as follower:
         await wait_until_async(lambda: follower.idle == {"p1", "p3", "p8", "p9", "p16", "p18"})
         assert follower.seen[-1].facts["p1"].pool == "pbs"
         assert {"p1", "p8", "p9", "p18"} <= follower.seen[-1].ends.keys()
-        players.fails("pbs_rstat", 1)
-        players.says("pbsnodes", "{")
-        await wait_until_async(lambda: source.status()[0].failures_in_a_row >= 2)
+        commands.fails("pbs_rstat", 1)
+        commands.says("pbsnodes", "{")
+        await wait_until_async(lambda: source.status().queries[0].failures_in_a_row >= 2)
         assert follower.idle == {"p1", "p3", "p8", "p9", "p16", "p18"}
-    assert set(players.calls("pbsnodes")) == {"-av -F json"}
-    assert players.calls("qstat") == ["-f -F json"]
-    assert players.calls("pbs_rstat") == ["-f"]
+    assert set(commands.calls("pbsnodes")) == {"-av -F json"}
+    assert commands.calls("qstat") == ["-f -F json"]
+    assert commands.calls("pbs_rstat") == ["-f"]
 
 
-async def test_reserved_nodes_are_not_idle_while_reservations_are_unknown(players: Players) -> None:
-    section = PbsSettings.model_validate(pbs(players))
-    players.fails("pbs_rstat", 1)
+async def test_reserved_nodes_are_not_idle_while_reservations_are_unknown(commands: RecordedCommands) -> None:
+    section = PbsSettings.model_validate(pbs(commands))
+    commands.fails("pbs_rstat", 1)
     async with following(pbs_source(section, SystemClock())) as follower:
         await wait_until_async(lambda: follower.idle == {"p1", "p3", "p16", "p18"})
 
 
-async def test_two_schedulers_at_once(players: Players) -> None:
+async def test_two_schedulers_at_once(commands: RecordedCommands) -> None:
     clock = SystemClock()
     mixed = MixedSource(
         [
-            slurm_source(SlurmSettings.model_validate(slurm(players)), clock),
-            pbs_source(PbsSettings.model_validate(pbs(players, queues=["main"])), clock),
+            slurm_source(SlurmSettings.model_validate(slurm(commands)), clock),
+            pbs_source(PbsSettings.model_validate(pbs(commands, queues=["main"])), clock),
         ]
     )
     async with following(mixed) as follower:
@@ -229,23 +231,23 @@ async def test_two_schedulers_at_once(players: Players) -> None:
         pools = {name: follower.seen[-1].facts[name].pool for name in follower.seen[-1].idle}
         assert {pools["g01"], pools["p1"]} == {"main", "pbs"}
         # A node that both know is idle only if both say so.
-        players.says("sinfo", "idle|g02,p8\nallocated|g01,p1\n")
+        commands.says("sinfo", "idle|g02,p8\nallocated|g01,p1\n")
         await wait_until_async(lambda: follower.idle == {"g02", "p3", "p8", "p9", "p18"})
-    assert {status.source for status in mixed.status()} == {"slurm", "pbs"}
+    assert {status.source for status in mixed.status().queries} == {"slurm", "pbs"}
 
 
-async def test_commands_leave_nothing_behind_and_say_what_went_wrong(players: Players) -> None:
+async def test_commands_leave_nothing_behind_and_say_what_went_wrong(commands: RecordedCommands) -> None:
     with pytest.raises(SourceError, match="can't be run"):
         await run_command(["/no/such/sinfo"], 1)
-    players.add("sinfo")
-    players.stalls("sinfo", True)
+    commands.add("sinfo")
+    commands.stalls("sinfo", True)
     with pytest.raises(SourceError, match=r"has not answered within 0\.2 s"):
-        await run_command([str(players.folder / "sinfo")], 0.2)
+        await run_command([str(commands.folder / "sinfo")], 0.2)
 
 
-async def test_the_service_tells_of_pools_ends_status_and_staleness(tmp_path: Path, players: Players) -> None:
-    section = {"source": "slurm", "slurm": slurm(players, stale_seconds=0.6), "debounce_seconds": 0}
-    players.says("sinfo", "idle|g[01-02]\n")
+async def test_the_service_tells_of_pools_ends_status_and_staleness(tmp_path: Path, commands: RecordedCommands) -> None:
+    section = {"source": "slurm", "slurm": slurm(commands, stale_seconds=0.6), "debounce_seconds": 0}
+    commands.says("sinfo", "idle|g[01-02]\n")
     async with running_scavenger(tmp_path, section) as scavenger:
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"g01", "g02"})
@@ -258,17 +260,17 @@ async def test_the_service_tells_of_pools_ends_status_and_staleness(tmp_path: Pa
         assert (status.source, status.seen, status.stale) == ("slurm", True, False)
         assert {query.query for query in status.queries} == {"nodes", "queue", "reservations", "classes"}
         assert all(query.asked for query in status.queries)
-        players.fails("sinfo", 1)
+        commands.fails("sinfo", 1)
         await wait_until_async(lambda: watch.idle == set())
         status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=5)
         assert status.stale
         assert status.queries[0].age_seconds > 0.6
-        players.fails("sinfo", None)
+        commands.fails("sinfo", None)
         await wait_until_async(lambda: watch.idle == {"g01", "g02"})
 
 
-async def test_a_node_on_which_work_keeps_failing_leaves(tmp_path: Path, players: Players) -> None:
-    section = {"source": "slurm", "slurm": slurm(players), "debounce_seconds": 0}
+async def test_a_node_on_which_work_keeps_failing_leaves(tmp_path: Path, commands: RecordedCommands) -> None:
+    section = {"source": "slurm", "slurm": slurm(commands), "debounce_seconds": 0}
     async with running_scavenger(tmp_path, section) as scavenger:
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"g01", "g02"})
@@ -291,4 +293,4 @@ def test_two_schedulers_whose_agents_would_report_to_one_address_are_refused(tmp
     held = {"hold": {"queue": "scavenge"}}
     section = ScavengerSettings.model_validate({"source": "slurm+pbs", "slurm": held, "pbs": held})
     with pytest.raises(InvalidInputError, match=r"scavenger\.pbs\.hold\.agents_address"):
-        build_source(section, tmp_path, "127.0.0.1:1", SystemClock())
+        build_source(section, Settings(state_dir=tmp_path), ScavengerStateFile(tmp_path), SystemClock())

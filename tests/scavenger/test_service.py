@@ -15,14 +15,15 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import Fragment, Trace, write_trace
-from malletrain.scavenger.holds import HoldsFile
 from malletrain.scavenger.idle_set import IdleSet
+from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, QueryStatus, SourceError
+from malletrain.scavenger.sources.base import Observation, SourceError, SourceStatus
+from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
 from malletrain.scavenger.stays import StayEstimator
+from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving
 from tests.support.waiting import wait_until_async
@@ -96,7 +97,7 @@ async def test_ages_and_stays_are_wall_clock_seconds(tmp_path: Path) -> None:
     async with running_scavenger(tmp_path, section | {"history_path": tmp_path / "h.csv"}) as scavenger:
         response = await scavenger.stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=5)
         (node,) = response.nodes
-        origin = HoldsFile(tmp_path / "scavenger-origin.json").read()["origin_unix_seconds"]
+        origin = ScavengerStateFile(tmp_path).section(TRACE_ORIGIN)["origin_unix_seconds"]
         assert node.idle_since.ToNanoseconds() / 1e9 == pytest.approx(origin - 20, abs=1e-6)
         # Fragments of 1200 s to 1500 s are 40 s to 50 s here, and this one is about 20 s old.
         assert 0 < node.expected_stay_seconds <= 30
@@ -107,7 +108,7 @@ async def test_debounce_keeps_short_fragments_out(tmp_path: Path) -> None:
     async with running_scavenger(tmp_path, section | {"debounce_seconds": 0.4}) as scavenger:
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"a", "b"})
-        origin = HoldsFile(tmp_path / "scavenger-origin.json").read()["origin_unix_seconds"]
+        origin = ScavengerStateFile(tmp_path).section(TRACE_ORIGIN)["origin_unix_seconds"]
         joined = {
             node.name: message.event_time.ToNanoseconds() / 1e9 - origin
             for message in watch.messages
@@ -224,8 +225,8 @@ class Moody:
     def past_lengths(self) -> Sequence[float]:
         return ()
 
-    def status(self) -> Sequence[QueryStatus]:
-        return ()
+    def status(self) -> SourceStatus:
+        return SourceStatus()
 
     def close(self) -> None:
         return
@@ -247,7 +248,7 @@ async def test_a_source_that_fails_harms_nobody_and_unknown_is_not_none(tmp_path
         IdleSet(0),
         StayEstimator(horizon_seconds=60),
         Releaser(open_channel(NOBODY), 1),
-        HoldsFile(tmp_path / "holds.json"),
+        ScavengerStateFile(tmp_path),
         ScavengerSettings(),
         SystemClock(),
     )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.sources.base import NodeFacts
-from malletrain.scavenger.sources.schedulers.answers import Horizon, NodeStates, UnreadableError, combine
+from malletrain.scavenger.sources.schedulers.availability import Forecast, NodeStates, UnreadableError, available_nodes
 from malletrain.scavenger.sources.schedulers.hostlists import MOST_NODES, expand
 from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_classes,
@@ -116,10 +116,10 @@ def test_planned_starts_and_reservations() -> None:
 
 def test_the_earliest_known_end_counts_and_a_running_reservation_takes_the_node() -> None:
     states = parse_states(recording("sinfo_states.txt"))
-    horizon = Horizon(
+    horizon = Forecast(
         parse_planned(recording("squeue_pending.txt")), parse_reservations(recording("scontrol_reservations.txt"))
     )
-    before = combine(states, horizon, at("09:00:00"))
+    before = available_nodes(states, horizon, at("09:00:00"))
     assert before.ends == {
         "g01": at("10:00:00"),
         "g02": at("09:30:00"),
@@ -127,8 +127,8 @@ def test_the_earliest_known_end_counts_and_a_running_reservation_takes_the_node(
         "c002": at("11:00:00"),
     }
     assert before.idle == states.idle
-    assert combine(states, horizon, at("09:00:00"), frozenset({"43"})).ends["g02"] == at("10:00:00")
-    during = combine(states, horizon, at("11:30:00"))
+    assert available_nodes(states, horizon, at("09:00:00"), frozenset({"43"})).ends["g02"] == at("10:00:00")
+    during = available_nodes(states, horizon, at("11:30:00"))
     assert during.idle == states.idle - {"g01", "c001", "c002"}
     # A start that is overdue may come at any moment.
     assert during.ends["g02"] == at("11:30:00")
@@ -151,8 +151,8 @@ def test_recorded_clusters(name: str) -> None:
     assert not states.idle & sample.never_idle
     assert states.idle == sample.states.keys() - sample.never_idle
     planned = parse_planned(sample.planned_text)
-    horizon = Horizon(planned, parse_reservations(sample.reservations_text))
-    found = combine(states, horizon, 0.0)
+    horizon = Forecast(planned, parse_reservations(sample.reservations_text))
+    found = available_nodes(states, horizon, 0.0)
     assert found.ends.keys() <= found.idle
     if name == "multi32_queue":
         assert len(planned) == 25

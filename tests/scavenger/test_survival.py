@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.fragments import Trace
+from malletrain.scavenger.idle_trace import Trace
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.scavenger.survival import fit
 

@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.runtime.clock import ManualClock
+from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import Fragment, Trace, window, write_trace
+from malletrain.scavenger.idle_trace import Fragment, Trace, window
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, Source
-from malletrain.scavenger.sources.build import ORIGIN_FILE, build_source, past_lengths
+from malletrain.scavenger.sources.base import NodeSource, Observation
+from malletrain.scavenger.sources.build import build_source, past_lengths
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource
+from malletrain.scavenger.state_file import STATE_FILE, ScavengerStateFile
+from malletrain.scavenger.trace_files import write_trace
 from tests.scavenger.traces import traces
 
 ORIGIN = 1_000_000.0
@@ -34,7 +37,7 @@ def replay(trace: Trace, clock: ManualClock, speed: float) -> TraceSource:
     return TraceSource(trace, clock, ORIGIN, speed, sleep)
 
 
-async def collect(source: Source) -> list[Observation]:
+async def collect(source: NodeSource) -> list[Observation]:
     return [observation async for observation in source.observations()]
 
 
@@ -98,8 +101,12 @@ def trace_settings(folder: Path, **changes: object) -> ScavengerSettings:
     return ScavengerSettings.model_validate({"source": "trace", "trace": path, "speed": 10, **changes})
 
 
+def build(section: ScavengerSettings, folder: Path, now: float) -> NodeSource:
+    return build_source(section, Settings(state_dir=folder), ScavengerStateFile(folder), ManualClock(now))
+
+
 async def first_idle(section: ScavengerSettings, folder: Path, now: float) -> dict[str, float]:
-    async for observation in build_source(section, folder, "127.0.0.1:9", ManualClock(now)).observations():
+    async for observation in build(section, folder, now).observations():
         return {name: now - since for name, since in observation.idle.items()}
     raise AssertionError("no observation")
 
@@ -108,7 +115,7 @@ async def test_after_a_kill_the_replay_goes_on_and_after_a_good_end_it_begins_an
     section = trace_settings(tmp_path)
     assert await first_idle(section, tmp_path, ORIGIN) == {"a": 4}
     assert await first_idle(section, tmp_path, ORIGIN + 3) == {"b": 2, "c": 1}
-    build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 4)).close()
+    build(section, tmp_path, ORIGIN + 4).close()
     assert await first_idle(section, tmp_path, ORIGIN + 7) == {"a": 4}
 
 
@@ -116,27 +123,27 @@ async def test_after_a_kill_the_replay_goes_on_and_after_a_good_end_it_begins_an
     "changes", [{"speed": 5}, {"start_s": 1}, {"duration_s": 90}, {"trace_nodes": 2}, {"resume": False}]
 )
 def test_another_replay_begins_anew(tmp_path: Path, changes: dict[str, object]) -> None:
-    build_source(trace_settings(tmp_path), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
-    before = (tmp_path / ORIGIN_FILE).read_text()
-    build_source(trace_settings(tmp_path), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 1))
-    assert (tmp_path / ORIGIN_FILE).read_text() == before
-    source = build_source(trace_settings(tmp_path, **changes), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 1))
-    assert (tmp_path / ORIGIN_FILE).read_text() != before
+    build(trace_settings(tmp_path), tmp_path, ORIGIN)
+    before = (tmp_path / STATE_FILE).read_text()
+    build(trace_settings(tmp_path), tmp_path, ORIGIN + 1)
+    assert (tmp_path / STATE_FILE).read_text() == before
+    source = build(trace_settings(tmp_path, **changes), tmp_path, ORIGIN + 1)
+    assert (tmp_path / STATE_FILE).read_text() != before
     assert source.past_lengths() == []
 
 
 def test_a_trace_that_was_changed_begins_anew(tmp_path: Path) -> None:
     section = trace_settings(tmp_path)
-    build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
-    before = (tmp_path / ORIGIN_FILE).read_text()
+    build(section, tmp_path, ORIGIN)
+    before = (tmp_path / STATE_FILE).read_text()
     os.utime(tmp_path / "t.csv", (1, 1))
-    build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN + 1))
-    assert (tmp_path / ORIGIN_FILE).read_text() != before
+    build(section, tmp_path, ORIGIN + 1)
+    assert (tmp_path / STATE_FILE).read_text() != before
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"key": 1', '{"origin_unix_seconds": "x"}', "\x00"])
 async def test_a_broken_origin_file_is_replaced(tmp_path: Path, content: str) -> None:
-    (tmp_path / ORIGIN_FILE).write_text(content)
+    (tmp_path / STATE_FILE).write_text(content)
     section = trace_settings(tmp_path)
     assert await first_idle(section, tmp_path, ORIGIN) == {"a": 4}
     assert await first_idle(section, tmp_path, ORIGIN + 3) == {"b": 2, "c": 1}
@@ -144,7 +151,7 @@ async def test_a_broken_origin_file_is_replaced(tmp_path: Path, content: str) ->
 
 async def test_a_part_of_a_trace_is_replayed(tmp_path: Path) -> None:
     section = trace_settings(tmp_path, start_s=15, duration_s=30, trace_nodes=2)
-    source = build_source(section, tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
+    source = build(section, tmp_path, ORIGIN)
     assert source.order() == ("a", "b")
     assert await first_idle(section, tmp_path, ORIGIN) == {"a": 5.5, "b": 0.5}
     assert await first_idle(section, tmp_path, ORIGIN + 9) == {"b": 9.5}
@@ -161,13 +168,13 @@ async def test_a_part_of_a_trace_is_replayed(tmp_path: Path) -> None:
 )
 def test_settings_that_can_not_work_are_named(tmp_path: Path, changes: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        build_source(trace_settings(tmp_path, **changes), tmp_path, "127.0.0.1:9", ManualClock(ORIGIN))
+        build(trace_settings(tmp_path, **changes), tmp_path, ORIGIN)
     assert caught.value.field == field
 
 
 def test_a_state_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="state_dir: expected a folder that can be written to"):
-        build_source(trace_settings(tmp_path), tmp_path / "missing", "127.0.0.1:9", ManualClock(ORIGIN))
+        build(trace_settings(tmp_path), tmp_path / "missing", ORIGIN)
 
 
 @pytest.mark.parametrize(

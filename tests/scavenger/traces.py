@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from malletrain.scavenger.fragments import Fragment, Trace
+from malletrain.scavenger.idle_trace import Fragment, Trace
 
 
 @st.composite

@@ -68,11 +68,11 @@ class Cluster:
         return answer.strip()
 
     def jobs(self, name: str = "") -> list[tuple[str, str, tuple[str, ...]]]:
-        """Identifier, state and nodes of all jobs, or those of a name, that are pending, running or completing."""
+        """Identifier, state and nodes of jobs that are pending, running or completing (of a name), sorted."""
         chosen = [f"--name={name}"] if name else []
         lines = self.run("squeue", "--noheader", *chosen, "--format=%i|%T|%N").splitlines()
         found = [line.strip().split("|") for line in lines]
-        return [(words[0], words[1], self.names(words[2])) for words in found]
+        return sorted((words[0], words[1], self.names(words[2])) for words in found)
 
     def names(self, expression: str) -> tuple[str, ...]:
         """The nodes of a list such as n[001-004]."""

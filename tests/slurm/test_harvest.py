@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from benchmarks.impact.harvest import PLACEHOLDER, Harvest, harvest
-from malletrain.cli.demo.strays import find_processes
+from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.v1 import resources_pb2, scavenger_pb2
 from tests.slurm.cluster import Cluster, cluster, missing
 from tests.support.waiting import wait_until
@@ -38,7 +38,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def running(slurm: Cluster, tmp_path: Path) -> Iterator[Harvest]:
     with harvest(tmp_path / "harvest", slurm) as found:
         yield found
-    assert not find_processes(tmp_path / "harvest")
+    assert not find_job_processes(tmp_path / "harvest")
     assert not found.watcher.look(), "no process of ours is left on any node"
     assert not slurm.jobs(PLACEHOLDER)
 
@@ -124,7 +124,7 @@ def completed(running: Harvest) -> bool:
 
 def asked(running: Harvest) -> tuple[int, str]:
     """How often Slurm was asked for nodes, and what was wrong with the last answer."""
-    peers = running.deployment.peers
+    peers = running.deployment.stubs
     try:
         status = peers.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=PATIENCE)
     finally:

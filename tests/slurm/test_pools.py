@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.impact.harvest import Harvest, harvest
+from malletrain.common.environment import JOB_DIR, NODE
+from malletrain.common.processes import find_processes
 from malletrain.v1 import resources_pb2
 from tests.slurm.cluster import Cluster, cluster, missing
 from tests.slurm.test_harvest import answered
@@ -63,12 +63,10 @@ def places(running: Harvest) -> dict[frozenset[str], str]:
 def visible_gpus(running: Harvest) -> dict[str, set[str | None]]:
     """By node: what its workers are told of GPUs."""
     found: dict[str, set[str | None]] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            environ = process.environ()
-            ours = Path(environ.get("MALLETRAIN_JOB_DIR", "/")).is_relative_to(running.folder)
-            if ours and (node := environ.get("MALLETRAIN_NODE")):
-                found.setdefault(node, set()).add(environ.get("CUDA_VISIBLE_DEVICES"))
+    ours = find_processes(lambda environ: Path(environ.get(JOB_DIR, "/")).is_relative_to(running.folder))
+    for process in ours:
+        if node := process.environment.get(NODE):
+            found.setdefault(node, set()).add(process.environment.get("CUDA_VISIBLE_DEVICES"))
     return found
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 
+from malletrain.common.environment import JOB_ID, NODE
+from malletrain.common.processes import find_processes
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 from tests.support.waiting import wait_until
 
@@ -105,17 +106,11 @@ class Supervised:
 
     def processes(self, node: str | None = None) -> list[int]:
         """Processes that are marked as this job's workers, on a node or on all."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                environment = process.environ()
-                alive = process.status() != psutil.STATUS_ZOMBIE
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-            mine = environment.get("MALLETRAIN_JOB_ID") == self.job_id and "MALLETRAIN_NODE" in environment
-            if alive and mine and node in (None, environment["MALLETRAIN_NODE"]):
-                found.append(process.pid)
-        return found
+
+        def is_worker(found: Mapping[str, str]) -> bool:
+            return found.get(JOB_ID) == self.job_id and NODE in found and node in (None, found[NODE])
+
+        return [process.id.pid for process in find_processes(is_worker)]
 
     def close(self) -> None:
         if self.process.poll() is None:

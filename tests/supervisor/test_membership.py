@@ -217,3 +217,29 @@ def settle(state: Membership, now: float) -> Membership:
         if state.can_form(now):
             state = form_and_check(state, now)
     return state
+
+
+def test_a_training_winds_down_once_another_than_rank_0_has_ended_well() -> None:
+    state = running("a", "b", "c")
+    assert not state.winding_down
+    state = state.ended(Slot("b", 0), early=True)
+    assert state.winding_down
+    assert not state.change_due(0.0), "rank 0 is about to end, too"
+    assert not warm(state.command(2, {"a": 1, "c": 1, "d": 1}, 0.0), "d").change_due(0.0)
+    assert not state.ended(Slot("a", 0)).winding_down, "rank 0 has ended"
+
+
+def test_it_does_not_wind_down_if_a_member_comes_back_for_another_world() -> None:
+    state = running("a", "b", "c").ended(Slot("b", 0), early=True)
+    assert not state.came_back(Slot("a", 0)).winding_down
+    state, formation = all_back(state).form(0.0)
+    assert formation.hosts == (("a", 1), ("c", 1))
+    assert not state.early
+    assert not state.change_due(0.0)
+    assert warm(state, "b").change_due(0.0), "it is started again, and joins"
+
+
+def test_a_loss_is_no_winding_down() -> None:
+    state = running("a", "b").ended(Slot("b", 0))
+    assert not state.winding_down
+    assert state.change_due(0.0)

@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from malletrain.cli.demo.stage import free_ports
-from malletrain.cli.peers import Peers
+from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.settings import load
+from malletrain.cli.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
 from tests.support.waiting import wait_until
 
@@ -37,9 +37,9 @@ class Deployment:
     process: subprocess.Popen[bytes]
 
     @property
-    def peers(self) -> Peers:
+    def stubs(self) -> ServiceStubs:
         """New channels to its services."""
-        return Peers(load(self.config).addresses)
+        return ServiceStubs(load(self.config).addresses)
 
     def address(self, service: str) -> str:
         """HOST:PORT of a service."""
@@ -66,7 +66,7 @@ def run_command(*arguments: str, cwd: Path, timeout: float = 30) -> subprocess.C
     return subprocess.run(
         [sys.executable, "-m", "malletrain.cli.main", *arguments],
         cwd=cwd,
-        env=environment | {"COLUMNS": "200"},
+        env=environment | {"COLUMNS": "200", "MALLETRAIN_VALIDATE_STATE": "1"},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -13,9 +13,9 @@ import grpc
 import psutil
 import pytest
 
-from malletrain.cli.demo.strays import find_processes
-from malletrain.cli.peers import Peers
+from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.cli.settings import load
+from malletrain.cli.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
 from malletrain.v1 import monitor_pb2
 from tests.support.waiting import wait_until
@@ -63,7 +63,7 @@ def test_the_demo_finishes_while_every_service_is_killed_once(tmp_path: Path) ->
     assert 0 < summary["node_seconds_used"] <= summary["node_seconds_offered"]
     assert all(job["accuracy"] > 0.9 for job in summary["jobs"]), summary["jobs"]
     assert timeline.stat().st_size > 10_000
-    assert find_processes(tmp_path / "demo") == []
+    assert find_job_processes(tmp_path / "demo") == []
 
 
 def _kill_each_service(demo: subprocess.Popen[bytes], folder: Path) -> list[str]:
@@ -86,18 +86,18 @@ def _kill(service: str, up: int, folder: Path) -> None:
 
 def _samples(folder: Path) -> int:
     """Samples of all jobs by Monitor; 0 while it does not answer."""
-    peers = Peers(load(folder / "malletrain.toml").addresses)
+    stubs = ServiceStubs(load(folder / "malletrain.toml").addresses)
     try:
-        response = peers.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=2)
+        response = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=2)
     except grpc.RpcError:
         return 0
     finally:
-        peers.close()
+        stubs.close()
     return sum(entry.samples for entry in response.progress)
 
 
 def _workers(folder: Path) -> list[int]:
-    return [process.pid for process in find_processes(folder) if process.node]
+    return [process.pid for process in find_job_processes(folder) if process.node]
 
 
 def _up(pid: int) -> int | None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from malletrain.client.broadcast import broadcast_object, control_device
 from malletrain.client.distributed import init
-from malletrain.client.sharing import control_device, share
 
 
 def state() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def same(one: Any, other: Any) -> bool:
 
 init()
 device = control_device()
-shared = share(state() if dist.get_rank() == 0 else "nothing", device)
+shared = broadcast_object(state() if dist.get_rank() == 0 else "nothing", device)
 assert same(state(), shared)
-assert share(None if dist.get_rank() == 0 else "nothing", device) is None
+assert broadcast_object(None if dist.get_rank() == 0 else "nothing", device) is None
 print(f"rank {dist.get_rank()} has it", flush=True)

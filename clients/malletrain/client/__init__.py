@@ -10,10 +10,10 @@ Outside MalleTrain every function does nothing.
 from __future__ import annotations
 
 from malletrain.client.commands import Command, CommandType
-from malletrain.client.environment import JobContext
+from malletrain.client.job_context import JobContext
 from malletrain.client.session import Client
 
-# The one piece of state of this package: a process has one place among the workers of its job, as it has one pid.
+# The only global state of this package: a process has one rank in one job.
 _client = Client()
 
 report = _client.report

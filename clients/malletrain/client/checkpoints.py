@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written whole or not at all, the last two kept, a broken one skipped."""
+"""Checkpoints on disk: written atomically, the last two kept, corrupt ones skipped."""
 
 from __future__ import annotations
 
@@ -10,46 +10,49 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from malletrain.client.sealing import CorruptFileError, SealedWriter, verify
+from malletrain.client.checksum import ChecksumWriter, CorruptFileError, verify_checksum
+from malletrain.common.files import sync_directory
 
 StateT = TypeVar("StateT")
 
 _KEPT = 2
 _NAME = re.compile(r"samples-(\d+)\.pt")
 _UNFINISHED = re.compile(r"\.samples-\d+\.pt\..+")
-_ASIDE = ".broken"
+_BROKEN_SUFFIX = ".broken"
 
 
 class Checkpoints:
-    """The checkpoints of one job in one folder, named by their sample counter."""
+    """The checkpoints of one job in a folder, named by their sample counter."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def save(self, samples: int, write: Callable[[SealedWriter], None]) -> int:
-        """Write a checkpoint and forget all but the newest two; its size in bytes.
+    def save(self, samples: int, write: Callable[[ChecksumWriter], None]) -> int:
+        """Write a checkpoint and remove all but the newest two; returns its size in bytes.
 
         Args:
             samples: The job's sample counter.
             write: Writes the content.
 
         Raises:
-            OSError: the checkpoint can't be written; the earlier ones are as they were.
+            OSError: the checkpoint can't be written. Earlier ones are unchanged.
         """
         return self.store(samples, self.fill(samples, write))
 
-    def fill(self, samples: int, write: Callable[[SealedWriter], None]) -> Unfinished:
+    def fill(self, samples: int, write: Callable[[ChecksumWriter], None]) -> UnfinishedCheckpoint:
         """Write the content of a checkpoint to a temporary file.
 
         Raises:
-            OSError: the file can't be written. Nothing is left of it then, or if `write` raises.
+            OSError: the file can't be written. It is removed, as it is if `write` raises.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        unfinished = Unfinished(self._folder / f".{self._path(samples).name}.{os.uname().nodename}.{os.getpid()}")
-        writer = SealedWriter(unfinished.fd)
+        unfinished = UnfinishedCheckpoint(
+            self._folder / f".{self._path(samples).name}.{os.uname().nodename}.{os.getpid()}"
+        )
+        writer = ChecksumWriter(unfinished.fd)
         try:
             write(writer)
-            writer.seal()
+            writer.write_checksum()
         except BaseException as error:
             unfinished.discard()
             if writer.error is not None and writer.error is not error:
@@ -57,14 +60,14 @@ class Checkpoints:
             raise
         return unfinished
 
-    def store(self, samples: int, unfinished: Unfinished) -> int:
-        """Bring a filled file to disk and give it its name, so that a kill at any moment leaves earlier ones intact.
+    def store(self, samples: int, unfinished: UnfinishedCheckpoint) -> int:
+        """Bring a filled file to disk, then rename it: a kill at any moment leaves the earlier checkpoints intact.
 
         Returns:
             Its size in bytes.
 
         Raises:
-            OSError: it can't be brought to disk, and is gone.
+            OSError: it can't be brought to disk. It is removed.
         """
         try:
             os.fsync(unfinished.fd)
@@ -72,33 +75,34 @@ class Checkpoints:
             unfinished.path.replace(self._path(samples))
         finally:
             unfinished.discard()
-        _sync_folder(self._folder)
+        sync_directory(self._folder)
         for old in self.newest_first()[_KEPT:]:
             old.unlink(missing_ok=True)
         self._clean_up()
         return size
 
     def load(self, read: Callable[[Path, bool], StateT], broken: tuple[type[Exception], ...]) -> StateT | None:
-        """The newest checkpoint that fits its seal and can be read, or None.
+        """Load the newest checkpoint that can be read; None if there is none.
 
-        One that does not is put aside (`*.pt.broken`, the newest such is kept), lest it count among the two.
+        A corrupt one is renamed to `*.pt.broken`, so that it does not count among the two that are kept. Only the
+        newest corrupt one is kept.
 
         Args:
-            read: Reads a file; told whether it has a seal, which fits then.
-            broken: What `read` raises for a torn or corrupt file; the one before is tried then.
+            read: Reads a file. Its second argument tells whether the file has been verified by its checksum.
+            broken: What `read` raises for a truncated or corrupt file. The checkpoint before it is tried then.
         """
         failures: tuple[type[Exception], ...] = (CorruptFileError, OSError, *broken)
         self._clean_up()
         for path in self.newest_first():
             try:
-                return read(path, verify(path))
+                return read(path, verify_checksum(path))
             except failures as error:
                 print(
                     f"malletrain: checkpoint {path.name} can't be read ({error!r}), trying the one before",
                     file=sys.stderr,
                 )
                 if not isinstance(error, OSError):
-                    self._put_aside(path)
+                    self._rename_broken(path)
         return None
 
     def newest_first(self) -> list[Path]:
@@ -112,24 +116,24 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         return list(self._folder.iterdir()) if self._folder.is_dir() else []
 
-    def _put_aside(self, path: Path) -> None:
-        for old in self._folder.glob(f"samples-*.pt{_ASIDE}"):
+    def _rename_broken(self, path: Path) -> None:
+        for old in self._folder.glob(f"samples-*.pt{_BROKEN_SUFFIX}"):
             old.unlink(missing_ok=True)
-        path.replace(path.with_name(path.name + _ASIDE))
+        path.replace(path.with_name(path.name + _BROKEN_SUFFIX))
 
     def _clean_up(self) -> None:
-        """Remove what killed writers have left."""
+        """Remove temporary files of writers that were killed."""
         for path in self._files():
             if _UNFINISHED.fullmatch(path.name) and _is_abandoned(path):
                 path.unlink(missing_ok=True)
 
 
-class Unfinished:
-    """A temporary file, locked for as long as its writer lives.
+class UnfinishedCheckpoint:
+    """A temporary file, locked while its writer lives.
 
     Attributes:
-        path: Where it is.
-        fd: Its file descriptor; -1 once it is discarded.
+        path: Its path.
+        fd: Its file descriptor; -1 after it has been closed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,17 +144,17 @@ class Unfinished:
         """
         self.path = path
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        # Where there are no locks, the file merely counts as abandoned.
+        # Without locks in the file system, the file counts as abandoned.
         _lock(self.fd)
 
     def discard(self) -> None:
-        """Close the file, and remove it unless it has been given another name."""
+        """Close the file, and remove it unless it has been renamed."""
         if self.close():
             self.path.unlink(missing_ok=True)
 
     def close(self) -> bool:
-        """Close the file descriptor; False if that was done before. A forked child does no more than this."""
-        # Forgotten first: were it done the other way round, a fork in between could close another file of that number.
+        """Close the file descriptor; False if it was closed before. A forked child does only this."""
+        # Reset first: after a fork between the two, the child could otherwise close another file with this number.
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -158,7 +162,7 @@ class Unfinished:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary file is gone, on whatever node it was."""
+    """Whether the writer of a temporary file has ended, on any node."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -175,14 +179,6 @@ def _lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # A file system without locks: whether the writer lives can't be known.
+        # A file system without locks: it is not known whether the writer lives.
         return False
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

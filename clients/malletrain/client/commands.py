@@ -1,4 +1,4 @@
-"""Commands from the head node to the trainer, and the area of the ring that brings them."""
+"""Commands from the head node to the trainer, and the part of the ring that transports them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _MOST_ID_BYTES = COMMAND_SIZE - _HEADER.size
 
 
 class CommandType(enum.IntEnum):
-    """What is asked of the trainer; the numbers are those of `malletrain.v1.CommandType`."""
+    """Types of commands, with the numbers of `malletrain.v1.CommandType`."""
 
     COMMIT = 1
     """Commit the state now."""
     RESCALE_COMING = 2
     """The scale is about to change."""
     RELEASE_REQUESTED = 3
-    """Nodes of the job are wanted back."""
+    """Nodes of the job have to be released."""
     STOP = 4
     """Commit, save a checkpoint, and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A message to the trainer.
+    """A command to the trainer.
 
     Attributes:
         id: Unique identifier (its first 104 bytes).
-        type: What is asked.
+        type: Its type.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Command:
 
 
 def put_command(ring: Ring, command: Command) -> None:
-    """Add a command (the sidecar's side). The newest 64 are kept."""
+    """Write a command to the ring; called by the sidecar. The newest 64 are kept."""
     number = ring.words[COMMANDS] + 1
     text = command.id.encode()[:_MOST_ID_BYTES]
     offset = _offset(number)
@@ -51,7 +51,15 @@ def put_command(ring: Ring, command: Command) -> None:
 
 
 def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
-    """The commands after number `seen` that are still there, and the number of the newest (the trainer's side)."""
+    """Read commands from the ring; called by the trainer.
+
+    Args:
+        ring: The ring.
+        seen: Number of the newest command that has been read before; 0 at first.
+
+    Returns:
+        Commands with a higher number that are still in the ring, and the number of the newest one.
+    """
     newest = ring.words[COMMANDS]
     found = []
     for wanted in range(max(seen, newest - COMMAND_SLOTS) + 1, newest + 1):

@@ -1,4 +1,4 @@
-"""torch.distributed with few lines, where all workers are restarted at every rescale and go on from the checkpoint.
+"""torch.distributed with few lines. All workers are restarted at every rescale and continue from a checkpoint.
 
 ```python
 init()
@@ -31,33 +31,34 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from malletrain.client import should_commit, should_stop
-from malletrain.client.complaints import describe
-from malletrain.client.learning_rate import Ramp
-from malletrain.client.registered import Registered
-from malletrain.client.sharing import agree, control_device, share
+from malletrain.client.broadcast import broadcast_integers, broadcast_object, control_device
+from malletrain.client.extra_state import ExtraState
+from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.training import Training
+from malletrain.client.warn_once import describe
+from malletrain.common.environment import BACKEND
 
 _LOSS_SECONDS = 5.0
-"""How long a failed operation may turn out to be the loss of another worker."""
-_LOOK_SECONDS = 0.005
+"""After a failed operation, how long to wait for the signal that another worker is lost."""
+_POLL_SECONDS = 0.005
 
 
 def init() -> None:
-    """Find the other workers; without a launcher this process is the only one.
+    """Initialise the process group; without a launcher this process is its only member.
 
-    Under a launcher this is `torch.distributed.init_process_group()`. Under MalleTrain the process waits here until its
-    place is known: what a script does before, such as reading its data, keeps nobody waiting.
+    Under a launcher this calls `torch.distributed.init_process_group()`. Under MalleTrain the process waits here until
+    its rank is known. Reading the data before this call therefore delays nobody.
     """
     _warm_up()
-    # Under MalleTrain, RANK is known only when the wait is over.
-    if "RANK" in os.environ or os.environ.get("MALLETRAIN_BACKEND") == "torchrun":
+    # Under MalleTrain, RANK is set during the wait.
+    if "RANK" in os.environ or os.environ.get(BACKEND) == "torchrun":
         dist.init_process_group()
     else:
         dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
 
 
 def _warm_up() -> None:
-    """Do once what takes longer the first time: the backward pass, and reading a checkpoint."""
+    """Do once what takes longer the first time: a backward pass, and reading a checkpoint."""
     tensor = torch.zeros(1, requires_grad=True)
     tensor.sum().backward()
     stream = io.BytesIO()
@@ -67,21 +68,21 @@ def _warm_up() -> None:
 
 
 @dataclass
-class PlainState:
-    """What a checkpoint has besides model and optimizer; see `malletrain.client.replica.State`."""
+class PlainTrainingState:
+    """See `malletrain.client.replica.TrainingState`."""
 
     samples: int = 0
-    ramp: Ramp = field(default_factory=Ramp)
+    ramp: RateRamp = field(default_factory=RateRamp)
     random_states: list[dict[str, Any]] = field(default_factory=list)
-    registered: Registered = field(default_factory=Registered)
+    extra: ExtraState = field(default_factory=ExtraState)
 
 
 class ElasticTraining(Training):
-    """A training whose workers save, leave and are restarted at a rescale; see `Training` for what it takes and does.
+    """A training whose workers save, exit and are restarted at a rescale. See `Training` for arguments and methods.
 
-    There are no commits in memory: what is asked for with a commit is a checkpoint. When a worker is lost, one of the
-    others saves what all of them had after the last complete step, so that a kill without notice loses the batch under
-    way and no more. A model that is wrapped in `DistributedDataParallel` already stays in its wrapper.
+    There are no commits in memory: a commit is a checkpoint. If a worker is lost without notice, one of the others
+    saves the state after the last complete step, so that only the present batch is lost. A model that is already
+    wrapped in `DistributedDataParallel` keeps its wrapper.
 
     Attributes:
         model: The model in `DistributedDataParallel`.
@@ -103,22 +104,22 @@ class ElasticTraining(Training):
         self._passes_done = 0
         super().step(*also)
 
-    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainState:
+    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
         wrapped = model if isinstance(model, DistributedDataParallel) else None
-        self._plain = wrapped.module if wrapped is not None else model
+        self._plain_model = wrapped.module if wrapped is not None else model
         self.optimizer = optimizer
         self._device = control_device()
-        state = PlainState()
-        # One reads, all take: they can't differ, and a parallel file system is asked once.
-        content = share(self._durable.load() if self.rank == 0 else None, self._device)
+        state = PlainTrainingState()
+        # One worker reads for all: they have the same state, and a parallel file system has less to do.
+        content = broadcast_object(self._checkpoints.load() if self.rank == 0 else None, self._device)
         if content is not None:
-            self._take(content, state)
-        # What all have loaded need not be made equal once more.
+            self._restore(content, state)
+        # If all have loaded a checkpoint, the weights need not be synchronised.
         wrapped = wrapped or DistributedDataParallel(model, init_sync=content is None)
         self.model = self._wrapped = wrapped
         self._passes_done, self._passes = 0, 1
         wrapped.register_forward_pre_hook(self._before_pass)
-        self._shares.move(self.rank, self.workers)
+        self._sampler.set_scale(self.rank, self.workers)
         return state
 
     def _run(self, train: Callable[[], None]) -> None:
@@ -130,23 +131,25 @@ class ElasticTraining(Training):
             raise
 
     def _save_after_loss(self, error: RuntimeError) -> None:
-        """If the launcher says that another worker is lost, save what all had after the last complete step.
+        """If the launcher says that another worker is lost, save the state after the last complete step.
+
+        Returns if it does not: the error is the script's own.
 
         Raises:
-            Stopped: it is so. Otherwise the error is the script's own.
+            Stopped: another worker is lost.
         """
         deadline = time.monotonic() + _LOSS_SECONDS
         while not should_stop():
-            # In mid step, the state is neither that before it nor that after it.
-            if not self._whole or time.monotonic() >= deadline:
+            # During a step the state is neither that before it nor that after it.
+            if not self._consistent or time.monotonic() >= deadline:
                 return
-            time.sleep(_LOOK_SECONDS)
-        self._sign.show()
+            time.sleep(_POLL_SECONDS)
+        self._marker.create()
         print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
         self._stop(save=True)
 
-    def _agree(self, word: list[int]) -> list[int]:
-        return agree(word, self._device)
+    def _broadcast(self, values: list[int]) -> list[int]:
+        return broadcast_integers(values, self._device)
 
     def _gather(self, states: dict[str, Any]) -> list[dict[str, Any]]:
         if self.workers == 1:
@@ -159,18 +162,18 @@ class ElasticTraining(Training):
         self._passes, self._passes_done = passes, 0
 
     def _before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Exchange gradients in the last pass of a step only: those of the passes before are summed up until then."""
+        """Exchange gradients in the last pass of a step only. Those of the earlier passes are added up before."""
         del module, inputs
         if torch.is_grad_enabled():
             self._passes_done += 1
             self._wrapped.require_backward_grad_sync = self._passes_done >= self._passes
 
-    def _asked_to_commit(self) -> tuple[bool, bool]:
-        asked = should_commit()
-        return asked, asked
+    def _commit_requested(self) -> tuple[bool, bool]:
+        requested = should_commit()
+        return requested, requested
 
     def _commit_in_memory(self) -> None:
-        """Memory does not outlive a rescale here."""
+        """Do nothing: the memory of a worker does not survive a rescale."""
 
     def _committed(self) -> None:
-        """A rescale does not come while the workers live."""
+        """Do nothing: there is no rescale while the workers live."""

@@ -1,7 +1,7 @@
-"""`ElasticTraining` and `init` for the launcher at hand, so that one script trains under any of them.
+"""`ElasticTraining` and `init` for the present launcher, so that one script trains under any of them.
 
-MALLETRAIN_BACKEND says which it is; outside MalleTrain the variables that Horovod's launchers set do, and else it is
-torch.distributed.
+The launcher is that of MALLETRAIN_BACKEND. Outside MalleTrain it is Horovod if the variables of its launchers are set,
+else torch.distributed.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ import os
 from collections.abc import Callable, Mapping
 
 from malletrain.client.training import Training
+from malletrain.common.environment import BACKEND
 
 _MODULES = {"horovod": "malletrain.client.horovod", "torchrun": "malletrain.client.distributed"}
 
 
 def module_for(environ: Mapping[str, str]) -> str:
-    """Name of the module with the helper that fits the launcher.
+    """Name of the module for the launcher.
+
+    Args:
+        environ: Environment of the process.
 
     Raises:
-        ValueError: there is none for it.
+        ValueError: there is no module for it.
     """
     under_horovod = "HOROVOD_RANK" in environ or "HOROVOD_ELASTIC" in environ
-    backend = environ.get("MALLETRAIN_BACKEND") or ("horovod" if under_horovod else "torchrun")
+    backend = environ.get(BACKEND) or ("horovod" if under_horovod else "torchrun")
     if backend not in _MODULES:
-        raise ValueError(f"MALLETRAIN_BACKEND: expected {' or '.join(_MODULES)}, got {backend!r}")
+        raise ValueError(f"{BACKEND}: expected {' or '.join(_MODULES)}, got {backend!r}")
     return _MODULES[backend]
 
 

@@ -1,4 +1,4 @@
-"""Elastic Horovod with few lines: commits when they are needed, one sample counter, a scaled learning rate.
+"""Elastic Horovod with few lines: commits when needed, one sample counter, scaled learning rates.
 
 ```python
 hvd.init()
@@ -18,6 +18,7 @@ training.finish({"accuracy": ...})
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,19 +26,59 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 
-from malletrain.client.horovod_state import ElasticState
+from malletrain.client.extra_state import ExtraState, States
+from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.training import Training
 
 
 def init() -> None:
-    """Find the other workers."""
+    """Initialise Horovod."""
     hvd.init()
 
 
-class ElasticTraining(Training):
-    """A training whose workers live through rescales; see `Training` for what it takes and does.
+class ElasticState(hvd.elastic.TorchState):  # type: ignore[misc]  # Horovod has no types.
+    """A `TorchState` that also commits, rolls back and synchronises the objects that the user has registered.
 
-    What a kill without notice can lose is what has been done since the last commit in memory.
+    Attributes:
+        samples: Samples processed so far by all workers together.
+        ramp: How the learning rates follow the global batch.
+        random_states: States of the random number generators by rank, until they are restored.
+        extra: Objects that the user has registered.
+    """
+
+    samples: int
+    ramp: RateRamp
+    random_states: list[dict[str, Any]]
+
+    def __init__(self, **state: Any) -> None:
+        """As `TorchState`."""
+        self.extra = ExtraState()
+        self._saved: States = {}
+        super().__init__(samples=0, ramp=RateRamp(), random_states=[], **state)
+
+    def save(self) -> None:
+        """Commit in memory."""
+        super().save()
+        self._saved = copy.deepcopy(self.extra.states())
+
+    def restore(self) -> None:
+        """Roll back to the last commit."""
+        super().restore()
+        self.extra.load(self._saved)
+
+    def sync(self) -> None:
+        """Receive rank 0's state."""
+        super().sync()
+        if self.extra:
+            states = hvd.broadcast_object(self.extra.states(), root_rank=0, name="malletrain.extra")
+            self.extra.load(states)
+        self._saved = copy.deepcopy(self.extra.states())
+
+
+class ElasticTraining(Training):
+    """A training whose workers survive rescales. See `Training` for arguments and methods.
+
+    If a worker is lost without notice, the batches since the last commit in memory are lost.
 
     Attributes:
         model: The plain model.
@@ -60,20 +101,20 @@ class ElasticTraining(Training):
     def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ElasticState:
         self.model = model
         self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-        # Under another name than "optimizer" it is synchronised before the model: Horovod fills a newcomer's optimizer
-        # by a step with gradients of zero, and with weight decay that step changes the weights.
+        # Under a name other than "optimizer" it is synchronised before the model: Horovod initialises the optimizer of
+        # a new worker by a step with zero gradients, and with weight decay that step changes the weights.
         self._state = ElasticState(distributed_optimizer=self.optimizer, model=model)
         self._state.register_reset_callbacks([self._after_reset])
         self._after_reset()
         return self._state
 
     def _after_reset(self) -> None:
-        self._move()
+        self._set_scale()
         if self.rank == 0 and not self._has_state:
-            # At the start; or those who had the state have gone before this newcomer got it.
-            content = self._durable.load()
+            # At the start, or all workers with the state have left before this new one received it.
+            content = self._checkpoints.load()
             if content is not None:
-                self._take(content, self._state)
+                self._restore(content, self._state)
                 self._state.save()
 
     def _run(self, train: Callable[[], None]) -> None:
@@ -84,10 +125,10 @@ class ElasticTraining(Training):
 
         hvd.elastic.run(again)(self._state)
 
-    def _agree(self, word: list[int]) -> list[int]:
-        tensor = torch.tensor(word, dtype=torch.int64)
-        agreed: list[int] = hvd.broadcast(tensor, root_rank=0, name="malletrain.check").tolist()
-        return agreed
+    def _broadcast(self, values: list[int]) -> list[int]:
+        tensor = torch.tensor(values, dtype=torch.int64)
+        received: list[int] = hvd.broadcast(tensor, root_rank=0, name="malletrain.check").tolist()
+        return received
 
     def _gather(self, states: dict[str, Any]) -> list[dict[str, Any]]:
         return list(hvd.allgather_object(states)) if hvd.size() > 1 else [states]
@@ -95,14 +136,14 @@ class ElasticTraining(Training):
     def _set_passes(self, passes: int) -> None:
         self.optimizer.set_backward_passes_per_step(passes)
 
-    def _asked_to_commit(self) -> tuple[bool, bool]:
-        asked, on_disk = super()._asked_to_commit()
-        return asked or not self._state._host_messages.empty(), on_disk
+    def _commit_requested(self) -> tuple[bool, bool]:
+        requested, on_disk = super()._commit_requested()
+        return requested or not self._state._host_messages.empty(), on_disk
 
     def _commit_in_memory(self) -> None:
         started = time.monotonic()
         self._state.save()
-        self._durable.committed(time.monotonic() - started)
+        self._checkpoints.committed(time.monotonic() - started)
 
     def _committed(self) -> None:
         self._state.check_host_updates()

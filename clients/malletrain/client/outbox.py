@@ -1,84 +1,84 @@
-"""What the sidecar still has to deliver: pure, no I/O, no clock."""
+"""Records that the sidecar still has to deliver. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 
-from malletrain.client.ring import Record
+from malletrain.client.ring import RingRecord
 
 CAPACITY = 100_000
-"""Records kept while Monitor can't be reached."""
+"""Most records that are kept while Monitor can't be reached."""
 
 
 class Outbox:
-    """Records that are not acknowledged, oldest first: those under way on the present stream, then those that wait.
+    """Unacknowledged records, oldest first: those sent on the present stream, then those that wait to be sent.
 
     Attributes:
         dropped: Records lost so far, here or in the ring.
-        floor: Every record up to this sequence is acknowledged or counted as dropped.
+        floor: Every record up to this sequence number is acknowledged or counted as dropped.
     """
 
     def __init__(self, floor: int = 0, dropped: int = 0, capacity: int = CAPACITY) -> None:
-        """Go on where a sidecar before left off.
+        """Continue where an earlier sidecar ended.
 
         Args:
-            floor: See above.
-            dropped: See above.
+            floor: As the attribute.
+            dropped: As the attribute.
             capacity: Most records to keep.
         """
         self.floor = floor
         self.dropped = dropped
         self._capacity = capacity
-        self._under_way: deque[Record] = deque()
-        self._waiting: deque[Record] = deque()
+        self._in_flight: deque[RingRecord] = deque()
+        self._waiting: deque[RingRecord] = deque()
 
     def __len__(self) -> int:
-        return len(self._under_way) + len(self._waiting)
+        return len(self._in_flight) + len(self._waiting)
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Records sent on the present stream and not acknowledged."""
-        return len(self._under_way)
+        return len(self._in_flight)
 
-    def add(self, records: Iterable[Record], lost: int) -> None:
-        """Add what came from the ring; the oldest go where there is no more room.
+    def add(self, records: Iterable[RingRecord], lost: int) -> None:
+        """Add records from the ring. If there are too many, the oldest are dropped.
 
         Args:
-            records: Ascending, behind all that were added before.
-            lost: Records that the ring has lost before the last of these.
+            records: By ascending sequence number, after all that were added before.
+            lost: Records that were lost in the ring before the last of these.
         """
         self.dropped += lost
         self._waiting.extend(records)
         while len(self) > self._capacity:
-            self._drop(self._under_way or self._waiting)
+            self._drop(self._in_flight or self._waiting)
 
-    def take(self, limit: int) -> list[Record]:
-        """The next records to send, at most `limit`, without a gap in their sequences; they are under way now."""
-        taken: list[Record] = []
+    def take(self, limit: int) -> list[RingRecord]:
+        """Take the next records to send, at most `limit`, without a gap in their sequence numbers."""
+        taken: list[RingRecord] = []
         while self._waiting and len(taken) < limit:
             if taken and self._waiting[0].sequence != taken[-1].sequence + 1:
                 break
             taken.append(self._waiting.popleft())
-        self._under_way.extend(taken)
+        self._in_flight.extend(taken)
         return taken
 
     def acknowledge(self, sequence: int) -> None:
-        """Forget the records up to a sequence: Monitor has them, from this stream or one before."""
-        for records in (self._under_way, self._waiting):
+        """Remove the records up to a sequence number: Monitor has stored them."""
+        for records in (self._in_flight, self._waiting):
             while records and records[0].sequence <= sequence:
                 self.floor = records.popleft().sequence
 
     def rewind(self) -> None:
-        """The stream is lost: what was under way on it waits again."""
-        self._waiting.extendleft(reversed(self._under_way))
-        self._under_way.clear()
+        """The stream is lost: what was sent on it and is not acknowledged has to be sent again."""
+        self._waiting.extendleft(reversed(self._in_flight))
+        self._in_flight.clear()
 
     def refuse(self) -> None:
-        """Monitor will never take what is under way: drop it rather than send it for ever."""
-        while self._under_way:
-            self._drop(self._under_way)
+        """Monitor has rejected what was sent: drop it, as it would be rejected again."""
+        while self._in_flight:
+            self._drop(self._in_flight)
 
-    def _drop(self, records: deque[Record]) -> None:
+    def _drop(self, records: deque[RingRecord]) -> None:
         self.floor = records.popleft().sequence
         self.dropped += 1

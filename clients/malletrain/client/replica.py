@@ -1,4 +1,4 @@
-"""What the workers of an elastic training do together between batches, whoever carries their words."""
+"""What the workers of an elastic training do together between batches, independent of the communication library."""
 
 from __future__ import annotations
 
@@ -12,72 +12,80 @@ from typing import Any, Protocol
 import torch
 
 from malletrain.client import refresh, should_commit, should_stop
-from malletrain.client.durable import DurableTraining
-from malletrain.client.learning_rate import Ramp
-from malletrain.client.pace import Pace
-from malletrain.client.rates import Rates
-from malletrain.client.registered import Registered, States
-from malletrain.client.saving_sign import SavingSign
-from malletrain.client.shares import Shares
+from malletrain.client.check_interval import CheckInterval
+from malletrain.client.checkpoint_manager import CheckpointManager
+from malletrain.client.extra_state import ExtraState, States
+from malletrain.client.lr_scaling import LearningRates, RateRamp
+from malletrain.client.sampling import WorkerSampler
+from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.snapshots import random_states, restore_random_states
 
 _COMMIT, _SAVE, _STOP = 1, 2, 4
 
 
 class Stopped(SystemExit):
-    """The job is to stop. Its code is 0 if its state is on disk (or has nowhere to go)."""
+    """The process has to end. Its code is 0 if the state is on disk or there are no checkpoints, else 1."""
 
 
-class State(Protocol):
-    """What a checkpoint has besides model and optimizer.
+class TrainingState(Protocol):
+    """The state of a training besides model and optimizer.
 
     Attributes:
         samples: Samples processed so far by all workers together.
-        ramp: How the learning rates come to fit the scale.
+        ramp: How the learning rates follow the global batch.
         random_states: States of the random number generators by rank, until they are restored.
-        registered: Objects of the user's.
+        extra: Objects that the user has registered.
     """
 
     samples: int
-    ramp: Ramp
+    ramp: RateRamp
     random_states: list[dict[str, Any]]
-    registered: Registered
+    extra: ExtraState
 
 
 class Replica(abc.ABC):
-    """One of the identical copies of a training, at one worker.
+    """One worker's copy of a training; all workers have the same state.
 
     Attributes:
-        model: What to call forward on in training.
-        optimizer: The optimizer; `step` calls it.
+        model: The model to call in training.
+        optimizer: The optimizer. `step` calls it.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    _state: State
+    _state: TrainingState
 
     def __init__(
         self,
         model: torch.nn.Module,
-        shares: Shares,
-        rates: Rates,
-        durable: DurableTraining,
-        sign: SavingSign,
+        sampler: WorkerSampler,
+        rates: LearningRates,
+        checkpoints: CheckpointManager,
+        marker: SavingMarker,
         commit_seconds: float,
     ) -> None:
-        """Put its parts together. It is of use once a backend has joined it with the others."""
-        self._plain = model
-        self._shares = shares
-        self._rates = rates
-        self._durable = durable
-        self._sign = sign
-        self._commit_seconds = commit_seconds
-        self._pace = Pace()
-        self._extra_on_disk: States = {}
-        # Whether model, optimizer and counter belong together: not within a step.
-        self._whole = True
+        """Combine the parts. It is usable after `_join`.
 
-    # -- what a backend supplies -----------------------------------------------------------------------------------
+        Args:
+            model: The model, as the user gave it.
+            sampler: Selects this worker's samples.
+            rates: Scales the learning rates.
+            checkpoints: Saves and loads checkpoints.
+            marker: Shows the supervisor that this process is saving.
+            commit_seconds: Longest time between two commits.
+        """
+        self._plain_model = model
+        self._sampler = sampler
+        self._rates = rates
+        self._checkpoints = checkpoints
+        self._marker = marker
+        self._commit_seconds = commit_seconds
+        self._check_interval = CheckInterval()
+        self._extra_on_disk: States = {}
+        # Whether model, optimizer and sample counter are consistent. They are not during a step.
+        self._consistent = True
+
+    # -- what a backend implements ---------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
@@ -90,36 +98,36 @@ class Replica(abc.ABC):
         """Number of workers at the present scale."""
 
     @abc.abstractmethod
-    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State:
-        """Set `model` and `optimizer` up among the workers, with the state of the newest checkpoint."""
+    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+        """Set `model` and `optimizer` for training with the other workers, and load the newest checkpoint."""
 
     @abc.abstractmethod
     def _run(self, train: Callable[[], None]) -> None:
-        """Call `_begin` and the training function, again after each rescale that this process lives through."""
+        """Call `_begin` and the training function, and again after each rescale that this process survives."""
 
     @abc.abstractmethod
-    def _agree(self, word: list[int]) -> list[int]:
-        """Rank 0's two numbers, at every rank."""
+    def _broadcast(self, values: list[int]) -> list[int]:
+        """Return rank 0's two integers at every rank."""
 
     @abc.abstractmethod
     def _gather(self, states: dict[str, Any]) -> list[dict[str, Any]]:
-        """What all ranks give, by rank, at rank 0; anything elsewhere."""
+        """Return the states of all ranks, by rank, at rank 0; anything at other ranks."""
 
     @abc.abstractmethod
     def _set_passes(self, passes: int) -> None:
-        """From now on a step has so many backward passes."""
+        """Set the number of backward passes in a step."""
 
     @abc.abstractmethod
     def _commit_in_memory(self) -> None:
-        """Keep the state for a rollback, where there is one."""
+        """Keep the state in memory for a rollback, if the backend has rollbacks."""
 
-    def _asked_to_commit(self) -> tuple[bool, bool]:
-        """At rank 0: whether a commit is asked for, and whether it has to be on disk."""
+    def _commit_requested(self) -> tuple[bool, bool]:
+        """At rank 0: whether a commit is requested, and whether it has to be saved on disk."""
         return should_commit(), False
 
     @abc.abstractmethod
     def _committed(self) -> None:
-        """All workers have the same committed state here: a rescale may interrupt."""
+        """Called when all workers have committed the same state: a rescale may interrupt here."""
 
     @property
     def samples(self) -> int:
@@ -129,37 +137,37 @@ class Replica(abc.ABC):
     @property
     def global_batch(self) -> int:
         """Samples of one step at the present scale."""
-        return self._shares.division.global_batch
+        return self._sampler.partition.global_batch
 
     @property
     def micro_steps(self) -> int:
-        """Passes of a worker in one step: 1 unless the batch is held."""
-        return self._shares.division.micro_steps
+        """Passes of a worker in one step: 1 unless the global batch is kept constant."""
+        return self._sampler.partition.micro_steps
 
     def _begin(self) -> None:
-        """Fit passes and rates to the present scale. All workers have the same state here, newcomers too."""
-        self._move()
+        """Set passes and learning rates for the present scale. All workers, new ones too, have the same state here."""
+        self._set_scale()
         self._set_passes(self.micro_steps)
-        self._state.ramp = self._rates.towards(self._state.ramp, self.global_batch, self.samples)
-        self._rates.set(self.optimizer.param_groups, self._state.ramp.factor(self.samples), anew=True)
+        self._state.ramp = self._rates.ramp_to(self._state.ramp, self.global_batch, self.samples)
+        self._rates.apply(self.optimizer.param_groups, self._state.ramp.factor(self.samples), force=True)
         if self.rank < len(self._state.random_states):
             restore_random_states(self._state.random_states[self.rank])
         self._state.random_states = []
-        self._pace.restart()
+        self._check_interval.restart()
         self._commit()
 
-    def _move(self) -> None:
+    def _set_scale(self) -> None:
         refresh()
-        self._shares.move(self.rank, self.workers)
+        self._sampler.set_scale(self.rank, self.workers)
 
     def _check(self) -> None:
-        """Rank 0 decides; all act on it at the same batch."""
-        flags, batches = self._agree(self._decide() if self.rank == 0 else [0, 0])
-        self._pace.wait_for(batches)
+        """Rank 0 decides what to do, and all workers do it at the same batch."""
+        flags, batches = self._broadcast(self._decide() if self.rank == 0 else [0, 0])
+        self._check_interval.set_batches(batches)
         if flags & _SAVE:
             states = self._gather(random_states())
             if self.rank == 0:
-                self._durable.save(self.samples, lambda: self._content(states))
+                self._checkpoints.save(self.samples, lambda: self._content(states))
         if flags & _STOP:
             self._stop(save=self.rank == 0)
         if flags & _COMMIT:
@@ -167,23 +175,26 @@ class Replica(abc.ABC):
             self._committed()
 
     def _decide(self) -> list[int]:
-        batches = self._pace.measured()
+        batches = self._check_interval.measure()
         if should_stop():
-            self._sign.show()
-            return [_STOP if self._durable.holds(self.samples) else _STOP | _SAVE, batches]
-        asked, on_disk = self._asked_to_commit()
-        commit = asked or time.monotonic() - self._committed_at >= self._commit_seconds
-        save = on_disk or self._durable.is_due(committing=commit)
+            self._marker.create()
+            return [_STOP if self._checkpoints.is_saved(self.samples) else _STOP | _SAVE, batches]
+        requested, on_disk = self._commit_requested()
+        commit = requested or time.monotonic() - self._committed_at >= self._commit_seconds
+        save = on_disk or self._checkpoints.is_due(committing=commit)
         return [(_COMMIT if commit else 0) | (_SAVE if save else 0), batches]
 
     def _stop(self, save: bool) -> None:
-        """Leave; the one that saves has the state on disk then.
+        """End the process.
+
+        Args:
+            save: Whether this worker saves the state first.
 
         Raises:
             Stopped: always.
         """
-        saved = not save or self._durable.secure(self.samples, lambda: self._content([random_states()]))
-        self._sign.remove()
+        saved = not save or self._checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
+        self._marker.remove()
         print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
         raise Stopped(0 if saved else 1)
 
@@ -193,23 +204,23 @@ class Replica(abc.ABC):
 
     def _content(self, states: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "model": self._plain.state_dict(),
+            "model": self._plain_model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "samples": self.samples,
             "ramp": astuple(self._state.ramp),
             "random_states": states,
-            "extra": self._state.registered.states(),
+            "extra": self._state.extra.states(),
         }
 
-    def _take(self, content: Mapping[str, Any], state: State) -> None:
-        """Go on from a checkpoint."""
-        self._plain.load_state_dict(content["model"])
+    def _restore(self, content: Mapping[str, Any], state: TrainingState) -> None:
+        """Continue from a checkpoint."""
+        self._plain_model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         state.samples = content["samples"]
-        state.ramp = Ramp(*content["ramp"]) if "ramp" in content else Ramp()
-        # Checkpoints of version 0.1 have rank 0's "torch_rng" alone.
+        state.ramp = RateRamp(*content["ramp"]) if "ramp" in content else RateRamp()
+        # Early checkpoints have only rank 0's "torch_rng".
         state.random_states = content.get("random_states") or [{"torch": content["torch_rng"]}]
         self._extra_on_disk = content.get("extra", {})
-        state.registered.load(self._extra_on_disk)
-        self._durable.resumed(state.samples)
+        state.extra.load(self._extra_on_disk)
+        self._checkpoints.resumed(state.samples)
         print(f"malletrain: resumed at {state.samples} samples", file=sys.stderr)

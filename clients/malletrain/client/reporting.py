@@ -1,4 +1,4 @@
-"""`report`: one record per global batch, without a system call in the training loop."""
+"""The function `report`: writes one record per global batch to the ring, without a system call."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import Protocol
 from malletrain.client.ring import RECORD, RECORD_OFFSET, RECORD_SHIFT, Ring
 
 CHECK_NS = 100_000_000
-"""How long a found rank, world size and sidecar are taken for granted, in nanoseconds."""
+"""Time between two checks of rank, number of workers and sidecar, in nanoseconds."""
 
 MOST_SAMPLES = 2**40
-"""Largest global batch that Monitor believes."""
+"""Largest global batch that Monitor accepts."""
 
 MOST_POSITION = 2**60
-"""Largest sample position that Monitor believes."""
+"""Largest sample position that Monitor accepts."""
 
 MOST_WORKERS = 2**24
-"""Largest number of worker processes that Monitor believes."""
+"""Largest number of worker processes that Monitor accepts."""
 
 
-class Report(Protocol):
+class ReportFunction(Protocol):
     """The type of `report`."""
 
     def __call__(self, samples: int, position: int | None = None, workers: int | None = None) -> None:
         """Report one global batch."""
 
 
-class Station(Protocol):
-    """What `report` asks now and then: where to write, and for how many workers."""
+class ReportContext(Protocol):
+    """What `report` asks at intervals: where to write and how many workers there are."""
 
     def check(self, now_ns: int) -> tuple[Ring | None, int]:
-        """The ring to write to, fresh at first (None: this process does not report), and the number of workers."""
+        """The ring to write to (None: this process does not report; a new one is empty) and the number of workers."""
 
     def reject(self, error: Exception) -> None:
-        """Count and say that a call of `report` could not be used."""
+        """Count an invalid call of `report`, and warn."""
 
 
-def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Callable[[], None]]:
-    """Make `report`, and a function that has it look anew at its next call.
+def make_report(context: ReportContext, clock: Callable[[], int]) -> tuple[ReportFunction, Callable[[], None]]:
+    """Make `report`, and a function that makes its next call ask the context again.
 
-    Everything that a call needs is a variable of the closure: a look-up in an object costs as much as the record.
+    Everything that a call needs is a variable of the closure: an attribute look-up costs as much as writing the record.
 
     Args:
-        station: Asked every 100 ms at most.
+        context: Asked every 100 ms at most.
         clock: Nanoseconds since the epoch.
     """
     pack_into = RECORD.pack_into
@@ -59,9 +59,9 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
 
     def look(now: int) -> None:
         nonlocal ring, buffer, sequence, offset, end, world, checked, due
-        # First, so that a check that fails is not repeated at every batch.
+        # Set before the check: one that fails is not repeated at every batch.
         checked, due = now, now + CHECK_NS
-        found, world = station.check(now)
+        found, world = context.check(now)
         if found is not ring:
             ring = found
             buffer = nothing if found is None else memoryview(found.buffer)
@@ -70,14 +70,14 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
     def report(samples: int, position: int | None = None, workers: int | None = None) -> None:
         """Report that one global batch has been trained: the one line in the training loop.
 
-        Call it after the optimizer step, from one thread. Only rank 0's calls count, so every worker may call it.
-        Outside MalleTrain it does nothing. It never raises, waits or makes a system call; arguments that are of no use
-        are said once on stderr and left out.
+        Call it after the optimizer step, from one thread. Only calls at rank 0 count, so every worker may call it.
+        Outside MalleTrain it does nothing. It never raises, waits or makes a system call. A call with invalid arguments
+        is ignored, with one warning on stderr.
 
         Args:
             samples: Samples in this step over all workers (the global batch), 0 to 2**40.
-            position: The job's own sample counter after this step. With it MalleTrain tells a rollback from progress.
-            workers: Number of worker processes; found by itself if left out.
+            position: The job's own sample counter after this step. With it MalleTrain detects rollbacks.
+            workers: Number of worker processes; detected if left out.
         """
         nonlocal sequence, offset
         try:
@@ -93,17 +93,17 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
             elif type(position) is not int or not 0 <= position <= most_position:
                 position = _within("position", position, 0, MOST_POSITION)
             workers = world if workers is None else _within("workers", workers, 1, MOST_WORKERS)
-            # Before the record is written: an interrupt comes after a call at the earliest, so that no number is
-            # given away twice, or left out.
+            # Before the record is written: a signal handler can interrupt at a call only, so that no number is used
+            # twice or left out.
             sequence += 1
             offset += step
             if offset == end:
                 offset = base
-            # The large number last: the sums before it stay within one machine word.
+            # The largest number last: the partial sums fit into one machine word.
             check = sequence + samples + position + workers + now
             pack_into(buffer, offset, sequence, now, samples, position, workers, check)
-        except Exception as error:  # noqa: BLE001 - the promise to the training loop: whatever happens here, it goes on
-            station.reject(error)
+        except Exception as error:  # noqa: BLE001 - whatever happens here, the training loop continues
+            context.reject(error)
 
     def expire() -> None:
         nonlocal checked, due
@@ -113,7 +113,7 @@ def make_report(station: Station, clock: Callable[[], int]) -> tuple[Report, Cal
 
 
 def new_reporter_id(node: str) -> str:
-    """A name for this process as a reporter, never used before."""
+    """A unique identifier of this process as a reporter."""
     return f"{node or os.uname().nodename}.{os.getpid()}.{os.urandom(4).hex()}"[-256:]
 
 

@@ -1,15 +1,15 @@
 """The ring of records in shared memory between a trainer (the only writer) and its sidecar (the only reader).
 
-Everything is 64-bit words in the machine's own order. The trainer writes record after record and nothing else; it never
-looks at the reader, so the oldest records are overwritten when the reader falls behind.
+The ring consists of 64-bit words in native byte order. The trainer only writes records; it never waits for the reader.
+If the reader falls behind, the oldest records are overwritten.
 
-Every record carries its sequence number (its first word) and the sum of its fields (its last), and with them speaks for
-itself: in the slot where record n belongs there is n, or a later one (n was overwritten), or an earlier one (n is not
-written yet). A torn record is never delivered:
+Every record begins with its sequence number and ends with the sum of its fields. Its slot shows whether record n is
+there, has been overwritten (a higher number), or has not been written yet (a lower number). A record that is being
+written is never delivered:
 
-- Where stores become visible in program order (x86), the reader's second look at the first word shows it: the writer
-  changes that word first.
-- Where they need not (ARM), the fields of a torn copy do not add up. It is read again at the next turn.
+- Where stores become visible in program order (x86), the reader compares the first word before and after copying. The
+  writer changes that word first.
+- Where they may be reordered (ARM), the sum of the copied fields is wrong. The record is read again later.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 CAPACITY = 8192
-"""Records in a ring (a power of two): 8 s of batches of 1 ms."""
+"""Records in a ring, a power of two: 8 s with batches of 1 ms."""
 
 RECORD = struct.Struct("qqqqqq")
-"""Sequence, nanoseconds since the epoch, samples, position, workers, sum of those. Native mode: whole-word stores."""
+"""Sequence, nanoseconds since the epoch, samples, position, workers, sum of these. Native mode stores whole words."""
 
 RECORD_SHIFT = 6
-"""Records lie 64 bytes apart, one cache line each."""
+"""Records lie 64 bytes apart: one cache line each."""
 
-# Words of the head. The sidecar's are on a cache line of their own.
+# Indices of words in the header. Those that the sidecar writes have a cache line of their own.
 MAGIC, SLOTS, CLOSED = 0, 1, 2
 FLOOR, DROPPED, COMMANDS, STOPS = 16, 17, 18, 19
 
@@ -42,14 +42,14 @@ RECORD_OFFSET = COMMAND_OFFSET + COMMAND_SLOTS * COMMAND_SIZE
 _MAGIC_WORD = 0x4D616C6C65743031
 
 
-class Record(NamedTuple):
+class RingRecord(NamedTuple):
     """One global batch.
 
     Attributes:
-        sequence: Its number, from 1.
-        unix_ns: When it ended, in nanoseconds since the epoch.
-        samples: Global batch.
-        position: The job's sample counter after it; -1: not said.
+        sequence: Sequence number, from 1.
+        unix_ns: When the batch ended, in nanoseconds since the epoch.
+        samples: Size of the global batch.
+        position: The job's sample counter after it; -1 if the trainer does not tell.
         workers: Worker processes.
     """
 
@@ -61,7 +61,7 @@ class Record(NamedTuple):
 
 
 class Words(Protocol):
-    """The ring as 64-bit words, for reading."""
+    """The ring as 64-bit words, read-only."""
 
     def __getitem__(self, index: int, /) -> int:
         """The word at an index."""
@@ -71,20 +71,20 @@ class Ring:
     """A mapped ring.
 
     Attributes:
-        fd: Its file.
+        fd: Descriptor of its file.
         buffer: Its bytes.
-        words: The same as 64-bit words.
+        words: Its bytes as 64-bit words.
     """
 
     def __init__(self, fd: int) -> None:
-        """Map a ring file and take over its descriptor.
+        """Map a ring file. The ring owns the descriptor from now on.
 
         Raises:
             OSError: it can't be mapped.
             ValueError: it is empty.
         """
         self.fd = fd
-        # Populated, so that no record waits for a page fault.
+        # Populated: no write of a record has to wait for a page fault.
         self.buffer = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         self.words = memoryview(self.buffer).cast("q")
 
@@ -96,13 +96,13 @@ class Ring:
 
 
 def create_ring(capacity: int = CAPACITY) -> Ring:
-    """A new ring in memory, without a name: it goes with the last process that has it, however that one ends.
+    """Create a ring in anonymous memory. It is freed when the last process that has it ends.
 
     Args:
-        capacity: Records, a power of two.
+        capacity: Number of records, a power of two.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: there is not enough memory.
         ValueError: the capacity is not a power of two of at least 4.
     """
     if capacity < 4 or capacity & (capacity - 1):
@@ -120,7 +120,7 @@ def create_ring(capacity: int = CAPACITY) -> Ring:
 
 
 def open_ring(path: str) -> Ring:
-    """An existing ring, e.g. `/dev/fd/7`, or `/proc/PID/fd/7` of a trainer.
+    """Open an existing ring, e.g. `/dev/fd/7`, or `/proc/PID/fd/7` of a trainer.
 
     Raises:
         OSError: it can't be opened or mapped.
@@ -138,22 +138,22 @@ def open_ring(path: str) -> Ring:
 
 
 class RingReader:
-    """Takes records out of a ring, in order, each at most once."""
+    """Reads records from a ring, in order, each at most once."""
 
     def __init__(self, words: Words, after: int = 0) -> None:
-        """Start behind the record `after`."""
+        """Start after the record with sequence number `after`."""
         self._words = words
         self._slots = words[SLOTS]
         self._next = after + 1
 
-    def read(self, limit: int = CAPACITY, final: bool = False) -> tuple[list[Record], int]:
-        """The next records, and how many before or between them are lost because they were overwritten.
+    def read(self, limit: int = CAPACITY, final: bool = False) -> tuple[list[RingRecord], int]:
+        """Read the next records, and count how many before or between them were overwritten.
 
         Args:
             limit: Most records to look at.
-            final: The writer is gone: what is torn now stays torn, and counts as lost if there are records behind it.
+            final: Whether the writer has ended. A record that it left unfinished counts as lost if others follow it.
         """
-        records: list[Record] = []
+        records: list[RingRecord] = []
         lost = 0
         for _ in range(limit):
             record = self._copy(self._next)
@@ -175,14 +175,14 @@ class RingReader:
         record = self._copy(sequence)
         return record is not None and record.sequence == sequence
 
-    def _copy(self, sequence: int) -> Record | None:
-        """What is in the slot of a record; None if it is torn."""
+    def _copy(self, sequence: int) -> RingRecord | None:
+        """Copy the slot of a record; None if it is being written."""
         at = (RECORD_OFFSET + ((sequence & (self._slots - 1)) << RECORD_SHIFT)) >> 3
         words = self._words
         fields = [words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4]]
         if sum(fields) != words[at + 5] or words[at] != fields[0]:
             return None
-        return Record(*fields)
+        return RingRecord(*fields)
 
 
 def _anonymous_file() -> int:

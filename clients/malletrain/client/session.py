@@ -1,4 +1,4 @@
-"""The client of one training process: the state behind the functions of `malletrain.client`."""
+"""The state of the client in one training process, behind the functions of `malletrain.client`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from types import ModuleType
 from typing import SupportsFloat, SupportsIndex
 
 from malletrain.client.commands import Command, commands_after
-from malletrain.client.complaints import Complaints, describe
 from malletrain.client.completion import write_completion
-from malletrain.client.environment import JOB_ID, JobContext, read_job, read_membership
-from malletrain.client.launching import SidecarKeeper, StartSidecar, start_sidecar
+from malletrain.client.job_context import JobContext, read_job, read_rank
 from malletrain.client.reporting import make_report, new_reporter_id
 from malletrain.client.ring import CLOSED, COMMANDS, STOPS, Ring, create_ring
+from malletrain.client.sidecar_process import SidecarProcess, StartSidecar, start_sidecar
 from malletrain.client.termination import Termination
+from malletrain.client.warn_once import WarnOnce, describe
+from malletrain.common.environment import JOB_ID
 
-_THOROUGH_NS = 1_000_000_000
+_FULL_CHECK_NS = 1_000_000_000
+"""Time between two checks of environment and sidecar, in nanoseconds."""
 _HOROVOD = "horovod.torch"
 
 
 class Client:
-    """Reports for one process and brings it commands.
+    """Reports the batches of one process and receives its commands.
 
     Attributes:
         report: The function for the training loop.
@@ -36,11 +38,11 @@ class Client:
         clock: Callable[[], int] = time.time_ns,
         start: StartSidecar = start_sidecar,
     ) -> None:
-        """Nothing happens before the first report.
+        """Nothing is started before the first report.
 
         Args:
-            environ: The process environment.
-            modules: The loaded modules.
+            environ: Environment of the process.
+            modules: Loaded modules.
             clock: Nanoseconds since the epoch.
             start: Starts a sidecar.
         """
@@ -48,10 +50,10 @@ class Client:
         self._modules = modules
         self._clock = clock
         self._start = start
-        self._complaints = Complaints()
+        self._warnings = WarnOnce()
         self._termination = Termination()
         self._ring: Ring | None = None
-        self._keeper: SidecarKeeper | None = None
+        self._sidecar: SidecarProcess | None = None
         self._forked = False
         self._workers = 1
         self._checked_ns = 0
@@ -63,47 +65,53 @@ class Client:
 
     @property
     def rejected(self) -> int:
-        """Calls of `report` that could not be used."""
+        """Number of invalid calls of `report`."""
         return self._rejected
 
     @property
     def sidecar_pid(self) -> int | None:
-        """Process id of the sidecar; None while there is none."""
-        return None if self._keeper is None else self._keeper.pid
+        """Process id of the sidecar; None if there is none."""
+        return None if self._sidecar is None else self._sidecar.pid
 
     def refresh(self) -> None:
-        """Look for rank and world size anew at the next report."""
+        """Detect rank and number of workers again at the next report."""
         self._checked_ns = 0
         self._expire()
 
     def check(self, now_ns: int) -> tuple[Ring | None, int]:
-        """Where `report` writes to and for how many workers; starts the ring and its sidecar when they are needed."""
-        thorough = not 0 <= now_ns - self._checked_ns < _THOROUGH_NS
-        # Horovod's ranks change at a reset; the launcher's variables do not change under a running worker.
-        if not thorough and _HOROVOD not in self._modules:
+        """The ring to write to (None: this process does not report) and the number of workers.
+
+        Creates the ring and starts the sidecar when they are needed. Called by `report` every 0.1 s.
+
+        Args:
+            now_ns: Nanoseconds since the epoch.
+        """
+        full = not 0 <= now_ns - self._checked_ns < _FULL_CHECK_NS
+        # Horovod's ranks change at a reset. A launcher's variables do not change while a worker runs.
+        if not full and _HOROVOD not in self._modules:
             return self._ring, self._workers
         self._checked_ns = now_ns
         if self._forked or JOB_ID not in self._environ:
             return None, 1
-        membership = read_membership(self._environ, self._modules)
-        self._workers = membership.workers
-        if membership.rank != 0:
-            self._hand_over()
+        rank = read_rank(self._environ, self._modules)
+        self._workers = rank.workers
+        if rank.rank != 0:
+            self._close_ring()
             return None, 1
         if self._ring is None:
             self._begin()
-            thorough = True
-        if thorough and self._keeper is not None:
-            self._keeper.keep(now_ns)
+            full = True
+        if full and self._sidecar is not None:
+            self._sidecar.keep_running(now_ns)
         return self._ring, self._workers
 
     def reject(self, error: Exception) -> None:
-        """Count a report that could not be used, and say so once."""
+        """Count an invalid report, and warn once."""
         self._rejected += 1
-        self._complaints.say("report", f"report(): {describe(error)}")
+        self._warnings.warn("report", f"report(): {describe(error)}")
 
     def commands(self) -> list[Command]:
-        """Commands that have come since the last call."""
+        """Commands that have arrived since the last call."""
         ring = self._ring
         if ring is None or ring.words[COMMANDS] == self._taken:
             return []
@@ -111,7 +119,7 @@ class Client:
         return found
 
     def should_commit(self) -> bool:
-        """Whether a command or SIGTERM has come since the last call that said so."""
+        """Whether a command or SIGTERM has arrived since the last call that returned True."""
         ring = self._ring
         asked = False
         if ring is not None and ring.words[COMMANDS] != self._committed:
@@ -122,36 +130,43 @@ class Client:
         return asked
 
     def should_stop(self) -> bool:
-        """Whether STOP or SIGTERM has come."""
+        """Whether STOP or SIGTERM has arrived."""
         ring = self._ring
         return self._termination.seen or (ring is not None and ring.words[STOPS] > 0)
 
     def install_signal_handler(self) -> bool:
-        """Turn SIGTERM into `should_commit` and `should_stop`; False outside the main thread."""
+        """Make `should_commit` and `should_stop` return True after SIGTERM; False if not called in the main thread."""
         return self._termination.install()
 
     def current_job(self) -> JobContext | None:
-        """The job in the environment.
+        """The job of this process; None outside MalleTrain.
 
         Raises:
-            ValueError: a variable of it is missing or not what it should be.
+            ValueError: a variable of the job is missing or has an invalid value.
         """
         return read_job(self._environ)
 
     def done(self, metrics: Mapping[str, SupportsFloat] | None = None, samples: SupportsIndex | None = None) -> None:
-        """Write `completed.json`, once, at rank 0."""
+        """Say that the training is complete: rank 0 writes `completed.json`, once.
+
+        Never raises: what goes wrong is printed on stderr.
+
+        Args:
+            metrics: Names and finite numbers, shown with the job.
+            samples: The job's sample counter.
+        """
         try:
             job = read_job(self._environ)
-            if job is None or self._forked or read_membership(self._environ, self._modules).rank != 0:
+            if job is None or self._forked or read_rank(self._environ, self._modules).rank != 0:
                 return
-            write_completion(job.directory, metrics, samples, self._clock() / 1e9, self._complaints)
+            write_completion(job.directory, metrics, samples, self._clock() / 1e9, self._warnings)
         except (OSError, ValueError) as error:
-            self._complaints.say("done", f"done(): the completion could not be written: {error}")
+            self._warnings.warn("done", f"done(): the completion could not be written: {error}")
 
     def _begin(self) -> None:
         process = self._modules.get("multiprocessing.process")
         if process is not None and process.current_process().daemon:
-            # A data loader's worker, started before the first report: the trainer is its parent.
+            # A worker of a data loader that was started before the first report: the trainer is its parent.
             self._forked = True
             return
         try:
@@ -160,28 +175,28 @@ class Client:
                 return
             ring = create_ring()
         except (OSError, ValueError) as error:
-            self._complaints.say("begin", f"batches can't be reported: {error}")
+            self._warnings.warn("begin", f"batches can't be reported: {error}")
             return
         reporter_id = new_reporter_id(job.node)
-        self._keeper = SidecarKeeper(lambda: self._start(job, ring, reporter_id), self._complaints)
+        self._sidecar = SidecarProcess(lambda: self._start(job, ring, reporter_id), self._warnings)
         self._ring = ring
         self._taken = self._committed = 0
 
-    def _hand_over(self) -> None:
-        """Another process is rank 0 now: let the sidecar deliver what is left and end."""
+    def _close_ring(self) -> None:
+        """Another process is rank 0 now: the sidecar delivers what is left and ends."""
         if self._ring is not None:
             self._ring.words[CLOSED] = 1
             self._drop_ring()
 
     def _after_fork(self) -> None:
-        """In a forked child of a process that reports: the records and the sidecar are its parent's."""
+        """In a forked child of a process that reports: ring and sidecar belong to the parent."""
         if self._ring is not None:
             self._forked = True
             self._drop_ring()
             self.refresh()
 
     def _drop_ring(self) -> None:
-        # The mapping goes when the last reference to it goes, which `report` may hold.
+        # `report` may still hold a reference to the mapping; it is unmapped with the last one.
         if self._ring is not None:
             os.close(self._ring.fd)
-        self._ring = self._keeper = None
+        self._ring = self._sidecar = None

@@ -1,6 +1,7 @@
 """The process beside the trainer: `python -m malletrain.client.sidecar RING ...`.
 
-It takes records out of the ring, keeps the stream to Monitor, and brings commands back. It ends with the trainer.
+It reads records from the ring, sends them to Monitor, and writes commands from Monitor to the ring. It ends when the
+trainer has ended.
 """
 
 from __future__ import annotations
@@ -12,21 +13,30 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import grpc
 
 from malletrain.client.commands import Command, CommandType, put_command
-from malletrain.client.link import Ended, Event, Link, Received, open_channel
-from malletrain.client.messages import Identity, message_of
+from malletrain.client.monitor_stream import (
+    MonitorStream,
+    ReporterIdentity,
+    ResponseReceived,
+    StreamEnded,
+    StreamEvent,
+    open_channel,
+)
 from malletrain.client.outbox import Outbox
-from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Record, Ring, RingReader, open_ring
+from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Ring, RingReader, RingRecord, open_ring
+from malletrain.common import environment as env
+from malletrain.common.job_folder import STOP_REQUESTS_FOLDER
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 _POLL_SECONDS = 0.05
-# A message costs more than the records in it.
 _SEND_SECONDS = 0.1
-_SIGN_OF_LIFE_SECONDS = 1.0
+"""Time between two messages with records: a message costs more than the records in it."""
+_KEEP_ALIVE_SECONDS = 1.0
 _ACKNOWLEDGEMENT_SECONDS = 10.0
 _ENDING_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
@@ -37,41 +47,44 @@ _KNOWN_COMMANDS = 256
 
 
 class Sidecar:
-    """Everything happens in `run`, in one thread; only the queue of events is shared with gRPC's."""
+    """Everything happens in `run`, in one thread. Only the queue of events is shared with gRPC's threads."""
 
     def __init__(
         self,
         ring: Ring,
-        identity: Identity,
+        identity: ReporterIdentity,
         stub: monitor_pb2_grpc.MonitorServiceStub,
         trainer_lives: Callable[[], bool],
+        stopping: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Go on where a sidecar of the same ring left off.
+        """Continue where an earlier sidecar of the same ring ended.
 
         Args:
             ring: The trainer's ring.
-            identity: Who reports.
+            identity: Job and reporter.
             stub: Monitor.
-            trainer_lives: Whether the trainer is still there.
-            monotonic: Seconds.
+            trainer_lives: Returns whether the trainer still runs.
+            stopping: Called before the trainer gets STOP.
+            monotonic: Monotonic clock in seconds.
         """
         self.asked_to_end = False
         self._ring = ring
         self._identity = identity
         self._stub = stub
         self._trainer_lives = trainer_lives
+        self._stopping = stopping
         self._monotonic = monotonic
         self._outbox = Outbox(ring.words[FLOOR], ring.words[DROPPED])
         self._reader = RingReader(ring.words, after=self._outbox.floor)
-        self._events: SimpleQueue[Event] = SimpleQueue()
-        self._link: Link | None = None
+        self._events: SimpleQueue[StreamEvent] = SimpleQueue()
+        self._stream: MonitorStream | None = None
         self._pause = _FIRST_PAUSE_SECONDS
         self._connect_at = self._sent_at = self._batch_at = self._progress_at = monotonic()
         self._known: deque[str] = deque(maxlen=_KNOWN_COMMANDS)
 
     def run(self) -> None:
-        """Work until the trainer has ended and its records are delivered, or 3 s have passed since."""
+        """Work until the trainer has ended and its records are delivered, at most for 3 s after its end."""
         end_at: float | None = None
         while True:
             over = not self._trainer_lives() or self._ring.words[CLOSED] != 0
@@ -83,19 +96,19 @@ class Sidecar:
                 break
             self._wait()
         if self._outbox:
-            _say(f"{len(self._outbox)} records could not be delivered")
-        if self._link is not None:
-            self._link.close()
+            _log(f"{len(self._outbox)} records could not be delivered")
+        if self._stream is not None:
+            self._stream.close()
 
     def _turn(self, now: float, final: bool) -> None:
         self._outbox.add(*self._reader.read(final=final))
-        if self._link is None and now >= self._connect_at:
+        if self._stream is None and now >= self._connect_at:
             self._connect(now)
-        if self._link is not None:
-            self._send(self._link, now, final)
-            if self._outbox.under_way and now - self._progress_at > _ACKNOWLEDGEMENT_SECONDS:
+        if self._stream is not None:
+            self._send(self._stream, now, final)
+            if self._outbox.in_flight and now - self._progress_at > _ACKNOWLEDGEMENT_SECONDS:
                 self._disconnect(now, "no acknowledgement")
-        self._note_state()
+        self._save_state()
 
     def _wait(self) -> None:
         try:
@@ -106,77 +119,79 @@ class Sidecar:
         except Empty:
             return
 
-    def _handle(self, event: Event) -> None:
-        if event.link is not self._link:
+    def _handle(self, event: StreamEvent) -> None:
+        if event.stream is not self._stream:
             return
         now = self._monotonic()
         match event:
-            case Received(response=response):
+            case ResponseReceived(response=response):
                 self._pause = _FIRST_PAUSE_SECONDS
                 self._progress_at = now
                 self._outbox.acknowledge(response.acknowledged_sequence)
                 for command in response.commands:
-                    self._pass_on(command)
-            case Ended(refused=refused, reason=reason):
+                    self._deliver(command)
+            case StreamEnded(refused=refused, reason=reason):
                 if refused:
-                    _say(f"Monitor refused {self._outbox.under_way} records: {reason}")
+                    _log(f"Monitor refused {self._outbox.in_flight} records: {reason}")
                     self._outbox.refuse()
                 self._disconnect(now, reason)
 
     def _connect(self, now: float) -> None:
-        self._link = Link(self._stub, self._events)
+        self._stream = MonitorStream(self._stub, self._events)
         self._progress_at = now
-        # A first message without records makes the reporter known, so that commands find it.
-        self._post(self._link, [], now)
+        # The first message makes the reporter known to Monitor, so that commands reach it.
+        self._post(self._stream, [], now)
 
     def _disconnect(self, now: float, reason: str) -> None:
-        if self._link is not None:
-            self._link.close()
-        self._link = None
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
         self._outbox.rewind()
         if self._pause == _FIRST_PAUSE_SECONDS:
-            _say(f"the stream to Monitor is lost, trying again: {reason}")
+            _log(f"the stream to Monitor is lost, trying again: {reason}")
         self._connect_at = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
-    def _send(self, link: Link, now: float, final: bool) -> None:
-        if (final or now - self._batch_at >= _SEND_SECONDS) and self._send_batches(link, now):
+    def _send(self, stream: MonitorStream, now: float, final: bool) -> None:
+        if (final or now - self._batch_at >= _SEND_SECONDS) and self._send_batches(stream, now):
             self._batch_at = now
-        elif now - self._sent_at >= _SIGN_OF_LIFE_SECONDS:
-            self._post(link, [], now)
+        elif now - self._sent_at >= _KEEP_ALIVE_SECONDS:
+            self._post(stream, [], now)
 
-    def _send_batches(self, link: Link, now: float) -> bool:
+    def _send_batches(self, stream: MonitorStream, now: float) -> bool:
         sent = False
-        while self._outbox.under_way < _WINDOW_RECORDS:
-            if not self._outbox.under_way:
+        while self._outbox.in_flight < _WINDOW_RECORDS:
+            if not self._outbox.in_flight:
                 self._progress_at = now
             records = self._outbox.take(_BATCH_RECORDS)
             if not records:
                 break
-            self._post(link, records, now)
+            self._post(stream, records, now)
             sent = True
         return sent
 
-    def _post(self, link: Link, records: Sequence[Record], now: float) -> None:
-        link.send(message_of(self._identity, records, self._outbox.dropped))
+    def _post(self, stream: MonitorStream, records: Sequence[RingRecord], now: float) -> None:
+        stream.send(self._identity, records, self._outbox.dropped)
         self._sent_at = now
 
-    def _pass_on(self, command: monitor_pb2.Command) -> None:
+    def _deliver(self, command: monitor_pb2.Command) -> None:
         known_types = {int(kind) for kind in CommandType}
-        # After a reconnect Monitor may repeat itself; a newer Monitor may know more than this client.
+        # After a reconnect Monitor may repeat commands. A newer Monitor may have types that this client does not know.
         if command.id in self._known or command.type not in known_types:
             return
         self._known.append(command.id)
+        if CommandType(command.type) is CommandType.STOP:
+            self._stopping()
         put_command(self._ring, Command(command.id, CommandType(command.type)))
 
-    def _note_state(self) -> None:
-        """For a sidecar that may have to take over."""
+    def _save_state(self) -> None:
+        """Write to the ring what another sidecar needs to continue."""
         self._ring.words[DROPPED] = self._outbox.dropped
         self._ring.words[FLOOR] = self._outbox.floor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sidecar for the parent process; exit code 1 if the ring can't be opened."""
+    """Run a sidecar for the parent process; returns 1 if the ring can't be opened."""
     parser = argparse.ArgumentParser(prog="python -m malletrain.client.sidecar", description=__doc__)
     parser.add_argument("ring", help="path of the ring, e.g. /dev/fd/7")
     parser.add_argument("--monitor", required=True, help="HOST:PORT of Monitor")
@@ -188,28 +203,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         ring = open_ring(options.ring)
     except (OSError, ValueError) as error:
-        _say(str(error))
+        _log(str(error))
         return 1
-    identity = Identity(options.job, options.reporter, options.slots_per_node)
+    identity = ReporterIdentity(options.job, options.reporter, options.slots_per_node)
     with open_channel(options.monitor) as channel:
-        _serve(ring, identity, channel, lambda: os.getppid() == options.trainer)
+        _serve(ring, identity, channel, options.trainer)
     return 0
 
 
-def _serve(ring: Ring, identity: Identity, channel: grpc.Channel, trainer_lives: Callable[[], bool]) -> None:
-    sidecar = Sidecar(ring, identity, monitor_pb2_grpc.MonitorServiceStub(channel), trainer_lives)
+def _serve(ring: Ring, identity: ReporterIdentity, channel: grpc.Channel, trainer: int) -> None:
+    sidecar = Sidecar(
+        ring,
+        identity,
+        monitor_pb2_grpc.MonitorServiceStub(channel),
+        lambda: os.getppid() == trainer,
+        lambda: _note_stop(trainer),
+    )
 
     def end(signum: int, frame: object) -> None:
         del signum, frame
         sidecar.asked_to_end = True
 
-    # The terminal's Ctrl-C goes to the trainer, too: its end decides.
+    # Ctrl-C in a terminal reaches the trainer as well: the sidecar ends after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end)
     sidecar.run()
 
 
-def _say(message: str) -> None:
+def _note_stop(trainer: int) -> None:
+    """Tell the supervisor that the trainer was asked to stop, so that it is not taken for done when it ends."""
+    if not (job_directory := os.environ.get(env.JOB_DIR)):
+        return
+    folder = Path(job_directory) / STOP_REQUESTS_FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / str(trainer)).touch()
+    except OSError as error:
+        _log(f"the supervisor can't be told that the trainer was asked to stop: {error}")
+
+
+def _log(message: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
     print(f"{stamp} sidecar {os.getpid()}: {message}", file=sys.stderr, flush=True)
 

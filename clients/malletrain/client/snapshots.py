@@ -1,4 +1,4 @@
-"""What belongs to a training's state, copied at one moment: tensors to the CPU, the rest as plain data. Needs torch."""
+"""Copies of a training's state at one moment: tensors on the CPU, everything else as plain data. Needs torch."""
 
 from __future__ import annotations
 
@@ -6,39 +6,96 @@ import collections
 import random
 import sys
 import zipfile
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from malletrain.client.buffers import Loan
-from malletrain.client.sealing import SealedWriter
+from malletrain.client.checksum import ChecksumWriter
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_TensorKey = tuple[tuple[int, ...], torch.dtype, bool]
+"""Shape, type, and whether the memory is page-locked."""
 
 
-def snapshot_of(value: Any, name: str, memory: Loan | None = None) -> Any:
-    """A copy on the CPU that shares nothing with the training, fit for `torch.load(weights_only=True)`.
+class SnapshotMemoryPool:
+    """Keeps the memory of one snapshot for the next one: to newly allocated memory a copy takes three times as long."""
 
-    Tensors that share their memory (tied weights) do so in the copy.
+    def __init__(self) -> None:
+        # Operations of a deque are atomic. A lock could be held during a fork: memory is released by another thread.
+        self._spare: deque[dict[_TensorKey, list[torch.Tensor]]] = deque(maxlen=1)
+
+    def acquire(self) -> SnapshotMemory:
+        """Memory for a snapshot."""
+        return SnapshotMemory(self._spare.pop() if self._spare else {}, self._spare)
+
+
+class SnapshotMemory:
+    """The memory of one snapshot."""
+
+    def __init__(
+        self,
+        spare: dict[_TensorKey, list[torch.Tensor]] | None = None,
+        pool: deque[dict[_TensorKey, list[torch.Tensor]]] | None = None,
+    ) -> None:
+        """Use the memory of an earlier snapshot.
+
+        Args:
+            spare: Tensors that can be overwritten.
+            pool: Where the memory goes when it is released; None: nowhere.
+        """
+        self._spare = spare or {}
+        self._pool = pool
+        self._used: dict[_TensorKey, list[torch.Tensor]] = {}
+        self._pending = False
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a dense tensor to the CPU. The copy is complete after `finish`."""
+        # Page-locked memory: a GPU copies to it several times as fast.
+        key = (tuple(tensor.shape), tensor.dtype, tensor.is_cuda)
+        spare = self._spare.get(key)
+        target = spare.pop() if spare else torch.empty(key[0], dtype=key[1], pin_memory=key[2])
+        self._used.setdefault(key, []).append(target)
+        target.copy_(tensor, non_blocking=key[2])
+        self._pending = self._pending or key[2]
+        return target
+
+    def finish(self) -> None:
+        """Wait for copies from a GPU."""
+        if self._pending:
+            torch.cuda.synchronize()
+            self._pending = False
+
+    def release(self) -> None:
+        """Return the memory: the snapshot is not needed any more."""
+        used, self._used, self._spare = self._used, {}, {}
+        if used and self._pool is not None:
+            self._pool.append(used)
+
+
+def snapshot_of(value: Any, name: str, memory: SnapshotMemory | None = None) -> Any:
+    """Copy a value to the CPU, so that `torch.load(weights_only=True)` can load it. The copy shares no memory with it.
+
+    Tensors that share memory with each other (tied weights) do so in the copy.
 
     Args:
-        value: Tensors, numbers, text, and lists, tuples and dictionaries of them.
-        name: What to call it in an error.
-        memory: Where to copy tensors to; None: to fresh memory.
+        value: Tensors, numbers, text, and lists, tuples and dictionaries of these.
+        name: Name of the value in errors.
+        memory: Memory for the copies; None: new memory.
 
     Raises:
-        TypeError: there is something else in it, which could not be loaded again.
+        TypeError: it contains something else, which could not be loaded again.
     """
-    copier = _Copier(memory or Loan({}))
+    copier = _Copier(memory or SnapshotMemory())
     copied = copier.copy(value, name)
     copier.memory.finish()
     return copied
 
 
 def random_states() -> dict[str, Any]:
-    """The states of the random number generators of this process: torch, Python, and CUDA and NumPy if in use."""
+    """States of the random number generators of this process: torch, Python, and CUDA and NumPy if they are in use."""
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -52,7 +109,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Take back what `random_states` gave; generators that are not there are left out."""
+    """Restore what `random_states` returned. Generators that are not in use are left out."""
     torch.set_rng_state(states["torch"])
     if "python" in states:
         version, words, gauss = states["python"]
@@ -64,28 +121,28 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
         numpy_random.set_state(states["numpy"])
 
 
-def writer_of(content: Mapping[str, Any]) -> Callable[[SealedWriter], None]:
-    """Writes a snapshot as `torch.save` does."""
+def writer_of(content: Mapping[str, Any]) -> Callable[[ChecksumWriter], None]:
+    """A function that writes a snapshot with `torch.save`."""
 
-    def write(stream: SealedWriter) -> None:
+    def write(stream: ChecksumWriter) -> None:
         torch.save(dict(content), stream)
 
     return write
 
 
-def read_snapshot(path: Path, names: frozenset[str], sealed: bool) -> dict[str, Any]:
-    """Read a checkpoint; the tensors are on the CPU.
+def read_snapshot(path: Path, names: frozenset[str], verified: bool) -> dict[str, Any]:
+    """Read a checkpoint, with its tensors on the CPU.
 
     Args:
         path: The file.
-        names: What must be in it.
-        sealed: Whether it has been found to fit its seal; else it is checked by the sums within the archive.
+        names: Entries that it must have.
+        verified: Whether it has been verified by its checksum. If not, the checksums in the archive are verified.
 
     Raises:
-        ValueError: it is torn or corrupt, or is no checkpoint.
-        KeyError: something is missing in it.
+        ValueError: it is truncated or corrupt, or not a checkpoint.
+        KeyError: an entry is missing.
     """
-    if not sealed:
+    if not verified:
         _check_archive(path)
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     missing = names - content.keys()
@@ -99,15 +156,15 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
     except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise ValueError(f"{path.name} is torn or no checkpoint: {error}") from error
+        raise ValueError(f"{path.name} is truncated or not a checkpoint: {error}") from error
     if broken is not None:
         raise ValueError(f"{path.name} is corrupt: {broken} does not fit its checksum")
 
 
 class _Copier:
-    """Copies nested values; a tensor that is met twice is copied once."""
+    """Copies nested values. A tensor that occurs twice is copied once."""
 
-    def __init__(self, memory: Loan) -> None:
+    def __init__(self, memory: SnapshotMemory) -> None:
         self.memory = memory
         self._known: dict[tuple[object, ...], torch.Tensor] = {}
 
@@ -121,7 +178,7 @@ class _Copier:
         if type(value) in (list, tuple):
             return type(value)(self.copy(entry, f"{name}[{index}]") for index, entry in enumerate(value))
         if getattr(value, "ndim", None) == 0:
-            # A scalar of NumPy.
+            # A NumPy scalar.
             return self.copy(value.item(), name)
         raise TypeError(
             f"{name}: expected tensors, numbers, text, lists, tuples and dictionaries, got {type(value).__name__}"
@@ -133,7 +190,7 @@ class _Copier:
         for key, entry in value.items():
             copied[self.copy(key, f"{name} key")] = self.copy(entry, f"{name}[{key!r}]")
         if ordered and hasattr(value, "_metadata"):
-            # The versions of a model's layers.
+            # Versions of a model's layers.
             vars(copied)["_metadata"] = value._metadata
         return copied
 

@@ -1,4 +1,4 @@
-"""SIGTERM as a flag: commit, save a checkpoint, end."""
+"""Turns SIGTERM into a flag."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from types import FrameType
 
 
 class Termination:
-    """Whether the launcher has asked this process to end."""
+    """Whether the launcher has asked this process to end.
+
+    Attributes:
+        seen: Whether SIGTERM has been received since `install`.
+    """
 
     def __init__(self) -> None:
         self.seen = False
         self._installed = False
 
     def install(self) -> bool:
-        """Turn SIGTERM into the flag, in place of any handler before; True if it is so now.
+        """Replace the handler of SIGTERM by one that sets the flag. Only the main thread can do that.
 
-        Only the main thread can: elsewhere nothing changes.
+        Returns:
+            Whether that handler is installed now.
         """
         if threading.current_thread() is not threading.main_thread():
             return self._installed
@@ -33,7 +38,7 @@ class Termination:
         self.seen = True
 
     def _restore(self) -> None:
-        """A forked data loader that shrugged off SIGTERM could not be ended by its parent."""
+        """Restore the default handler in a forked child: a data loader has to end at SIGTERM."""
         self.seen = False
         if signal.getsignal(signal.SIGTERM) == self._note:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

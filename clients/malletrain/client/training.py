@@ -1,4 +1,4 @@
-"""What a training script sees of an elastic training, whoever carries its gradients."""
+"""The interface of an elastic training for scripts, independent of the communication library."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from pathlib import Path
 import torch
 
 from malletrain.client import current_job, done, install_signal_handler, report
-from malletrain.client.durable import DurableTraining
-from malletrain.client.learning_rate import Rule
-from malletrain.client.rates import Rates
-from malletrain.client.registered import Stateful
+from malletrain.client.checkpoint_manager import CheckpointManager
+from malletrain.client.extra_state import Stateful
+from malletrain.client.lr_scaling import LearningRates, ScalingRule
 from malletrain.client.replica import Replica, Stopped
-from malletrain.client.sampling import ElasticBatches, EpochOrder
-from malletrain.client.saving_sign import SavingSign
-from malletrain.client.shares import Shares
+from malletrain.client.sampling import ElasticBatches, EpochOrder, WorkerSampler
+from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.snapshots import random_states, snapshot_of
 
 
 class Training(Replica):
     """One elastic training: state, sample counter, commits, checkpoints, learning rate.
 
-    About every 0.1 s, rank 0 tells the others in one tiny broadcast whether to commit, to save, or to stop: when a
-    rescale is coming, when MalleTrain asks, and every `commit_seconds`. Nothing is copied between those moments.
+    About every 0.1 s, rank 0 tells the others in one small broadcast whether to commit, to save, or to stop: when a
+    rescale is coming, when MalleTrain requests it, and every `commit_seconds`. Nothing is copied in between.
     """
 
     def __init__(
@@ -40,28 +38,28 @@ class Training(Replica):
         commit_seconds: float = 5.0,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
-        learning_rate_rule: Rule = "linear",
+        learning_rate_rule: ScalingRule = "linear",
         warmup_samples: int = 0,
         hold_batch: bool = False,
     ) -> None:
-        """Call after the backend's initialisation. Loads the newest checkpoint, if there is one.
+        """Call it after `init`. Loads the newest checkpoint if there is one.
 
         Args:
             model: The model, on its device.
-            optimizer: A plain optimizer over its parameters; its learning rates are those for `reference_batch`.
+            optimizer: A plain optimizer for its parameters, with the learning rates for `reference_batch`.
             dataset_size: Samples in the training set.
             batch_per_worker: Samples per worker and pass.
-            reference_batch: Global batch in samples that the learning rates fit; None leaves them alone.
+            reference_batch: Global batch in samples that the learning rates fit; None: they are never changed.
             seed: Seed of the order of samples.
             commit_seconds: Longest time in seconds between two commits.
-            checkpoint_seconds: Longest time in seconds between two checkpoints on disk. Commits are saved, too, as long
-                as that takes less than a twentieth of the time: with a small model, next to nothing can be lost.
-            checkpoint_folder: Where to; by default the job's folder, and nowhere outside MalleTrain.
+            checkpoint_seconds: Longest time in seconds between two checkpoints on disk. Commits are saved as well while
+                that takes less than 5 % of the time, so that very little of a small model's training can be lost.
+            checkpoint_folder: Folder of the checkpoints. By default the job's folder; outside MalleTrain, none.
             learning_rate_rule: "linear" or "sqrt": how the rates follow the global batch.
             warmup_samples: Samples over which the rates rise when the global batch has grown (and at the start, if it
                 is larger than `reference_batch`). They fall at once.
-            hold_batch: Hold the global batch at `reference_batch` by gradient accumulation, `batch_per_worker` samples
-                per pass at most, instead of scaling the rates. Train with `micro_batches` then.
+            hold_batch: Keep the global batch at `reference_batch` by gradient accumulation, with at most
+                `batch_per_worker` samples per pass, instead of scaling the rates. Train with `micro_batches` then.
 
         Raises:
             ValueError: an argument is out of its range.
@@ -76,65 +74,71 @@ class Training(Replica):
         job = current_job()
         super().__init__(
             model,
-            Shares(order, batch_per_worker, reference_batch if hold_batch else None),
-            Rates(optimizer.param_groups, reference_batch, learning_rate_rule, warmup_samples),
-            DurableTraining(checkpoint_folder or (job.checkpoint_directory if job else None), checkpoint_seconds),
-            SavingSign(job.directory if job else None),
+            WorkerSampler(order, batch_per_worker, reference_batch if hold_batch else None),
+            LearningRates(optimizer.param_groups, reference_batch, learning_rate_rule, warmup_samples),
+            CheckpointManager(checkpoint_folder or (job.checkpoint_directory if job else None), checkpoint_seconds),
+            SavingMarker(job.directory if job else None),
             commit_seconds,
         )
         self._state = self._join(model, optimizer)
         install_signal_handler()
 
     def register(self, name: str, thing: Stateful) -> None:
-        """Keep another object's state as the model's: in commits, in checkpoints, at newcomers.
+        """Make another object's state part of the training: of commits, of checkpoints, of what new workers receive.
 
-        For a scheduler over `training.optimizer`, a gradient scaler, anything with `state_dict` and `load_state_dict`.
-        All workers call it with the same names, after the constructor and before `run`. Its state in the checkpoint
-        that the training goes on from is loaded here.
+        For a scheduler of `training.optimizer`, a gradient scaler, anything with `state_dict` and `load_state_dict`.
+        All workers call it with the same names, after the constructor and before `run`. If the training continues from
+        a checkpoint, the object's state in it is loaded here.
+
+        Args:
+            name: A name that is unique in the training.
+            thing: The object.
 
         Raises:
-            TypeError: there is something else in its state than tensors, numbers, text, and containers of them.
+            TypeError: its state contains something else than tensors, numbers, text, and containers of these.
         """
         snapshot_of(thing.state_dict(), name)
-        self._state.registered.add(name, thing)
-        self._state.registered.load({key: state for key, state in self._extra_on_disk.items() if key == name})
+        self._state.extra.add(name, thing)
+        self._state.extra.load({key: state for key, state in self._extra_on_disk.items() if key == name})
 
     def next_indices(self) -> list[int]:
-        """Dataset indices of this worker's share of the next global batch.
+        """Dataset indices of this worker's part of the next global batch.
 
         Raises:
-            RuntimeError: the batch is held; use `micro_batches`.
+            RuntimeError: the training has `hold_batch`; use `micro_batches`.
         """
-        return self._shares.even(self.samples)
+        return self._sampler.indices(self.samples)
 
     def micro_batches(self) -> Iterator[tuple[list[int], float]]:
-        """Dataset indices of this worker's passes of the next global batch, and what to multiply each mean loss by."""
-        return self._shares.passes(self.samples)
+        """Dataset indices of each pass of this worker for the next global batch, with the factor for its mean loss."""
+        return self._sampler.passes(self.samples)
 
     def loss_weight(self, samples: int) -> float:
-        """What to multiply the mean loss of a pass over so many samples by: 1.0 unless the batch is held."""
-        return self._shares.division.weight(samples)
+        """Factor for the mean loss of a pass with a number of samples: 1.0 without `hold_batch`."""
+        return self._sampler.partition.weight(samples)
 
     def batches(self, until: int | None = None) -> ElasticBatches:
-        """Dataset indices for `DataLoader(batch_sampler=...)`: those of this worker, from the present position on.
+        """Dataset indices of this worker from the present position on, for `DataLoader(batch_sampler=...)`.
 
-        Make a new iterator over the loader each time the training function is called.
+        Create a new iterator over the loader each time the training function is called.
 
         Args:
             until: Sample counter at which the iteration ends; None: never.
         """
-        return ElasticBatches(self._shares.order, lambda: self.samples, lambda: self._shares.place, until)
+        return ElasticBatches(self._sampler.order, lambda: self.samples, lambda: self._sampler.share, until)
 
     def run(self, train: Callable[[], None]) -> None:
-        """Run a training function, again after every rescale that this process lives through. Usable as a decorator.
+        """Run a training function, and again after every rescale that this process survives. Usable as a decorator.
 
-        When the process has to stop, `step` raises out of the function once the state is on disk, and the process ends
-        here without returning.
+        When the process has to stop, `step` saves the state and raises; the process then ends here without returning.
+
+        Args:
+            train: The training function.
         """
         try:
             self._run(train)
         except Stopped as stopped:
-            # The node is wanted back: an interpreter with torch takes a second or more to end by itself.
+            # The node has to be free soon: an interpreter with torch takes a second or more to exit.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(stopped.code if isinstance(stopped.code, int) else 1)
@@ -143,30 +147,34 @@ class Training(Replica):
         """Apply the gradients, count and report the batch, and commit if it is time.
 
         Args:
-            also: What belongs to this batch and comes after the optimizer's step, such as a scheduler's `step`: called
-                before a commit, so that no commit lies in between.
+            also: Functions that belong to this batch and follow the optimizer's step, such as a scheduler's `step`.
+                They are called before a commit.
 
         Raises:
-            SystemExit: the job is to stop here; its state is on disk. Let it pass.
+            SystemExit: the process has to end, and its state is on disk. Do not catch it.
         """
-        self._whole = False
+        self._consistent = False
         self.optimizer.step()
         for call in also:
             call()
         self._state.samples += self.global_batch
-        self._whole = True
+        self._consistent = True
         report(self.global_batch, self.samples)
-        self._rates.set(self.optimizer.param_groups, self._state.ramp.factor(self.samples))
-        if self._pace.count():
+        self._rates.apply(self.optimizer.param_groups, self._state.ramp.factor(self.samples))
+        if self._check_interval.count():
             self._check()
 
     def finish(self, metrics: Mapping[str, float] | None = None) -> None:
-        """Say that the training is complete. Call on every rank, after `run`."""
+        """Save the state and say that the training is complete. Call it at every rank, after `run`.
+
+        Args:
+            metrics: Names and numbers, shown with the job.
+        """
         if self.rank == 0:
-            self._durable.secure(self.samples, lambda: self._content([random_states()]))
-            done({**self._durable.costs(), **(metrics or {})}, self.samples)
-        # The others stay until that is on disk: an early exit looks like the end of the job.
-        self._agree([0, 0])
+            self._checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
+            done({**self._checkpoints.costs(), **(metrics or {})}, self.samples)
+        # The others wait until that is on disk: if they exited early, the job would seem to have ended.
+        self._broadcast([0, 0])
 
 
 def _permutation(size: int, seed: int) -> list[int]:

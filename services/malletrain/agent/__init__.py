@@ -1,1 +1,1 @@
-"""The node agent: starts and ends workers on a node that a placeholder of ours holds. Standard library only."""
+"""The agent of a node: starts and ends workers there; leaves when the node is wanted back. Standard library only."""

@@ -9,15 +9,15 @@ import sys
 import time
 from pathlib import Path
 
-from malletrain.agent.agent import Agent, Terms
-from malletrain.agent.wire import WireError, read_token
+from malletrain.agent.agent import Agent, AgentConfig
+from malletrain.common.token_file import TokenFileError, read_token
 
 _TAKEN_SECONDS = 60.0
-"""Longer than it takes from a question to the scheduler (believed for half a minute) to a start that rests on it."""
+"""How long a mark of the Prolog counts: the Scavenger may know only half a minute later that a node was taken."""
 
 
 def main() -> int:
-    """Run until the node is wanted back; 2 for arguments that can't be used."""
+    """Run until the node is wanted back. The exit status is 2 if an argument can't be used."""
     parser = argparse.ArgumentParser(prog="python -m malletrain.agent", description=__doc__)
     parser.add_argument("--node", required=True, help="name of the node, as the scheduler calls it")
     parser.add_argument("--head", required=True, help="HOST:PORT on which the Scavenger listens for agents")
@@ -35,19 +35,19 @@ def main() -> int:
         parser.error(f"--head: expected HOST:PORT, got {given.head!r}")
     try:
         token = read_token(given.token)
-    except WireError as error:
+    except TokenFileError as error:
         parser.error(f"--token: {error}")
     slurm_job = os.environ.get("SLURM_JOB_ID", "")
     placeholder = slurm_job or os.environ.get("PBS_JOBID", "")
-    terms = Terms(
+    config = AgentConfig(
         given.node, (host, int(port)), given.listen, placeholder, given.grace, given.orphan, in_slurm=bool(slurm_job)
     )
-    asyncio.run(Agent(terms, token).run())
+    asyncio.run(Agent(config, token).run())
     return 0
 
 
 def _was_just_taken(mark: Path) -> bool:
-    """Whether the Prolog of a main job was here a moment ago: who sent for us did not know of that job yet."""
+    """Whether the Prolog of a main job has just run here: whoever started this agent did not know of that job yet."""
     try:
         return 0 <= time.time() - mark.stat().st_mtime < _TAKEN_SECONDS
     except OSError:

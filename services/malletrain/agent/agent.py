@@ -1,4 +1,4 @@
-"""What a node agent does: serve supervisors, tell the Scavenger that it is here, leave when the node is wanted back."""
+"""The agent of a node: serves supervisors, reports to the Scavenger, and leaves when the node is wanted back."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from malletrain.agent.handshake import LONGEST_LINE_BYTES, Peer, accept, connect
-from malletrain.agent.preempted import AskError, was_preempted
-from malletrain.agent.relay import Relays
-from malletrain.agent.wire import Message, WireError
-from malletrain.agent.workers import Workers
+from malletrain.agent.preemption import PreemptionQueryError, was_preempted
+from malletrain.agent.relay import MonitorRelay
+from malletrain.agent.session import SupervisorSession
+from malletrain.common.agent_protocol import LONGEST_LINE_BYTES, AgentProtocolError, Message
+from malletrain.common.agent_streams import AgentStream, accept_stream, open_stream
 
-_LOOK_SECONDS = 0.02
-_ALIVE_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+_HEARTBEAT_SECONDS = 5.0
 _RETRY_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
-class Terms:
+class AgentConfig:
     """How an agent works.
 
     Attributes:
         node: Name of the node.
-        head: Where the Scavenger listens for agents: host and port.
+        head: Host and port on which the Scavenger listens for agents.
         listen: Address to serve supervisors on.
-        placeholder: Identifier of the batch job that holds the node; empty where there is none.
-        in_slurm: That is a job of Slurm.
-        grace_seconds: What workers have to leave by themselves once the node is wanted back.
-        orphan_seconds: How long the agent stays without work when no Scavenger answers.
+        placeholder: Identifier of the batch job that holds the node; empty if there is none.
+        grace_seconds: Time that workers have to end by themselves once the node is wanted back.
+        orphan_seconds: How long the agent stays without work if the Scavenger can't be reached.
+        in_slurm: Whether the placeholder is a job of Slurm.
     """
 
     node: str
@@ -45,161 +45,166 @@ class Terms:
 
 
 class Agent:
-    """One node's agent."""
+    """The agent of one node."""
 
-    def __init__(self, terms: Terms, token: bytes) -> None:
-        """Do nothing yet.
+    def __init__(self, config: AgentConfig, token: bytes) -> None:
+        """Nothing happens before `run`.
 
         Args:
-            terms: How to work.
+            config: How to work.
             token: The installation's secret.
         """
-        self._terms = terms
+        self._config = config
         self._token = token
-        self._sessions: set[Workers] = set()
-        self._relays = Relays(token, self._say)
-        self._talks: set[asyncio.Task[None]] = set()
+        self._sessions: set[SupervisorSession] = set()
+        self._relay = MonitorRelay(token, self._log)
+        self._connections: set[asyncio.Task[None]] = set()
         self._port = 0
-        self._head: Peer | None = None
-        self._heard_at = time.monotonic()
+        self._scavenger: AgentStream | None = None
+        self._disconnected_at = time.monotonic()
         self._leave_by: float | None = None
         self._left = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until the node is wanted back, or nobody wants the agent any more."""
+        """Work until the node is wanted back, or until there has been neither work nor Scavenger for too long."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_to_leave)
-        server = await asyncio.start_server(self._begin, self._terms.listen, 0, limit=LONGEST_LINE_BYTES)
+        server = await asyncio.start_server(self._accept, self._config.listen, 0, limit=LONGEST_LINE_BYTES)
         self._port = server.sockets[0].getsockname()[1]
-        self._say(f"node {self._terms.node} is served on {self._terms.listen}:{self._port}")
-        tasks = [loop.create_task(self._keep_in_touch()), loop.create_task(self._look())]
-        if self._terms.in_slurm:
+        self._log(f"node {self._config.node} is served on {self._config.listen}:{self._port}")
+        tasks = [loop.create_task(self._follow_scavenger()), loop.create_task(self._poll())]
+        if self._config.in_slurm:
             tasks.append(loop.create_task(self._leave_if_preempted()))
         await self._left.wait()
-        if self._head is not None:
-            self._head.send({"event": "gone"})
-            await self._head.drain()
-        open_ends = [*tasks, *self._talks]
-        for task in open_ends:
+        if self._scavenger is not None:
+            self._scavenger.send({"event": "gone"})
+            await self._scavenger.drain()
+        unfinished = [*tasks, *self._connections]
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*open_ends, return_exceptions=True)
-        await self._relays.close()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._relay.close()
         server.close()
 
     def _begin_to_leave(self) -> None:
-        if self._leave_by is None:
-            self._say(f"node {self._terms.node} is wanted back")
-            self._leave_by = time.monotonic() + self._terms.grace_seconds
-            if self._head is not None:
-                self._head.send({"event": "leaving"})
+        if self._leave_by is not None:
+            return
+        self._log(f"node {self._config.node} is wanted back")
+        self._leave_by = time.monotonic() + self._config.grace_seconds
+        if self._scavenger is not None:
+            self._scavenger.send({"event": "leaving"})
+        for session in self._sessions:
+            session.report_leaving()
 
     async def _leave_if_preempted(self) -> None:
         try:
-            if await was_preempted(self._terms.placeholder):
+            if await was_preempted(self._config.placeholder):
                 self._begin_to_leave()
-        except AskError as error:
-            self._say(f"whether the node is wanted back is not known: {error}")
+        except PreemptionQueryError as error:
+            self._log(f"whether the node is wanted back is not known: {error}")
 
     # -- supervisors -----------------------------------------------------------------------------------------------
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talk = asyncio.create_task(self._serve(reader, writer))
-        self._talks.add(talk)
-        talk.add_done_callback(self._talks.discard)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One supervisor, until its connection is lost: then its workers are killed, as if it had been their parent."""
+        """Serve one supervisor. When its connection is lost, kill its workers."""
         try:
-            peer = await accept(reader, writer, self._token)
-        except (WireError, OSError, TimeoutError, ValueError) as error:
-            self._say(f"refused a connection: {error}")
+            stream = await accept_stream(reader, writer, self._token)
+        except (AgentProtocolError, OSError, TimeoutError, ValueError) as error:
+            self._log(f"refused a connection: {error}")
             writer.close()
             return
-        workers = Workers(self._terms.node, self._terms.head[0], peer.send, self._relays.to)
-        self._sessions.add(workers)
+        session = SupervisorSession(self._config.node, self._config.head[0], stream.send, self._relay.address_for)
+        self._sessions.add(session)
+        if self._leave_by is not None:
+            session.report_leaving()
         try:
-            while (message := await peer.read()) is not None:
-                workers.obey(message)
-        except WireError as error:
-            self._say(f"{peer.role}: {error}")
+            while (message := await stream.read()) is not None:
+                session.handle(message)
+        except AgentProtocolError as error:
+            self._log(f"{stream.role}: {error}")
         finally:
-            workers.kill()
-            while len(workers):
-                workers.look()
-                await asyncio.sleep(_LOOK_SECONDS)
-            workers.kill()
-            self._sessions.discard(workers)
-            peer.close()
+            session.kill()
+            while len(session):
+                session.poll()
+                await asyncio.sleep(_POLL_SECONDS)
+            session.kill()
+            self._sessions.discard(session)
+            stream.close()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            for workers in list(self._sessions):
-                workers.look()
+            for session in list(self._sessions):
+                session.poll()
             self._leave_if_due(time.monotonic())
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _leave_if_due(self, now: float) -> None:
-        busy = any(len(workers) for workers in self._sessions)
+        busy = any(len(session) for session in self._sessions)
         if self._leave_by is not None:
             if now >= self._leave_by:
-                for workers in self._sessions:
-                    workers.kill()
+                for session in self._sessions:
+                    session.kill()
             if not busy:
-                for workers in self._sessions:
-                    workers.kill()  # what has left its group
+                for session in self._sessions:
+                    session.kill()  # processes outside the workers' process groups
                 self._left.set()
-        elif not busy and self._head is None and now - self._heard_at >= self._terms.orphan_seconds:
-            self._say("nobody answers, and there is no work")
+        elif not busy and self._scavenger is None and now - self._disconnected_at >= self._config.orphan_seconds:
+            self._log("the Scavenger can't be reached, and there is no work")
             self._left.set()
 
     # -- the Scavenger ---------------------------------------------------------------------------------------------
 
-    async def _keep_in_touch(self) -> None:
+    async def _follow_scavenger(self) -> None:
         while True:
             try:
-                peer = await connect(*self._terms.head, self._token, "agent")
-            except (WireError, OSError, TimeoutError, ValueError):
+                stream = await open_stream(*self._config.head, self._token, "agent")
+            except (AgentProtocolError, OSError, TimeoutError, ValueError):
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            self._head = peer
+            self._scavenger = stream
             try:
-                await self._talk(peer)
-            except WireError as error:
-                self._say(f"Scavenger: {error}")
+                await self._report_to(stream)
+            except AgentProtocolError as error:
+                self._log(f"Scavenger: {error}")
             finally:
-                self._head = None
-                self._heard_at = time.monotonic()
-                peer.close()
+                self._scavenger = None
+                self._disconnected_at = time.monotonic()
+                stream.close()
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _talk(self, peer: Peer) -> None:
-        peer.send(self._hello())
+    async def _report_to(self, scavenger: AgentStream) -> None:
+        scavenger.send(self._introduction())
         if self._leave_by is not None:
-            peer.send({"event": "leaving"})
-        alive = asyncio.create_task(self._beat(peer))
+            scavenger.send({"event": "leaving"})
+        heartbeats = asyncio.create_task(self._send_heartbeats(scavenger))
         try:
-            while (message := await peer.read()) is not None:
+            while (message := await scavenger.read()) is not None:
                 if message.get("op") == "leave":
                     self._begin_to_leave()
         finally:
-            alive.cancel()
+            heartbeats.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await alive
+                await heartbeats
 
-    async def _beat(self, peer: Peer) -> None:
+    async def _send_heartbeats(self, scavenger: AgentStream) -> None:
         while True:
-            peer.send({"event": "alive", "workers": sum(len(workers) for workers in self._sessions)})
-            await asyncio.sleep(_ALIVE_SECONDS)
+            scavenger.send({"event": "alive", "workers": sum(len(session) for session in self._sessions)})
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
 
-    def _hello(self) -> Message:
+    def _introduction(self) -> Message:
         return {
             "event": "here",
-            "node": self._terms.node,
+            "node": self._config.node,
             "port": self._port,
-            "placeholder": self._terms.placeholder,
+            "placeholder": self._config.placeholder,
         }
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         print(f"{now} malletrain.agent: {text}", file=sys.stderr, flush=True)

@@ -1,14 +1,15 @@
-"""Multiple-choice knapsack, exactly: one size for each job, the sizes' sum within the pool.
+"""Exact multiple-choice knapsack: choose one size (scale in nodes) per job so that the sum fits into the pool.
 
-Where nodes are interchangeable the node-level model equals this. With g_k(c) the best value of jobs k.. on c nodes,
+Nodes of a pool are interchangeable, so this has the same optimum as the node-level model. Let g_k(c) be the best value
+of jobs k, k+1, … on c nodes:
 
     g_k(c) = max over sizes s of job k of  v_k(s) + g_{k+1}(c - s)
 
-Which of several best choices: the same problem gives the same plan. In this order: the fewest jobs changed, the fewest
-nodes used, the earlier job the larger. Totals tie when they differ by less than a tolerance, so that rounding does not
-decide. The search for that walks the graph of best choices, whose states are the nodes left to the jobs that follow.
+Ties are broken so that the same problem always gives the same plan: fewest jobs changed, then fewest nodes used, then
+the larger size for the earlier job. Totals tie when they differ by less than a tolerance; rounding does not decide.
+A second pass finds the first optimum in this order. It only visits (job, capacity) states that an optimum can reach.
 
-All jobs' sizes lie one after the other in flat arrays; job k has those from starts[k] to starts[k + 1].
+The sizes of all jobs lie in one flat array; job k has the indices starts[k] to starts[k + 1] - 1.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.allocator.compiled import compiled
+from malletrain.allocator.jit import jit
 
 TIE = 1e-12
-"""Totals that differ by less than this share of the largest total tie."""
+"""Two totals tie when they differ by less than this fraction of the largest total."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-@compiled("i8[::1](i8[::1], i8[::1], i8)")
+@jit("i8[::1](i8[::1], i8[::1], i8)")
 def _least_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
-    """With how few nodes each job, and at last nobody, can be left: what the jobs before can't hold stays."""
+    """Smallest capacity that can be left for each job: the pool less the largest sizes of the jobs before it, or 0.
+
+    Shape (jobs + 1,); the last entry is what can be left when every job has chosen.
+    """
     least = np.empty(len(starts), np.int64)
     least[0] = pool
     for job in range(len(starts) - 1):
@@ -36,9 +40,12 @@ def _least_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
     return least
 
 
-@compiled("f8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], i8)")
+@jit("f8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], i8)")
 def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: int) -> Floats:
-    """g_k(c) for every job k and, as the last row, for no job; known from least[k] nodes on."""
+    """g_k(c) for every job k and capacity c; the last row, for no jobs, is 0.
+
+    Shape (jobs + 1, pool + 1). Entries of row k below least[k] are never reached and not set.
+    """
     jobs = len(starts) - 1
     tables = np.empty((jobs + 1, pool + 1))
     tables[jobs, :] = 0.0
@@ -51,7 +58,7 @@ def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: 
         for place in range(first + 1, starts[job + 1]):
             size, value = sizes[place], values[place]
             lowest = max(size, least[job])
-            # Both start at 0, and the count has no sign: then these are vector operations, some five times as fast.
+            # Slices from 0 and an unsigned count let the compiler vectorise this loop: about five times as fast.
             target, source = table[lowest:], after[max(0, lowest - size) :]
             for step in range(np.uint64(max(0, pool + 1 - lowest))):
                 total = source[step] + value
@@ -59,9 +66,9 @@ def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: 
     return tables
 
 
-@compiled("f8(f8[:, ::1], i8[::1], i8, f8)")
+@jit("f8(f8[:, ::1], i8[::1], i8, f8)")
 def _tolerance(tables: Floats, least: Ints, pool: int, share: float) -> float:
-    """Tables ascend, so that their ends are their extremes."""
+    """Largest difference at which two totals tie. Rows of the tables ascend, so their ends are their extremes."""
     largest = 0.0
     for job in range(len(least)):
         for capacity in (least[job], pool):
@@ -70,9 +77,9 @@ def _tolerance(tables: Floats, least: Ints, pool: int, share: float) -> float:
     return share * largest
 
 
-@compiled("b1[:, ::1](i8[::1], i8[::1], f8[::1], f8[:, ::1], i8, f8)")
+@jit("b1[:, ::1](i8[::1], i8[::1], f8[::1], f8[:, ::1], i8, f8)")
 def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: int, tie: float) -> Flags:
-    """With which capacities the best choices of the jobs before can leave each job."""
+    """Whether an optimum can leave capacity c for job k and those after it. Shape (jobs + 1, pool + 1)."""
     jobs = len(starts) - 1
     reached = np.zeros((jobs + 1, pool + 1), np.bool_)
     reached[0, pool] = True
@@ -88,7 +95,7 @@ def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: 
     return reached
 
 
-@compiled("i8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[:, ::1], b1[:, ::1], i8, f8)")
+@jit("i8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[:, ::1], b1[:, ::1], i8, f8)")
 def _first_choices(
     starts: Ints,
     sizes: Ints,
@@ -99,7 +106,10 @@ def _first_choices(
     pool: int,
     tie: float,
 ) -> Ints:
-    """Where each job's choice stands at each reachable capacity: the first in the order of ties."""
+    """Index of each job's size in the first optimum by the order of ties, for every capacity that can be reached.
+
+    Shape (jobs, pool + 1); entries that can't be reached are not set.
+    """
     jobs = len(starts) - 1
     change = (pool + 1) * (jobs + 1)  # outweighs any number of nodes
     picks = np.empty((jobs, pool + 1), np.int64)
@@ -126,19 +136,22 @@ def _first_choices(
     return picks
 
 
-@compiled("i8[::1](i8[::1], i8[::1], f8[::1], i8[::1], i8, f8)")
+@jit("i8[::1](i8[::1], i8[::1], f8[::1], i8[::1], i8, f8)")
 def best_places(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int, share: float) -> Ints:
-    """Where each job's best size stands in the flat arrays.
+    """Index of each job's size in the optimum.
 
-    O(sizes of all jobs × pool), in memory O(jobs × pool).
+    Time O(sizes of all jobs × pool), memory O(jobs × pool).
 
     Args:
-        starts: Where each job's sizes start, and where the last one's end; one entry more than there are jobs.
-        sizes: Permitted sizes in nodes: 0 first for each job, then ascending.
-        values: What each is worth.
-        currents: The jobs' present sizes in nodes, not necessarily permitted ones.
+        starts: Index of each job's first size, and the number of all sizes; shape (jobs + 1,).
+        sizes: Permitted sizes in nodes, for each job ascending from 0; shape (sizes of all jobs,).
+        values: Value of each size, same shape.
+        currents: Present size of each job in nodes, permitted or not; shape (jobs,).
         pool: Number of nodes, at least 0.
-        share: Totals that differ by less than this share of the largest one tie.
+        share: Two totals tie when they differ by less than this fraction of the largest total.
+
+    Returns:
+        Indices into `sizes`, shape (jobs,).
     """
     jobs = len(starts) - 1
     usable = 0

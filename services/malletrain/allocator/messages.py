@@ -1,7 +1,12 @@
-"""Between the contract's messages and the core's dataclasses."""
+"""Conversions between protobuf messages and the dataclasses of the core."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
+from malletrain.allocator.cluster_cache import CachedJob, CachedProfile
+from malletrain.allocator.planner import JobCurve, PlannableJob, PlannableNode
 from malletrain.allocator.problem import (
     Allocation,
     AllocationProblem,
@@ -9,12 +14,13 @@ from malletrain.allocator.problem import (
     Formulation,
     JobDemand,
     ObjectiveMetric,
-    ScalingPoint,
-    Stall,
 )
+from malletrain.allocator.scale_pins import ScalePin
 from malletrain.allocator.validation import validate
+from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.v1 import allocator_pb2, resources_pb2
+from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.v1 import allocator_pb2, profiler_pb2, resources_pb2
 
 _COST_MODELS = {
     allocator_pb2.COST_MODEL_UNSPECIFIED: CostModel.STALL,
@@ -39,7 +45,7 @@ def problem_from_proto(message: allocator_pb2.AllocationProblem) -> AllocationPr
     """The problem of a message.
 
     Raises:
-        InvalidInputError: it can't be used; names the field.
+        InvalidInputError: the problem is not valid; the error names the field.
     """
     if message.cost_model not in _COST_MODELS:
         raise InvalidInputError("cost_model", "a known cost model", message.cost_model)
@@ -68,12 +74,12 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         weight=job.weight if job.HasField("weight") else 1.0,
         current_nodes=tuple(job.current_nodes),
         permitted_nodes=tuple(job.permitted_nodes),
-        stalls=tuple(Stall(stall.from_nodes, stall.to_nodes, stall.seconds) for stall in job.stalls),
+        stalls=_stalls(job.stalls),
     )
 
 
 def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProblem:
-    """The message of a problem."""
+    """A problem as a message."""
     return allocator_pb2.AllocationProblem(
         nodes=problem.nodes,
         forward_seconds=problem.forward_seconds,
@@ -107,7 +113,7 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
 
 
 def allocation_to_proto(allocation: Allocation) -> allocator_pb2.Allocation:
-    """The message of an allocation."""
+    """An allocation as a message."""
     return allocator_pb2.Allocation(
         objective=allocation.objective,
         status=allocation.status,
@@ -118,6 +124,61 @@ def allocation_to_proto(allocation: Allocation) -> allocator_pb2.Allocation:
         ],
         fallback_reason=allocation.fallback_reason,
     )
+
+
+def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
+    """A node as a plan sees it."""
+    return PlannableNode(node.name, node.expected_stay_seconds, node.pool)
+
+
+def job_from_proto(job: resources_pb2.Job) -> CachedJob:
+    """A job as JobManager reports it."""
+    return CachedJob(
+        plannable=PlannableJob(
+            id=job.id,
+            min_nodes=job.spec.min_nodes,
+            max_nodes=job.spec.max_nodes,
+            permitted_nodes=tuple(job.spec.permitted_nodes),
+            weight=job.spec.weight or 1.0,
+            current_nodes=tuple(job.commanded_nodes),
+        ),
+        state=job_state_of(job.state),
+        admitted=job.admitted,
+        wanted_nodes=tuple(job.wanted_nodes),
+        not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
+        plan_generation=job.plan_generation,
+    )
+
+
+def profile_from_proto(profile: profiler_pb2.Profile, caution: float) -> CachedProfile:
+    """A profile as the Profiler reports it.
+
+    Args:
+        profile: The message.
+        caution: Fraction of a rate's relative error that is subtracted from it: 0 believes it, 1 takes the lower bound.
+    """
+    pin = profile.hold
+    return CachedProfile(
+        job_id=profile.job_id,
+        curve=_curve(profile, caution) if profile.points else None,
+        pin=ScalePin(pin.nodes, pin.grow, pin.until_unix_seconds) if profile.HasField("hold") else None,
+    )
+
+
+def _curve(profile: profiler_pb2.Profile, caution: float) -> JobCurve:
+    lowered = (point.rate * max(0.0, 1.0 - caution * point.relative_error) for point in profile.points)
+    # Curves never fall, lowered ones included.
+    rates = accumulate(lowered, max)
+    return JobCurve(
+        points=tuple(ScalingPoint(point.nodes, rate) for point, rate in zip(profile.points, rates, strict=True)),
+        scale_up_seconds=profile.scale_up_seconds,
+        scale_down_seconds=profile.scale_down_seconds,
+        stalls=_stalls(profile.stalls),
+    )
+
+
+def _stalls(stalls: Sequence[resources_pb2.RescaleStall]) -> tuple[RescaleStall, ...]:
+    return tuple(RescaleStall(stall.from_nodes, stall.to_nodes, stall.seconds) for stall in stalls)
 
 
 def formulation_from_proto(value: allocator_pb2.Formulation.ValueType) -> Formulation:

@@ -1,4 +1,4 @@
-"""Which nodes: from counts to a map, without migration (BFTrainer, Eq. 6)."""
+"""Placement: which nodes each job gets, given how many. No job migrates (BFTrainer, Eq. 6). Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from malletrain.allocator.problem import AllocationProblem, Assignment
 
 Rank = Callable[[str], tuple[float, int]]
-"""Nodes with a lower rank are expected to stay longer; no two have the same."""
+"""Sort key of a node: nodes that are expected to stay longer come first. No two nodes have the same key."""
 
 
 def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment, ...]:
     """Choose the nodes of every job.
 
-    A shrinking job gives up the nodes that are expected to leave first; a growing job takes those free nodes that are
-    expected to stay longest, earlier jobs first. Equal stays go by the problem's order of nodes.
+    A shrinking job gives up the nodes that are expected to leave first. Growing jobs then take, in the order of the
+    problem, the free nodes that are expected to stay longest. The problem's order of nodes breaks ties.
 
     Args:
         problem: A valid problem.
-        counts: Nodes per job; their sum is at most the number of nodes.
+        counts: Number of nodes of each job; their sum is at most the number of nodes.
+
+    Returns:
+        The nodes of every job, in the problem's order of jobs and nodes.
     """
     order = {node: index for index, node in enumerate(problem.nodes)}
     stays = problem.expected_stay_seconds
@@ -35,16 +38,16 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
 def rearrange(
     held: Sequence[Collection[str]], counts: Sequence[int], free: Iterable[str], rank: Rank
 ) -> dict[int, list[str]]:
-    """New nodes for the jobs whose count changes; the others keep theirs, and cost nothing here.
+    """Choose the nodes of the jobs whose count changes; the other jobs keep theirs.
 
     Args:
-        held: Nodes of each job.
-        counts: Nodes that each job is to have; their sum is at most the number of nodes, free ones included.
+        held: Present nodes of each job.
+        counts: New number of nodes of each job; their sum is at most the number of nodes, free ones included.
         free: Nodes that no job holds.
-        rank: Ranks a node; called only for nodes that are free or of a job that shrinks.
+        rank: Sort key of a node; called only for free nodes and nodes of jobs that shrink.
 
     Returns:
-        The nodes of each changed job, by its index.
+        New nodes of each changed job, by the job's index.
     """
     changed: dict[int, list[str]] = {}
     pool = list(free)

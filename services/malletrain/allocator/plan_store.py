@@ -1,4 +1,4 @@
-"""The plans made so far, stored so that generations grow over restarts."""
+"""The plans in the Allocator's database. Generations continue from there after a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _PlanRow(_Base):
 
 
 class PlanStore:
-    """Keeps the newest plans in the Allocator's database."""
+    """Stores the newest plans."""
 
     def __init__(self, engine: Engine, plans_kept: int) -> None:
         _Base.metadata.create_all(engine)
@@ -28,13 +28,13 @@ class PlanStore:
         self._plans_kept = plans_kept
 
     def newest(self) -> allocator_pb2.Plan | None:
-        """The plan of the highest generation, or None before the first."""
+        """The plan of the highest generation; None before the first."""
         with Session(self._engine) as session:
             row = session.scalars(select(_PlanRow).order_by(_PlanRow.generation.desc()).limit(1)).first()
             return allocator_pb2.Plan.FromString(row.plan) if row else None
 
     def add(self, plan: allocator_pb2.Plan) -> None:
-        """Store a plan, over an earlier version of it, and forget those that are too old."""
+        """Store a plan in place of an earlier version of it, and delete plans that are too old."""
         with Session(self._engine) as session, session.begin():
             session.merge(_PlanRow(generation=plan.generation, plan=plan.SerializeToString()))
             session.execute(delete(_PlanRow).where(_PlanRow.generation <= plan.generation - self._plans_kept))

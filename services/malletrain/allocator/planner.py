@@ -1,18 +1,26 @@
-"""From what the peers say to an allocation problem, and when a new plan is due. Pure."""
+"""From the present nodes, jobs and curves to an allocation problem, and from its solved parts to a plan. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.allocator.holds import Hold
-from malletrain.allocator.horizon import Forward
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric, ScalingPoint, Stall
+from malletrain.allocator.forward_time import ForwardTime
+from malletrain.allocator.pools import join, split
+from malletrain.allocator.problem import Allocation, AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.model.scaling import RescaleStall, ScalingPoint
 
 
 @dataclass(frozen=True)
-class IdleNode:
-    """An idle node with its expected further stay in seconds, and its pool: nodes with the same GPUs."""
+class PlannableNode:
+    """An idle node.
+
+    Attributes:
+        name: Its name.
+        expected_stay_seconds: How much longer it is expected to stay idle, in seconds; 0 where that is not known.
+        pool: Its pool; nodes of a pool have the same GPUs.
+    """
 
     name: str
     expected_stay_seconds: float = 0.0
@@ -29,7 +37,7 @@ class PlannableJob:
         max_nodes: Largest scale in nodes.
         permitted_nodes: Permitted scales; empty: every scale in the bounds.
         weight: Priority weight.
-        current_nodes: Nodes it is commanded to use.
+        current_nodes: Nodes that it is commanded to use.
     """
 
     id: str
@@ -42,57 +50,100 @@ class PlannableJob:
 
 @dataclass(frozen=True)
 class JobCurve:
-    """What is believed of a job's scaling: samples/s by nodes, stalls in seconds, also by pair of scales."""
+    """What is known of a job's scaling.
+
+    Attributes:
+        points: Scaling curve, ascending in nodes.
+        scale_up_seconds: Stall of a growth in seconds.
+        scale_down_seconds: Stall of a shrink in seconds.
+        stalls: Stalls measured for pairs of scales; they replace the two above.
+    """
 
     points: tuple[ScalingPoint, ...]
     scale_up_seconds: float
     scale_down_seconds: float
-    stalls: tuple[Stall, ...] = ()
+    stalls: tuple[RescaleStall, ...] = ()
 
 
 @dataclass(frozen=True)
-class Situation:
+class PlanInput:
     """All that a plan depends on.
 
     Attributes:
         nodes: Idle nodes that are not on their way back to the scheduler, in the source's order.
-        jobs: Jobs that may get nodes, first come first.
-        busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, not yet free for another job.
+        jobs: Jobs that may get nodes, in the order of their submission.
+        busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, but not free yet.
         curves: Curve of each job by its identifier.
-        holds: Scales that the Profiler asks for, by job.
+        pins: Scales that the Profiler asks for, by job identifier.
     """
 
-    nodes: tuple[IdleNode, ...] = ()
+    nodes: tuple[PlannableNode, ...] = ()
     jobs: tuple[PlannableJob, ...] = ()
     busy_nodes: frozenset[str] = frozenset()
     curves: Mapping[str, JobCurve] = field(default_factory=dict)
-    holds: Mapping[str, Hold] = field(default_factory=dict)
+    pins: Mapping[str, ScalePin] = field(default_factory=dict)
 
     @property
-    def free_to_plan(self) -> tuple[IdleNode, ...]:
+    def free_to_plan(self) -> tuple[PlannableNode, ...]:
         """Nodes that a plan may hand out."""
         return tuple(node for node in self.nodes if node.name not in self.busy_nodes)
 
     @property
     def planned_jobs(self) -> tuple[PlannableJob, ...]:
-        """Jobs whose curve is known."""
+        """Jobs whose curve is known; the others get no nodes."""
         return tuple(job for job in self.jobs if job.id in self.curves)
 
 
 @dataclass(frozen=True)
-class Options:
-    """The operator's choices: how to come by T_fwd, cost model and metric."""
+class PlannerOptions:
+    """The operator's choices.
 
-    forward: Forward
+    Attributes:
+        forward: Where T_fwd comes from.
+        cost_model: How rescales are charged.
+        objective_metric: How progress is measured.
+        span_pools: Whether a job may have nodes of several pools at once.
+    """
+
+    forward: ForwardTime
     cost_model: CostModel
     objective_metric: ObjectiveMetric
+    span_pools: bool = False
 
 
-def build_problem(situation: Situation, options: Options) -> AllocationProblem:
-    """The allocation problem of a situation (BFTrainer §3.1)."""
-    nodes = situation.free_to_plan
+@dataclass(frozen=True)
+class PlanProblem:
+    """A plan's problem and its parts.
+
+    Attributes:
+        whole: The whole problem; it is what a plan shows.
+        parts: One part per pool, with the pinned jobs' nodes assigned; each part's `rest` is to be solved.
+    """
+
+    whole: AllocationProblem
+    parts: tuple[PinnedProblem, ...]
+
+    def allocation(self, solved: Sequence[Allocation]) -> Allocation:
+        """The solution of the whole problem.
+
+        Args:
+            solved: The solution of each part's `rest`, in the order of `parts`.
+        """
+        return join(self.whole, [part.complete(rest) for part, rest in zip(self.parts, solved, strict=True)])
+
+
+def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
+    """The problem of the next plan: built, split by pools, pinned scales assigned."""
+    whole = build_problem(plan_input, options)
+    pools = {} if options.span_pools else {node.name: node.pool for node in plan_input.nodes}
+    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in split(whole, pools, options.forward)))
+
+
+def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationProblem:
+    """The allocation problem (BFTrainer §3.1), before pools and pins."""
+    nodes = plan_input.free_to_plan
     names = {node.name for node in nodes}
-    demands = [_demand(job, situation.curves[job.id], names) for job in situation.planned_jobs]
+    demands = [_demand(job, plan_input.curves[job.id], names) for job in plan_input.planned_jobs]
     return AllocationProblem(
         nodes=tuple(node.name for node in nodes),
         forward_seconds=options.forward.of(node.expected_stay_seconds for node in nodes),
@@ -116,49 +167,3 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str]) -> JobDemand:
         stalls=curve.stalls,
         current_nodes=tuple(node for node in job.current_nodes if node in idle),
     )
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What must differ for a new plan to be due: nodes, jobs and holds, not the curves nor our own rescales."""
-
-    nodes: frozenset[str] = frozenset()
-    jobs: frozenset[str] = frozenset()
-    holds: frozenset[tuple[str, int]] = frozenset()
-
-    @classmethod
-    def of(cls, situation: Situation) -> Signature:
-        """Signature of a situation."""
-        return cls(
-            frozenset(node.name for node in situation.free_to_plan),
-            frozenset(job.id for job in situation.planned_jobs),
-            frozenset(
-                (job.id, situation.holds[job.id].nodes) for job in situation.planned_jobs if job.id in situation.holds
-            ),
-        )
-
-
-def describe_change(before: Signature, after: Signature) -> str:
-    """What led from one signature to the other, for people; empty where nothing did."""
-    parts = (
-        _part("nodes joined", after.nodes - before.nodes),
-        _part("nodes left", before.nodes - after.nodes),
-        _part("jobs arrived", after.jobs - before.jobs),
-        _part("jobs ended", before.jobs - after.jobs),
-        _part("held for a profile", (_in_words(hold) for hold in after.holds - before.holds)),
-        _part("held no longer", (_in_words(hold) for hold in before.holds - after.holds)),
-    )
-    return "; ".join(part for part in parts if part)
-
-
-def _in_words(hold: tuple[str, int]) -> str:
-    job_id, nodes = hold
-    return f"{job_id} at {nodes}" if nodes else f"{job_id} as it is"
-
-
-def _part(label: str, names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    if not ordered:
-        return ""
-    shown = ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
-    return f"{label}: {shown}"

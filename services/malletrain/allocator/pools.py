@@ -1,4 +1,4 @@
-"""Several pools of nodes: no job spans two of them. Each pool's part of a problem is solved by itself. Pure."""
+"""Problems on several pools of nodes: no job spans two pools, so each pool's part is solved by itself. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from malletrain.allocator.horizon import Forward
+from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand
 
 _WORST_FIRST = ("UNCHANGED", "FEASIBLE", "OPTIMAL")
 
 
-def split(problem: AllocationProblem, pool_of: Mapping[str, str], forward: Forward) -> tuple[AllocationProblem, ...]:
-    """One problem per pool, with its own T_fwd; the problem itself where there is only one pool.
+def split(
+    problem: AllocationProblem, pool_of: Mapping[str, str], forward: ForwardTime
+) -> tuple[AllocationProblem, ...]:
+    """Split a problem into one part per pool, each with its own T_fwd.
 
-    A job stays in the pool that has most of its nodes. One without nodes goes where it may get most: to the pool with
-    the most nodes per job that it is large enough for; it is free to go elsewhere as long as it has none.
+    A job stays in the pool that has most of its nodes. A job without nodes goes to the pool with the most nodes per
+    job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes.
 
     Args:
         problem: A valid problem.
-        pool_of: Pool of each node; one that is not named is in the pool "".
-        forward: How to come by T_fwd.
+        pool_of: Pool of each node; nodes that are missing are in the pool "".
+        forward: How T_fwd is computed.
+
+    Returns:
+        The parts; the problem itself if there is only one pool.
     """
     members: dict[str, list[str]] = {}
     for node in problem.nodes:
@@ -33,7 +38,7 @@ def split(problem: AllocationProblem, pool_of: Mapping[str, str], forward: Forwa
 
 
 def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocation:
-    """The answer to the problem from those to its parts; at least one."""
+    """The solution of a problem from the solutions of its parts, of which there is at least one."""
     if len(answers) == 1:
         return answers[0]
     nodes = {entry.job_id: entry.nodes for answer in answers for entry in answer.assignments}
@@ -55,7 +60,7 @@ def _homes(
     homes: dict[str, str] = {}
     for job in jobs:
         if job.current_nodes:
-            # The largest share; of equal ones the first.
+            # The pool with most of its nodes; the first one among equals.
             homes[job.id] = Counter(pool_of.get(node, "") for node in job.current_nodes).most_common(1)[0][0]
     crowd = Counter(homes.values())
     for job in jobs:
@@ -67,7 +72,7 @@ def _homes(
 
 
 def _part(
-    problem: AllocationProblem, pool: str, nodes: Sequence[str], homes: Mapping[str, str], forward: Forward
+    problem: AllocationProblem, pool: str, nodes: Sequence[str], homes: Mapping[str, str], forward: ForwardTime
 ) -> AllocationProblem:
     inside = frozenset(nodes)
     stays = {node: stay for node, stay in problem.expected_stay_seconds.items() if node in inside}

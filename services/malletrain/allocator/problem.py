@@ -1,4 +1,4 @@
-"""The allocation problem and its answer (BFTrainer §3.1), as frozen dataclasses."""
+"""The allocation problem and its solution (BFTrainer §3.1)."""
 
 from __future__ import annotations
 
@@ -6,48 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.model.scaling import RescaleStall, ScalingPoint
+
 DEFAULT_SECONDS = 5.0
-"""Wall-clock limit of a solve unless told otherwise, in seconds."""
+"""Default wall-clock limit of a solve in seconds."""
 
 
 class CostModel(StrEnum):
-    """How rescaling is charged; see docs/allocation.md."""
+    """How a rescale is charged; see docs/allocation.md."""
 
     PAPER = "paper"
     STALL = "stall"
 
 
 class ObjectiveMetric(StrEnum):
-    """What a job's progress is worth."""
+    """How a job's progress is measured."""
 
     THROUGHPUT = "throughput"
     SCALING_EFFICIENCY = "scaling_efficiency"
 
 
 class Formulation(StrEnum):
-    """Which model solves the problem."""
+    """Which model solves a problem."""
 
     AUTO = "auto"
     DP = "dp"
     COUNTS = "counts"
     NODES = "nodes"
-
-
-@dataclass(frozen=True)
-class ScalingPoint:
-    """A point of a scaling curve: nodes, and samples/s at that scale."""
-
-    nodes: int
-    rate: float
-
-
-@dataclass(frozen=True)
-class Stall:
-    """What a rescale from one scale to another costs, in seconds of standing still."""
-
-    from_nodes: int
-    to_nodes: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -58,15 +43,15 @@ class JobDemand:
         id: Identifier, unique in the problem.
         min_nodes: Smallest scale in nodes.
         max_nodes: Largest scale in nodes.
-        curve: O_j: points with ascending nodes; linear between them and from 0 at 0 nodes to the first. Sizes above
+        curve: O_j: points with ascending nodes, linear between them and from 0 at 0 nodes to the first. Scales above
             the last point are not permitted.
         scale_up_seconds: R_up, stall of a growth in seconds.
         scale_down_seconds: R_down, stall of a shrink in seconds.
         weight: Priority weight.
-        current_nodes: Nodes that it holds now; may be fewer than min_nodes after a preemption.
+        current_nodes: Nodes that it holds now. After a preemption they may be fewer than min_nodes.
         permitted_nodes: Permitted scales; empty: every scale in the bounds.
-        stalls: Stalls known for single pairs of scales, each pair once; elsewhere R_up and R_down hold. The `paper`
-            cost model does without them.
+        stalls: Stalls measured for pairs of scales, each pair once. They replace R_up and R_down, except with the
+            `paper` cost model.
     """
 
     id: str
@@ -78,20 +63,20 @@ class JobDemand:
     weight: float = 1.0
     current_nodes: tuple[str, ...] = ()
     permitted_nodes: tuple[int, ...] = ()
-    stalls: tuple[Stall, ...] = ()
+    stalls: tuple[RescaleStall, ...] = ()
 
 
 @dataclass(frozen=True)
 class AllocationProblem:
-    """Which nodes should each job get?
+    """The question which nodes each job should get.
 
     Attributes:
         nodes: Names of the idle nodes.
         forward_seconds: T_fwd in seconds.
-        jobs: Earlier jobs first: ties go to them.
-        cost_model: How rescaling is charged.
-        objective_metric: What progress is worth.
-        expected_stay_seconds: Expected further stay of nodes in seconds; names without one count as 0.
+        jobs: In the order of their submission: ties go to earlier jobs.
+        cost_model: How rescales are charged.
+        objective_metric: How progress is measured.
+        expected_stay_seconds: How much longer each node is expected to stay idle, in seconds; 0 if it is missing.
     """
 
     nodes: tuple[str, ...]
@@ -104,7 +89,7 @@ class AllocationProblem:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The nodes of one job; none: it waits."""
+    """The nodes of one job. A job without nodes waits."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -112,15 +97,16 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Allocation:
-    """An answer.
+    """A solution.
 
     Attributes:
-        objective: Value of the objective, metric times seconds.
-        status: OPTIMAL (proven), FEASIBLE (best in the time limit) or UNCHANGED (nothing found: the present map).
+        objective: Value of the objective, in metric x seconds.
+        status: OPTIMAL (proven), FEASIBLE (best solution within the time limit) or UNCHANGED (no solution was found:
+            every job keeps its nodes).
         solver: "dp", "highs-counts", "highs-nodes" or "present".
         solve_seconds: Wall-clock time in seconds.
         assignments: One per job, in the problem's order.
-        fallback_reason: Why another solver than the asked one answered; empty when it did not.
+        fallback_reason: Why another solver answered than the requested one; empty where the requested one did.
     """
 
     objective: float

@@ -1,8 +1,8 @@
-"""Leaves out the sizes that no best answer can contain, before anything is solved.
+"""Problem reduction: discards sizes that no optimum can contain, by a Lagrangian bound.
 
-With a price p per node, the best total is at most  p · pool + Σ_j max_s (v_j(s) − p · s): the Lagrangian bound of the
-pool's row. An answer with size s for job j is below it by at least  max_s' (v_j(s') − p · s') − (v_j(s) − p · s). Where
-that is less than an answer already at hand, s is in no best answer. Only the pool may constrain the jobs.
+With a price p per node the objective is at most  p · pool + Σ_j max_s (v_j(s) − p · s). A solution that gives job j
+size s is below this bound by at least  max_s' (v_j(s') − p · s') − (v_j(s) − p · s). If that puts it below a feasible
+solution that is known already, no optimum contains s. This holds only if the pool is the jobs' only constraint.
 """
 
 from __future__ import annotations
@@ -13,43 +13,55 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.allocator.worth import Worth
+from malletrain.allocator.objective import ScaleValues
 
 _HALVINGS = 14
 _SWITCHES = 10
 _MARGIN = 1e-10
-"""How far below the answer at hand still counts as equal, relative to the values at stake: far more than a tie."""
+"""Relative tolerance of the comparison with the known solution; far above that of ties, so that no tie is lost."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-def without_hopeless(worths: Sequence[Worth], pool: int) -> list[Worth]:
-    """The same choices without sizes that are in no best answer; 0 always stays."""
-    if not worths:
+def reduced(per_job: Sequence[ScaleValues], pool: int) -> list[ScaleValues]:
+    """The same jobs without the sizes that no optimum contains; size 0 always stays."""
+    if not per_job:
         return []
-    starts = np.cumsum([0, *(len(worth.sizes) for worth in worths)])
-    sizes = np.concatenate([worth.sizes for worth in worths])
-    kept = hopeful(starts, sizes, np.concatenate([worth.values for worth in worths]), pool)
+    starts = np.cumsum([0, *(len(scales.sizes) for scales in per_job)])
+    sizes = np.concatenate([scales.sizes for scales in per_job])
+    kept = maybe_optimal(starts, sizes, np.concatenate([scales.values for scales in per_job]), pool)
     slim = []
-    for worth, first in zip(worths, starts.tolist(), strict=False):
-        chosen = kept[first : first + len(worth.sizes)]
-        slim.append(replace(worth, sizes=worth.sizes[chosen], values=worth.values[chosen], costs=worth.costs[chosen]))
+    for scales, first in zip(per_job, starts.tolist(), strict=False):
+        chosen = kept[first : first + len(scales.sizes)]
+        slim.append(
+            replace(scales, sizes=scales.sizes[chosen], values=scales.values[chosen], costs=scales.costs[chosen])
+        )
     return slim
 
 
-def hopeful(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Flags:
-    """Which sizes a best answer may contain; arguments as for `knapsack.best_places`."""
-    market = _Market(starts, sizes, values, pool)
-    price = market.price()
-    kept: Flags = market.bound_with_each(price) >= market.some_answer(price) - _MARGIN * market.stake
-    kept[market.starts] = True
+def maybe_optimal(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Flags:
+    """Whether an optimum may contain each size.
+
+    Args:
+        starts: Index of each job's first size, and the number of all sizes.
+        sizes: Permitted sizes in nodes, for each job ascending from 0.
+        values: Value of each size.
+        pool: Number of nodes.
+
+    Returns:
+        Flags of the same shape as `sizes`.
+    """
+    relaxation = _Relaxation(starts, sizes, values, pool)
+    price = relaxation.price()
+    kept: Flags = relaxation.bounds(price) >= relaxation.feasible_value(price) - _MARGIN * relaxation.magnitude
+    kept[relaxation.starts] = True
     return kept
 
 
-class _Market:
-    """All sizes of all jobs, one after the other, and what they come to at a price per node."""
+class _Relaxation:
+    """The problem in which every node has a price and the number of nodes has no limit."""
 
     def __init__(self, starts: Ints, sizes: Ints, values: Floats, pool: int) -> None:
         self.pool = pool
@@ -57,21 +69,21 @@ class _Market:
         self.values = values
         self.starts = starts[:-1]
         self.owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        self.stake = float(np.maximum.reduceat(np.abs(values), self.starts).sum())
+        self.magnitude = float(np.maximum.reduceat(np.abs(values), self.starts).sum())
 
     def _net(self, price: float) -> tuple[Floats, Floats]:
-        """Value less price of every size, and the best of each job."""
+        """v_j(s) − p · s for every size, and the largest of each job."""
         net = self.values - price * self.sizes
         return net, np.asarray(np.maximum.reduceat(net, self.starts))
 
     def _choice(self, price: float) -> Ints:
-        """Where each job's choice stands: its best size at a price, the smallest among equals."""
+        """Index of each job's best size at a price, the smallest one among equals."""
         net, best = self._net(price)
         places = np.where(net >= best[self.owner], np.arange(len(net)), len(net))
         return np.asarray(np.minimum.reduceat(places, self.starts))
 
     def price(self) -> float:
-        """About the lowest price at which the jobs want no more than the pool; the bound is near its least there."""
+        """By bisection, about the lowest price at which the pool suffices for the jobs: the bound is tight there."""
         low, gains = 0.0, self.values - self.values[self.starts][self.owner]
         high = float(np.max(gains / np.maximum(self.sizes, 1)))
         if int(self.sizes[self._choice(low)].sum()) <= self.pool:
@@ -84,13 +96,13 @@ class _Market:
                 low = middle
         return high
 
-    def bound_with_each(self, price: float) -> Floats:
-        """For each size, a bound on the total of every answer that contains it."""
+    def bounds(self, price: float) -> Floats:
+        """For each size, an upper bound on the objective of every solution that contains it."""
         net, best = self._net(price)
         return price * self.pool + float(best.sum()) - (best[self.owner] - net)
 
-    def some_answer(self, price: float) -> float:
-        """Value of an answer: what the jobs want at the price, and then the best switches that the rest allows."""
+    def feasible_value(self, price: float) -> float:
+        """Objective of a feasible solution: each job's best size at the price, then greedy improvements that fit."""
         choice = self._choice(price)
         for _ in range(_SWITCHES):
             rest = self.pool - int(self.sizes[choice].sum())

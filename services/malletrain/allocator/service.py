@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 
 from malletrain.allocator import messages
-from malletrain.allocator.loop import ControlLoop, Peers
+from malletrain.allocator.loop import AllocatorPeers, ControlLoop
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
 from malletrain.allocator.settings import AllocatorSettings
@@ -19,8 +19,8 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.service import Service
 from malletrain.runtime.store import open_engine
 from malletrain.v1 import (
     allocator_pb2,
@@ -34,24 +34,24 @@ _LONGEST_SOLVE_SECONDS = 3600.0
 
 
 class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
-    """Stateless solving, and the plans of the control loop."""
+    """Serves plans of the control loop, and solves problems on request."""
 
     def __init__(self, settings: Settings, section: AllocatorSettings, clock: Clock) -> None:
         self._settings = settings
         self._section = section
         self._clock = clock
         self._process = SolverProcess()
-        # HiGHS has one process, so solves queue for it here rather than in the pipe.
+        # There is one process with HiGHS: solves wait here, not in its pipe.
         self._solving = asyncio.Lock()
         self._store = PlanStore(open_engine(settings.database("allocator")), section.plans_kept)
         self._channels: list[grpc.aio.Channel] = []
         self._loop = ControlLoop(self._open_peers(), section, clock, self._store, self._solve_as_configured)
 
-    def _open_peers(self) -> Peers:
+    def _open_peers(self) -> AllocatorPeers:
         addresses = self._settings.addresses
         self._channels = [open_channel(addresses.of(name)) for name in ("scavenger", "job_manager", "profiler")]
         scavenger, job_manager, profiler = self._channels
-        return Peers(
+        return AllocatorPeers(
             scavenger_pb2_grpc.ScavengerServiceStub(scavenger),
             job_manager_pb2_grpc.JobManagerServiceStub(job_manager),
             profiler_pb2_grpc.ProfilerServiceStub(profiler),
@@ -67,7 +67,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         await self._loop.run()
 
     async def close(self) -> None:
-        """End the streams and the solver's process."""
+        """End the streams, the solver's process and the channels."""
         self._loop.plans.close()
         self._process.close()
         for channel in self._channels:
@@ -104,7 +104,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     async def WatchPlans(
         self, request: allocator_pb2.WatchPlansRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[allocator_pb2.WatchPlansResponse]:
-        """The newest plan, then every new one."""
+        """The newest plan, then every further one."""
         del request, context
         with self._loop.plans.subscribe() as subscription:
             if self._loop.newest is not None:
@@ -114,5 +114,5 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
 
 
 def create(settings: Settings, section: AllocatorSettings, clock: Clock) -> Service:
-    """The Allocator, for the event loop that runs."""
+    """Make the service within a running event loop."""
     return AllocatorService(settings, section, clock)

@@ -1,15 +1,16 @@
-"""Settings of the Allocator."""
+"""The Allocator's section of the configuration."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from malletrain.allocator.horizon import SURVIVAL_SHARE, Forward, ForwardPolicy
+from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy, ForwardTime
+from malletrain.allocator.planner import PlannerOptions
 from malletrain.allocator.problem import CostModel, Formulation, ObjectiveMetric
 
 
 class AllocatorSettings(BaseModel):
-    """How the Allocator decides."""
+    """Settings of the Allocator."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,7 +25,7 @@ class AllocatorSettings(BaseModel):
     span_pools: bool = Field(default=False, description="Whether a job may have nodes of several pools at once.")
     cost_model: CostModel = Field(default=CostModel.STALL, description="How rescaling is charged.")
     objective_metric: ObjectiveMetric = Field(
-        default=ObjectiveMetric.THROUGHPUT, description="What a job's progress is worth."
+        default=ObjectiveMetric.THROUGHPUT, description="How a job's progress is measured."
     )
     formulation: Formulation = Field(default=Formulation.AUTO, description="Which model solves the problem.")
     time_limit_seconds: float = Field(
@@ -45,6 +46,7 @@ class AllocatorSettings(BaseModel):
     plans_kept: int = Field(default=10_000, ge=1, description="How many of the newest plans are stored.")
 
     @property
-    def forward(self) -> Forward:
-        """How to come by T_fwd."""
-        return Forward(self.forward_seconds, self.forward_policy, self.forward_share)
+    def planner_options(self) -> PlannerOptions:
+        """The settings that a plan depends on."""
+        forward = ForwardTime(self.forward_seconds, self.forward_policy, self.forward_share)
+        return PlannerOptions(forward, self.cost_model, self.objective_metric, self.span_pools)

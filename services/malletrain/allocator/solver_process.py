@@ -1,10 +1,10 @@
-"""HiGHS in a process that can be killed: the time limit is enforced from outside.
+"""HiGHS in a child process, which is killed when the time limit has passed.
 
-A solver may hang or overrun its own limit inside presolve. Requests and answers are pickled over the child's standard
-streams; the child sends every better solution on the way, so that the best one so far outlives it.
+HiGHS may hang, or overrun its own limit in presolve. Requests and answers are pickled over the standard streams of the
+child. It sends every better solution as it finds it, so that the best one is known when it is killed.
 
-The child ends with the thread that started it (that is how Linux signals a parent's death), at the latest with its
-process. A later solve starts another.
+Linux signals the death of a parent when the thread ends that started the child, so the child ends with that thread. The
+next solve starts another child.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ import time
 from dataclasses import dataclass
 from typing import IO, Any
 
-from malletrain.allocator.integer_model import Floats, IntegerModel, SolverError, maximise
+from malletrain.allocator.milp import Floats, MilpModel, SolverError, maximise
 
 _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 30.0
 _OWN_SHARE = 0.9
-"""HiGHS's own limit as a share of ours: as a rule it keeps to it, and then the child need not be killed."""
+"""HiGHS's own limit as a fraction of ours. It usually keeps to it, and then the child need not be killed."""
 _HEADER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of a solve.
+class SolverAnswer:
+    """HiGHS's answer.
 
     Attributes:
-        solution: The best solution, or None.
-        proven: Whether it is optimal.
-        problem: What went wrong; empty where nothing did.
+        solution: The best solution, shape (variables,); None if there is none.
+        proven: Whether it is proven optimal.
+        problem: What went wrong; empty if nothing did.
     """
 
     solution: Floats | None
@@ -47,7 +47,7 @@ class Answer:
 
 
 class SolverProcess:
-    """A child process with HiGHS, started when first needed and again after a kill. One solve at a time."""
+    """A child process with HiGHS. It is started at the first solve, and again after a kill. One solve at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,33 +55,33 @@ class SolverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child; None while there is none."""
+        """Process id of the child; None if there is none."""
         return self._child.pid if self._child else None
 
-    def solve(self, model: IntegerModel, seconds: float) -> Answer:
-        """Solve a model within `seconds` of wall-clock time, whatever the solver does."""
+    def solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
+        """Solve a model within `seconds` of wall-clock time."""
         with self._lock:
             return self._solve(model, seconds)
 
-    def _solve(self, model: IntegerModel, seconds: float) -> Answer:
+    def _solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
         try:
             child = self._ready_child()
         except (OSError, EOFError) as error:
             self._kill()
-            return Answer(None, False, f"the solver's process did not start ({error!r})")
+            return SolverAnswer(None, False, f"the solver's process did not start ({error!r})")
         assert child.stdin is not None
         deadline = time.monotonic() + seconds
         try:
             _send(child.stdin, (model, seconds * _OWN_SHARE), deadline)
         except TimeoutError:
             self._kill()
-            return Answer(None, False, "the time limit passed")
+            return SolverAnswer(None, False, "the time limit passed")
         except OSError:
             self._kill()
-            return Answer(None, False, "the solver's process died")
+            return SolverAnswer(None, False, "the solver's process died")
         return self._receive(child, deadline)
 
-    def _receive(self, child: subprocess.Popen[bytes], deadline: float) -> Answer:
+    def _receive(self, child: subprocess.Popen[bytes], deadline: float) -> SolverAnswer:
         assert child.stdout is not None
         best: Floats | None = None
         while True:
@@ -89,29 +89,29 @@ class SolverProcess:
                 kind, content = _receive(child.stdout, deadline)
             except TimeoutError:
                 self._kill()
-                return Answer(best, False, "the time limit passed")
+                return SolverAnswer(best, False, "the time limit passed")
             except EOFError:
                 self._kill()
-                return Answer(best, False, "the solver's process died")
+                return SolverAnswer(best, False, "the solver's process died")
             if kind == "incumbent":
                 best = content
             elif kind == "failed":
-                return Answer(best, False, content)
+                return SolverAnswer(best, False, content)
             else:
                 proven, solution = content
-                return Answer(solution, proven, "" if proven else "the time limit passed")
+                return SolverAnswer(solution, proven, "" if proven else "the time limit passed")
 
     def _ready_child(self) -> subprocess.Popen[bytes]:
-        """The child; starting it does not count against the time limit of a solve."""
+        """The child, started if necessary; the time limit of a solve does not include the start."""
         if self._child is not None and self._child.poll() is None:
             return self._child
         self._kill()
         command = [sys.executable, "-m", "malletrain.allocator.solver_process", str(os.getpid())]
-        # Unbuffered: a message read ahead would hide from select.
+        # Unbuffered, or select would not see data that was read ahead.
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        # A stopped child does not read: a write must not wait for it beyond the deadline.
+        # A stopped child does not read; a write must not block beyond the deadline.
         os.set_blocking(self._child.stdin.fileno(), False)
         _receive(self._child.stdout, time.monotonic() + _START_SECONDS)
         return self._child
@@ -126,11 +126,11 @@ class SolverProcess:
                 try:
                     stream.close()
                 except BrokenPipeError:
-                    continue  # what was not sent need not arrive
+                    continue  # the request is no longer needed
         self._child = None
 
     def close(self) -> None:
-        """End the child, and with it a solve that another thread may have under way."""
+        """Kill the child. A solve that is running in another thread ends too."""
         child = self._child
         if child is not None:
             child.kill()
@@ -172,11 +172,11 @@ def _wait(stream: IO[bytes], event: int, deadline: float | None) -> None:
 
 
 def _serve(parent: int) -> None:
-    """The child: solve what comes until the parent is gone."""
+    """Main loop of the child: solve models until the parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out, into = os.fdopen(os.dup(1), "wb", 0), os.fdopen(0, "rb", 0)
-    # What a library prints must not get between the messages.
+    # Output that libraries print must not mix with the messages.
     os.dup2(2, 1)
     _send(out, ("ready", None))
     while os.getppid() == parent:

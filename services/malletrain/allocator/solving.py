@@ -1,4 +1,4 @@
-"""One entry for all formulations: choose, solve, fall back."""
+"""Solves a problem with any formulation, within a time limit and with fallbacks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from malletrain.allocator.counts_model import counts_model, read_counts
-from malletrain.allocator.dynamic_program import best_counts
-from malletrain.allocator.integer_model import Floats, IntegerModel
-from malletrain.allocator.menu import Choice, Menu, Terms
-from malletrain.allocator.node_model import node_model, read_node_counts
+from malletrain.allocator.choice_table import best_counts, choose
+from malletrain.allocator.milp import Floats, MilpModel
+from malletrain.allocator.milp_counts import counts_model, read_counts
+from malletrain.allocator.milp_nodes import node_model, read_node_counts
+from malletrain.allocator.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.placement import place
 from malletrain.allocator.problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
-from malletrain.allocator.reduction import without_hopeless
-from malletrain.allocator.solver_process import Answer, SolverProcess
+from malletrain.allocator.reduction import reduced
+from malletrain.allocator.solver_process import SolverAnswer, SolverProcess
 from malletrain.allocator.validation import validate
-from malletrain.allocator.worth import Worth, choices_of, job_worth, objective_of
 
 _LARGEST_DP = 2_000_000_000
-"""Most steps (sizes of all jobs x nodes) of a dynamic programme that serves as a fallback: some 3 s."""
+"""Most steps (scales of all jobs x nodes) of a dynamic programme that serves as a fallback: about 3 s."""
 
 ReadSolution = Callable[[Floats], list[int]]
 
@@ -32,18 +31,18 @@ def solve(
 ) -> Allocation:
     """Solve a problem.
 
-    `auto` takes the dynamic programme: here only the pool constrains, and it is exact. When HiGHS does not prove an
-    optimum in time, the answer is that of the dynamic programme; if that is too large, HiGHS's best solution so far; if
-    there is none, the present map, where jobs of a size that is not permitted wait.
+    `auto` uses the dynamic programme, which is exact because only the number of nodes constrains the jobs. If HiGHS
+    does not prove an optimum in time, the first possible fallback answers: the dynamic programme, unless it would take
+    seconds; the best solution that HiGHS found; the present nodes, where jobs whose scale is no longer permitted wait.
 
     Args:
         problem: The problem.
         formulation: Which model to use.
-        seconds: Wall-clock limit of HiGHS.
-        process: The solver's process to use; by default one is started for this solve.
+        seconds: Wall-clock limit of HiGHS in seconds.
+        process: The process in which HiGHS runs; None starts one for this solve.
 
     Raises:
-        InvalidInputError: the problem can't be used; names the field.
+        InvalidInputError: the problem is not valid; the error names the field.
     """
     started = time.perf_counter()
     validate(problem)
@@ -51,23 +50,15 @@ def solve(
         choice = choose(problem)
         counts, objective, outcome = choice.counts.tolist(), choice.objective, _Outcome("OPTIMAL", "dp")
     else:
-        worths = [job_worth(job, problem) for job in problem.jobs]
-        model, read = _model(problem, worths, formulation)
+        per_job = [scale_values(job, problem) for job in problem.jobs]
+        model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
-        found = _checked(worths, len(problem.nodes), read, answer.solution)
-        counts, outcome = _judge(problem, worths, f"highs-{formulation.value}", answer, found)
-        objective = objective_of(worths, counts)
+        found = _checked(per_job, len(problem.nodes), read, answer.solution)
+        counts, outcome = _judge(problem, per_job, f"highs-{formulation.value}", answer, found)
+        objective = objective_of(per_job, counts)
     assignments = place(problem, counts)
     elapsed = time.perf_counter() - started
     return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
-
-
-def choose(problem: AllocationProblem) -> Choice:
-    """The best counts of a valid problem, where only the pool constrains."""
-    pool = len(problem.nodes)
-    menu = Menu.of([choices_of(job, problem.objective_metric, pool) for job in problem.jobs])
-    currents = [len(job.current_nodes) for job in problem.jobs]
-    return menu.choose(currents, pool, Terms(problem.forward_seconds, problem.cost_model))
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class _Outcome:
     reason: str = ""
 
 
-def _answer(model: IntegerModel, seconds: float, process: SolverProcess | None) -> Answer:
+def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> SolverAnswer:
     own = process or SolverProcess()
     try:
         return own.solve(model, seconds)
@@ -86,44 +77,46 @@ def _answer(model: IntegerModel, seconds: float, process: SolverProcess | None) 
             own.close()
 
 
-def _checked(worths: Sequence[Worth], pool: int, read: ReadSolution, solution: Floats | None) -> list[int] | None:
-    """The counts of a solution; None where there is none, or HiGHS took more liberty than its tolerance."""
+def _checked(
+    per_job: Sequence[ScaleValues], pool: int, read: ReadSolution, solution: Floats | None
+) -> list[int] | None:
+    """The counts of a solution; None where there is none, or where rounding has made it infeasible."""
     if solution is None:
         return None
     counts = read(solution)
-    permitted = all(count in worth.sizes for worth, count in zip(worths, counts, strict=True))
+    permitted = all(count in scales.sizes for scales, count in zip(per_job, counts, strict=True))
     return counts if permitted and sum(counts) <= pool else None
 
 
 def _judge(
     problem: AllocationProblem,
-    worths: Sequence[Worth],
+    per_job: Sequence[ScaleValues],
     solver: str,
-    answer: Answer,
+    answer: SolverAnswer,
     found: list[int] | None,
 ) -> tuple[list[int], _Outcome]:
-    """HiGHS's answer where it is proven, else the fallbacks in their order."""
+    """HiGHS's solution if it is proven optimal, else that of the first possible fallback."""
     if found is not None and answer.proven:
         return found, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
     pool = len(problem.nodes)
-    if sum(len(worth.sizes) for worth in worths) * (pool + 1) <= _LARGEST_DP:
-        return best_counts(worths, pool), _Outcome("OPTIMAL", "dp", reason)
+    if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _LARGEST_DP:
+        return best_counts(per_job, pool), _Outcome("OPTIMAL", "dp", reason)
     if found is not None:
         return found, _Outcome("FEASIBLE", solver, reason)
-    return present_counts(worths), _Outcome("UNCHANGED", "present", reason)
+    return present_counts(per_job), _Outcome("UNCHANGED", "present", reason)
 
 
 def _model(
-    problem: AllocationProblem, worths: Sequence[Worth], formulation: Formulation
-) -> tuple[IntegerModel, ReadSolution]:
+    problem: AllocationProblem, per_job: Sequence[ScaleValues], formulation: Formulation
+) -> tuple[MilpModel, ReadSolution]:
     if formulation is Formulation.COUNTS:
-        slim = without_hopeless(worths, len(problem.nodes))
+        slim = reduced(per_job, len(problem.nodes))
         return counts_model(slim, len(problem.nodes)), lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 
 
-def present_counts(worths: Sequence[Worth]) -> list[int]:
-    """The present sizes; a job whose size is no longer permitted goes to 0."""
-    return [worth.current if worth.current in worth.sizes else 0 for worth in worths]
+def present_counts(per_job: Sequence[ScaleValues]) -> list[int]:
+    """The present scales in nodes; 0 for jobs whose scale is no longer permitted."""
+    return [scales.current if scales.current in scales.sizes else 0 for scales in per_job]

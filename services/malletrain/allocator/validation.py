@@ -1,22 +1,23 @@
-"""Is a problem one that can be solved? Errors name the field."""
+"""Checks of an allocation problem; errors name the field. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from malletrain.allocator.problem import AllocationProblem, JobDemand, ObjectiveMetric, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, JobDemand, ObjectiveMetric
+from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 
 _LARGEST_VALUE = 1e100
-"""Far above anything measured, and sums of such values are still numbers."""
+"""Largest value of a scale: far above anything measured, and small enough for sums to stay finite."""
 
 
 def validate(problem: AllocationProblem) -> None:
     """Check a problem.
 
     Raises:
-        InvalidInputError: naming the field, e.g. `jobs[1].curve[2].nodes`.
+        InvalidInputError: the problem is not valid; the error names the field, e.g. `jobs[1].curve[2].nodes`.
     """
     _unique("nodes", problem.nodes)
     if not (math.isfinite(problem.forward_seconds) and problem.forward_seconds > 0):
@@ -84,7 +85,7 @@ def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMet
 
 
 def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> None:
-    """What a job is worth must be a number: products of finite ones need not be."""
+    """Values must be finite; products of finite numbers need not be."""
     stalls = (stall.seconds for stall in job.stalls)
     longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, *stalls)
     unit = 1.0

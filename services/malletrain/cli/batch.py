@@ -1,4 +1,4 @@
-"""`malletrain batch`: simulate a batch scheduler on a job log, and keep the idle nodes that it leaves."""
+"""`malletrain batch`: simulates a batch scheduler on a job log, and writes the idle nodes that it leaves."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from malletrain.cli.output import JsonOption, duration, print_json, print_table
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import write_trace
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.batch.convert import read_workload
+from malletrain.scavenger.trace_files import write_trace
 from malletrain.simulator.batch.engine import Overrun, simulate
 from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name, write_schedule
 from malletrain.simulator.batch.idle import Window, idle_trace
 from malletrain.simulator.batch.policies import PolicyName, policy_named
 from malletrain.simulator.batch.schedule import Schedule, statistics_of
-from malletrain.simulator.batch.workload import Workload
+from malletrain.simulator.batch.workload import BatchWorkload, read_workload
 
 _HOUR_S = 3600.0
-# Shown with thousands of jobs only; fewer take no time.
 _LONG_RUN_JOBS = 5000
+"""With fewer jobs no progress is shown: the simulation is fast."""
 
 
 def batch(
     workload: Annotated[Path, typer.Option(help="Job log in the Standard Workload Format, plain or gzip.")],
     policy: Annotated[
         PolicyName,
-        typer.Option(help="First come first served; that with EASY backfilling; Argonne's WFP with backfilling."),
+        typer.Option(help="First come first served; the same with EASY backfilling; Argonne's WFP with backfilling."),
     ] = PolicyName.EASY,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine; default: from the header.")] = None,
     processors_per_node: Annotated[
         int | None, typer.Option(min=1, help="Turns the log's processors into nodes; default: from the header, else 1.")
     ] = None,
     overrun: Annotated[
-        Overrun, typer.Option(help="Jobs that outlive their estimate: kill them, or let them run.")
+        Overrun, typer.Option(help="Jobs that exceed their estimate: kill them, or let them run.")
     ] = Overrun.KILL,
     skip_too_large: Annotated[
         bool, typer.Option("--skip-too-large", help="Leave out jobs larger than the machine.")
@@ -63,7 +62,7 @@ def batch(
     ] = None,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """Simulate a batch scheduler on a job log, and keep the idle nodes that it leaves."""
+    """Simulate a batch scheduler on a job log, and write the idle nodes that it leaves."""
     if not 0 <= min_idle < math.inf:
         raise InvalidInputError("--min-idle", "seconds, at least 0", min_idle)
     _check_names(schedule, trace)
@@ -95,7 +94,7 @@ def _check_names(schedule: Path | None, trace: Path | None) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on standard error, of jobs started; none where nobody watches or the run is short."""
+    """Show started jobs as a progress bar on standard error, if that is a terminal and the run is long."""
     console = Console(stderr=True)
     if not console.is_terminal or total < _LONG_RUN_JOBS:
         yield None
@@ -106,7 +105,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
         yield lambda started: bar.update(task, completed=started)
 
 
-def _summary(workload: Workload, schedule: Schedule, idle: Trace) -> dict[str, Any]:
+def _summary(workload: BatchWorkload, schedule: Schedule, idle: Trace) -> dict[str, Any]:
     idle_s = math.fsum(fragment.length_s for fragment in idle.fragments)
     return {
         "policy": schedule.policy,
@@ -125,7 +124,7 @@ def _summary(workload: Workload, schedule: Schedule, idle: Trace) -> dict[str, A
 
 
 def _camel(values: dict[str, Any]) -> dict[str, Any]:
-    """Keys as in all JSON of this command: `meanWaitS`."""
+    """Rename keys to the style of all JSON output: `meanWaitS`."""
     named = {}
     for key, value in values.items():
         first, *others = key.split("_")

@@ -1,4 +1,4 @@
-"""`malletrain cancel ID...`: end jobs."""
+"""`malletrain cancel ID...`: ends jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.output import JsonOption, print_json, state_name, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import job_manager_pb2
 
 
@@ -15,10 +15,10 @@ def cancel(
     job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Job identifiers.")],
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """End jobs; what they saved stays in their job folders."""
-    with connect() as peers:
+    """End jobs. Their checkpoints stay in their job folders."""
+    with connect() as stubs:
         ended = [
-            peers.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+            stubs.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
             for job_id in job_ids
         ]
     if as_json:

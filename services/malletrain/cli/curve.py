@@ -1,4 +1,4 @@
-"""`malletrain curve ID`: what is known of a job's scaling, how sure it is, and what it cost."""
+"""`malletrain curve ID`: shows a job's scaling curve, its errors, and what measuring it cost."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.output import JsonOption, duration, print_json, print_table, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, connect
 from malletrain.cli.profile import state_of
+from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, profiler_pb2
 
 
 def curve(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
-    plot: Annotated[Path | None, typer.Option(help="Draw points, errors and fit into this PNG file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG file to draw points, errors and fit to.")] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write the curve as a scaling table for `replay`: model,nodes,samples_per_s.")
+        Path | None,
+        typer.Option(help="Write the curve as a scaling table for `replay`: model,nodes,samples_per_s."),
     ] = None,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """Show a job's scaling curve: points, errors, where each comes from, and what measuring it cost."""
+    """Show a job's scaling curve: points, errors, the source of each point, and what measuring it cost."""
     if plot is not None and find_spec("matplotlib") is None:
         raise InvalidInputError("--plot", "matplotlib, which is not installed: pip install 'malletrain[sim]'")
-    with connect() as peers:
+    with connect() as stubs:
         request = profiler_pb2.GetProfileRequest(job_id=job_id)
-        found = peers.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
-        job = peers.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+        job = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
     if export is not None:
         _write("--export", export, scaling_table(job.spec.family or job.spec.name, found).encode())
     if plot is not None:
@@ -49,7 +50,7 @@ def source_name(source: profiler_pb2.CurveSource.ValueType) -> str:
 
 
 def scaling_table(model: str, profile: profiler_pb2.Profile) -> str:
-    """The curve as `malletrain replay` reads it."""
+    """The curve in the format of `malletrain replay`, as CSV."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("model", "nodes", "samples_per_s"))

@@ -14,15 +14,14 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.doctor_findings import Finding
+from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
-from malletrain.cli.doctor_reach import judge_reach
 from malletrain.cli.doctor_slurm import examine_slurm
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.cli.settings import AllSettings, load
-from malletrain.runtime.channel import open_blocking_channel
+from malletrain.common.environment import PREFIX
+from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.config import SERVICES
-from malletrain.runtime.health import is_serving
 
 _LEAST_FREE_BYTES = 2 * 1024**3
 _IMPORT_SECONDS = 120
@@ -55,6 +54,7 @@ def doctor(
             findings = [*examine_pbs(pbs), judge_reach("pbs", pbs.hold, settings)]
         case None:
             findings = list(examine(settings))
+    findings += examine_placeholders(settings.addresses.scavenger)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -156,5 +156,5 @@ def _port(service: str, address: str) -> Finding:
                 return Finding(service, True, f"{address} serves")
         finally:
             channel.close()
-    variable = f"MALLETRAIN_ADDRESSES__{service.upper()}"
+    variable = f"{PREFIX}ADDRESSES__{service.upper()}"
     return Finding(service, False, f"{address} is taken by another program", f"set {variable} to a free port")

@@ -1,4 +1,4 @@
-"""`malletrain doctor --source pbs`: will PBS give nodes back as fast as it should?"""
+"""`malletrain doctor --source pbs`: whether PBS is set up so that it gets nodes back quickly."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from malletrain.cli.doctor_commands import ask, clocks, programs
-from malletrain.cli.doctor_findings import Finding, judge
+from malletrain.cli.doctor_checks import Finding, ask, clocks, judge, programs
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings
 
 _DOC = "docs/operators/pbs.md"
@@ -18,14 +17,14 @@ _DEFAULT_EXPRESS = 150
 
 
 @dataclass(frozen=True)
-class PbsPicture:
-    """What PBS says of itself.
+class PbsReport:
+    """What PBS says about its configuration.
 
     Attributes:
         queues: `qstat -Qf -F json`, by name of the queue.
         server: `qstat -Bf -F json`, of the server.
         scheduler: `qmgr -c 'list sched'`, by name; empty where this user may not ask.
-        time: Its clock, in seconds since the epoch; None where it did not say.
+        time: Its time in seconds since the epoch; None if it did not say.
         reservations: Whether `pbs_rstat` answers.
     """
 
@@ -37,7 +36,7 @@ class PbsPicture:
 
 
 def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
-    """Every check, in the order in which one would mend what is wrong."""
+    """All checks, in the order in which problems should be solved."""
     names = [section.pbsnodes, section.qstat, section.pbs_rstat]
     yield programs([*names, *(("qsub", "qdel", "qselect") if section.hold.queue else ())], "scavenger.pbs.pbsnodes..")
     queues = ask([section.qstat, "-Qf", "-F", "json"])
@@ -46,40 +45,40 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
         return
     server = parse_json(ask([section.qstat, "-Bf", "-F", "json"]).text)
     asked = parse_json(queues.text)
-    picture = PbsPicture(
+    report = PbsReport(
         queues=asked.get("Queue", {}),
         server=next(iter(server.get("Server", {}).values()), {}),
         scheduler=parse_scheduler(ask(["qmgr", "-c", "list sched"]).text),
         time=asked.get("timestamp"),
         reservations=ask([section.pbs_rstat, "-f"]).ok,
     )
-    yield from judge_pbs(picture, section, time.time())
+    yield from judge_pbs(report, section, time.time())
 
 
-def judge_pbs(picture: PbsPicture, section: PbsSettings, now: float) -> Iterator[Finding]:
-    """What the picture means. Pure.
+def judge_pbs(report: PbsReport, section: PbsSettings, now: float) -> Iterator[Finding]:
+    """Judge what PBS says. Pure.
 
     Args:
-        picture: What PBS says.
+        report: What PBS says.
         section: Our settings.
         now: Seconds since the epoch.
     """
-    yield clocks(now, picture.time)
+    yield clocks(now, report.time)
     for name in section.queues:
-        known = name in picture.queues
+        known = name in report.queues
         yield judge(f"queue {name}", known, "exists" if known else "unknown", "see scavenger.pbs.queues")
-    others = str(picture.server.get("query_other_jobs", "False"))
+    others = str(report.server.get("query_other_jobs", "False"))
     remedy = "qmgr -c 'set server query_other_jobs = True', or be an operator: else planned starts stay hidden"
     yield judge("jobs of others", others == "True", f"query_other_jobs = {others}", remedy)
-    depth = picture.server.get("backfill_depth", 1)
+    depth = report.server.get("backfill_depth", 1)
     remedy = "qmgr -c 'set server backfill_depth = 5', strict_ordering in sched_config: else few starts are estimated"
     yield judge("planned starts", depth != 0, f"backfill_depth = {depth}", remedy)
-    remedy = "let this user run pbs_rstat: nodes with a reservation are never used while nobody knows when it begins"
+    remedy = "let this user run pbs_rstat: nodes with a reservation are not used while its begin is not known"
     yield judge(
-        "reservations", picture.reservations, "pbs_rstat answers" if picture.reservations else "no answer", remedy
+        "reservations", report.reservations, "pbs_rstat answers" if report.reservations else "no answer", remedy
     )
     if section.hold.queue:
-        yield from _holding(picture, section)
+        yield from _holding(report, section)
     else:
         remedy = "deploy/pbs/modifyvnode_hook.py, or name a preemptible queue in scavenger.pbs.hold.queue"
         yield Finding("reclaim", True, f"nodes are watched only; reclaims are pushed by a hook: {remedy}")
@@ -99,9 +98,9 @@ def parse_scheduler(text: str) -> dict[str, str]:
     return {found[1]: found[2] for found in re.finditer(r"^\s+(\w+) = (.*)$", text, re.MULTILINE)}
 
 
-def _holding(picture: PbsPicture, section: PbsSettings) -> Iterator[Finding]:
+def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:
     name = section.hold.queue
-    queue = picture.queues.get(name)
+    queue = report.queues.get(name)
     if queue is None:
         yield Finding(f"queue {name}", False, "unknown", f"define it as in {_DOC}, or see scavenger.pbs.hold.queue")
         return
@@ -112,21 +111,21 @@ def _holding(picture: PbsPicture, section: PbsSettings) -> Iterator[Finding]:
         yield Finding(
             "permission", True, f"only for {queue.get('acl_users', 'nobody')}: see that our user is among them"
         )
-    express = _number(picture.scheduler.get("preempt_queue_prio"), _DEFAULT_EXPRESS)
+    express = _number(report.scheduler.get("preempt_queue_prio"), _DEFAULT_EXPRESS)
     own = _number(queue.get("Priority"), 0)
     remedy = f"Priority of {name} below preempt_queue_prio ({express}): else it is an express queue itself"
     yield judge(f"Priority of {name}", own < express, own, remedy)
     for main in section.queues:
-        priority = _number(picture.queues.get(main, {}).get("Priority"), 0)
+        priority = _number(report.queues.get(main, {}).get("Priority"), 0)
         remedy = f"Priority of {main} of at least preempt_queue_prio ({express}): only express queues preempt"
         yield judge(f"Priority of {main}", priority >= express, priority, remedy)
-    if not picture.scheduler:
+    if not report.scheduler:
         yield Finding("preemption", False, "qmgr does not tell this user", "ask an operator for: qmgr -c 'list sched'")
         return
-    order = picture.scheduler.get("preempt_order", "")
+    order = report.scheduler.get("preempt_order", "")
     remedy = "preempt_order with D: placeholders are not rerunnable, so that PBS can't requeue (R) but only delete them"
     yield judge("preempt_order", "D" in order, order or "unset", remedy)
-    levels = picture.scheduler.get("preempt_prio", "")
+    levels = report.scheduler.get("preempt_prio", "")
     remedy = "preempt_prio = express_queue, normal_jobs; and preemptive_sched in sched_config"
     yield judge("preempt_prio", "express_queue" in levels, levels or "unset", remedy)
 

@@ -1,4 +1,4 @@
-"""`malletrain doctor --source slurm`: will Slurm give nodes back as fast as it should?"""
+"""`malletrain doctor --source slurm`: whether Slurm is set up so that it gets nodes back quickly."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from malletrain.cli.doctor_commands import Answer, ask, clocks, programs
-from malletrain.cli.doctor_findings import Finding, judge
+from malletrain.cli.doctor_checks import CommandResult, Finding, ask, clocks, judge, programs
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 
 _LONGEST_GRACE_SECONDS = 30
@@ -19,26 +18,26 @@ _DOC = "docs/operators/slurm.md"
 
 
 @dataclass(frozen=True)
-class SlurmPicture:
-    """What Slurm says of itself.
+class SlurmReport:
+    """What Slurm says about its configuration.
 
     Attributes:
         config: `scontrol show config`, by name.
         partitions: `scontrol -o show partition`, by name of the partition, then of the field.
-        time: Its clock, in seconds since the epoch; None where it did not say.
-        submission: Answer to a test submission into the placeholders' partition; None where there is none.
-        ssh: Answer of one node to ssh; None where no ssh is needed, or no node is idle.
+        time: Its time in seconds since the epoch; None if it did not say.
+        submission: Result of a test submission into the placeholders' partition; None where there is none.
+        ssh: Result of a command over ssh on one node; None where no ssh is needed, or no node is idle.
     """
 
     config: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     time: float | None = None
-    submission: Answer | None = None
-    ssh: Answer | None = None
+    submission: CommandResult | None = None
+    ssh: CommandResult | None = None
 
 
 def examine_slurm(section: SlurmSettings) -> Iterator[Finding]:
-    """Every check, in the order in which one would mend what is wrong."""
+    """All checks, in the order in which problems should be solved."""
     names = [section.sinfo, section.squeue, section.scontrol]
     yield programs([*names, *(("sbatch", "srun", "scancel") if section.hold.queue else ())], "scavenger.slurm.sinfo..")
     config = ask([section.scontrol, "show", "config"])
@@ -47,24 +46,24 @@ def examine_slurm(section: SlurmSettings) -> Iterator[Finding]:
     )
     if not config.ok:
         return
-    yield from judge_slurm(_picture(section, config.text), section, time.time())
+    yield from judge_slurm(_report(section, config.text), section, time.time())
 
 
-def judge_slurm(picture: SlurmPicture, section: SlurmSettings, now: float) -> Iterator[Finding]:
-    """What the picture means. Pure.
+def judge_slurm(report: SlurmReport, section: SlurmSettings, now: float) -> Iterator[Finding]:
+    """Judge what Slurm says. Pure.
 
     Args:
-        picture: What Slurm says.
+        report: What Slurm says.
         section: Our settings.
         now: Seconds since the epoch.
     """
-    yield clocks(now, picture.time)
+    yield clocks(now, report.time)
     for name in section.partitions:
-        known = name in picture.partitions
+        known = name in report.partitions
         yield judge(f"partition {name}", known, "exists" if known else "unknown", "see scavenger.slurm.partitions")
     if not section.partitions:
         yield Finding("partitions", False, "none named", "set scavenger.slurm.partitions")
-    backfill = picture.config.get("SchedulerType", "")
+    backfill = report.config.get("SchedulerType", "")
     yield judge(
         "planned starts",
         backfill == "sched/backfill",
@@ -72,9 +71,9 @@ def judge_slurm(picture: SlurmPicture, section: SlurmSettings, now: float) -> It
         "only sched/backfill plans; without it MalleTrain goes by how long nodes stayed idle in the past",
     )
     if section.hold.queue:
-        yield from _holding(picture, section)
+        yield from _holding(report, section)
     else:
-        yield from _watching(picture)
+        yield from _watching(report)
 
 
 def parse_config(text: str) -> tuple[dict[str, str], float | None]:
@@ -95,7 +94,7 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
-def _picture(section: SlurmSettings, config_text: str) -> SlurmPicture:
+def _report(section: SlurmSettings, config_text: str) -> SlurmReport:
     config, when = parse_config(config_text)
     submission = ssh = None
     if section.hold.queue:
@@ -115,13 +114,13 @@ def _picture(section: SlurmSettings, config_text: str) -> SlurmPicture:
             command = section.hold.ssh or ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
             ssh = ask([*command, idle[0], "true"])
     partitions = parse_partitions(ask([section.scontrol, "-o", "show", "partition"]).text)
-    return SlurmPicture(config, partitions, when, submission, ssh)
+    return SlurmReport(config, partitions, when, submission, ssh)
 
 
-def _holding(picture: SlurmPicture, section: SlurmSettings) -> Iterator[Finding]:
-    """Placeholders: does Slurm end them at once, and do they get to know?"""
-    queue, config = section.hold.queue, picture.config
-    partition = picture.partitions.get(queue)
+def _holding(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
+    """With placeholders: whether Slurm ends them quickly, and tells them."""
+    queue, config = section.hold.queue, report.config
+    partition = report.partitions.get(queue)
     if partition is None:
         yield Finding(
             f"partition {queue}", False, "unknown", f"define it as in {_DOC}, or see scavenger.slurm.hold.queue"
@@ -145,22 +144,22 @@ def _holding(picture: SlurmPicture, section: SlurmSettings) -> Iterator[Finding]
     )
     tier = _number(partition.get("PriorityTier", ""))
     for name in section.partitions:
-        main = picture.partitions.get(name, {})
+        main = report.partitions.get(name, {})
         above = _number(main.get("PriorityTier", "")) > tier
         found = f"{main.get('PriorityTier', '?')}, {queue} {tier}"
         remedy = f"PriorityTier of {name} above that of {queue}: only then may it preempt"
         yield judge(f"PriorityTier of {name}", above or kind == "preempt/qos", found, remedy)
     yield from _signals(config, partition, section)
     yield _time_limit(partition, section)
-    if picture.submission is not None:
-        found = "a placeholder would be taken" if picture.submission.ok else picture.submission.error
+    if report.submission is not None:
+        found = "a placeholder would be taken" if report.submission.ok else report.submission.error
         remedy = f"let this user submit to {queue} (AllowAccounts, AllowGroups, AllowQos, an association)"
-        yield judge("permission", picture.submission.ok, found, remedy)
+        yield judge("permission", report.submission.ok, found, remedy)
     yield Finding("ssh", True, "not needed: agents run in placeholders")
 
 
 def _signals(config: Mapping[str, str], partition: Mapping[str, str], section: SlurmSettings) -> Iterator[Finding]:
-    """Between SIGTERM and SIGKILL."""
+    """Times between SIGTERM and SIGKILL, and the end of processes."""
     needed = section.hold.grace_seconds
     grace, wait = _number(partition.get("GraceTime", "")), _number(config.get("KillWait", ""))
     yield judge(
@@ -200,9 +199,9 @@ def _time_limit(partition: Mapping[str, str], section: SlurmSettings) -> Finding
     return judge("MaxTime", seconds is None or seconds >= section.hold.shortest_seconds, limit, remedy)
 
 
-def _watching(picture: SlurmPicture) -> Iterator[Finding]:
-    """Nodes are watched only: who tells us that one is wanted, and can we reach them?"""
-    prolog = picture.config.get("Prolog", "(null)")
+def _watching(report: SlurmReport) -> Iterator[Finding]:
+    """Without placeholders: whether a Prolog tells us that a node is wanted, and whether ssh works."""
+    prolog = report.config.get("Prolog", "(null)")
     yield judge(
         "Prolog",
         prolog not in ("", "(null)"),
@@ -210,23 +209,23 @@ def _watching(picture: SlurmPicture) -> Iterator[Finding]:
         "deploy/slurm/prolog.sh as Prolog (with PrologFlags=Alloc): else main jobs overlap with us until the next "
         "poll; or name a preemptible partition in scavenger.slurm.hold.queue",
     )
-    flags = picture.config.get("PrologFlags", "(null)")
+    flags = report.config.get("PrologFlags", "(null)")
     yield judge(
         "PrologFlags",
         "alloc" in flags.lower(),
         flags,
         "PrologFlags=Alloc: else the Prolog of a job's other nodes runs only when a step begins there",
     )
-    if picture.ssh is None:
+    if report.ssh is None:
         yield Finding("ssh", True, "not tried: no node is idle")
     else:
-        found = "a node answers" if picture.ssh.ok else picture.ssh.error
+        found = "a node answers" if report.ssh.ok else report.ssh.error
         remedy = "let this user in on the nodes (a key without a passphrase, pam_slurm_adopt); or use placeholders"
-        yield judge("ssh", picture.ssh.ok, found, remedy)
+        yield judge("ssh", report.ssh.ok, found, remedy)
 
 
 def _number(text: str) -> int:
-    """The first number in it, e.g. of "30 sec"; 0 where there is none."""
+    """The first number in a text, e.g. 30 in "30 sec"; 0 if there is none."""
     found = _NUMBER.search(text)
     return int(found[0]) if found else 0
 

@@ -1,4 +1,4 @@
-"""Where the `malletrain` script begins: a training environment has the script but not what the command needs."""
+"""Entry point of the `malletrain` script. A training environment has the script, but not the packages that it needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def run() -> None:
-    """Run the command, or say what is missing."""
+    """Run the command, or print which package is missing."""
     try:
         from malletrain.cli.main import run as run_command
     except ModuleNotFoundError as error:

@@ -8,9 +8,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from malletrain.cli.output import JsonOption, ago, duration, print_json, print_table, state_name, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, Peers, connect
+from malletrain.cli.output import (
+    JsonOption,
+    ago,
+    duration,
+    first_line,
+    print_json,
+    print_table,
+    state_name,
+    to_dict,
+)
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+
+_LABEL_CELLS = 18
 
 
 def job(
@@ -18,10 +30,10 @@ def job(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Show one job: what it is, how far it is, what happened to it."""
-    with connect() as peers:
-        found = peers.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
-        events = _events(peers, job_id)
-        progress = peers.monitor.GetProgress(
+    with connect() as stubs:
+        found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        events = _events(stubs, job_id)
+        progress = stubs.monitor.GetProgress(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
     if as_json:
@@ -36,19 +48,19 @@ def job(
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
             state_name(event.to_state),
             str(len(event.nodes)),
-            event.reason,
+            first_line(event.reason),
         )
         for event in events
     ]
     print_table(("time", "state", "nodes", "reason"), rows)
 
 
-def _events(peers: Peers, job_id: str) -> list[job_manager_pb2.JobEvent]:
+def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
     found: list[job_manager_pb2.JobEvent] = []
     token = ""
     while True:
         request = job_manager_pb2.ListJobEventsRequest(job_id=job_id, page_token=token)
-        response = peers.job_manager.ListJobEvents(request, timeout=DEADLINE_SECONDS)
+        response = stubs.job_manager.ListJobEvents(request, timeout=DEADLINE_SECONDS)
         found.extend(response.events)
         token = response.next_page_token
         if not token:
@@ -61,7 +73,7 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress) -> No
     facts = {
         "job": f"{found.id}  {found.spec.name}",
         "command": " ".join(found.spec.command),
-        "state": f"{state_name(found.state)}: {found.reason}",
+        "state": f"{state_name(found.state)}: {found.reason}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} nodes",
         "nodes wanted": " ".join(found.wanted_nodes) or "none",
@@ -72,9 +84,9 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress) -> No
         "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
     }
     if found.HasField("end_time"):
-        facts["took"] = duration((found.end_time.ToNanoseconds() - found.create_time.ToNanoseconds()) / 1e9)
+        facts["took"] = duration(unix_seconds(found.end_time) - unix_seconds(found.create_time))
     facts |= {name: f"{value:g}" for name, value in sorted(found.metrics.items())}
     console = Console(soft_wrap=True)
     for label, value in facts.items():
-        console.print(f"[bold]{label:>16}[/]  ", end="")
+        console.print(f"[bold]{label:>{_LABEL_CELLS - 2}}[/]  ", end="")
         console.print(value, markup=False, highlight=False)

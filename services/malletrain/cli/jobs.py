@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.output import JsonOption, ago, print_json, print_table, state_name, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, Peers, connect
+from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name, to_dict
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.v1 import job_manager_pb2, resources_pb2
+
+_NAME_CELLS = 32
 
 
 def jobs(
@@ -21,8 +23,8 @@ def jobs(
 ) -> None:
     """List jobs, oldest first."""
     states = [parse_state(name) for name in state or []]
-    with connect() as peers:
-        found = list(all_jobs(peers, states))
+    with connect() as stubs:
+        found = list(all_jobs(stubs, states))
     if as_json:
         print_json([to_dict(job) for job in found])
         return
@@ -30,24 +32,24 @@ def jobs(
     rows = [
         (
             job.id,
-            job.spec.name,
+            shorten(job.spec.name, _NAME_CELLS),
             state_name(job.state),
             f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
             f"{job.samples:,}" + (f" / {job.spec.target_samples:,}" if job.spec.target_samples else ""),
             ago(job.create_time, now),
-            job.reason.partition("\n")[0],
+            job.reason,
         )
         for job in found
     ]
-    print_table(("job", "name", "state", "nodes", "samples", "age", "reason"), rows)
+    print_table(("job", "name", "state", "nodes", "samples", "age", "reason"), rows, one_line=True)
 
 
-def all_jobs(peers: Peers, states: list[resources_pb2.JobState.ValueType]) -> Iterator[resources_pb2.Job]:
+def all_jobs(stubs: ServiceStubs, states: list[resources_pb2.JobState.ValueType]) -> Iterator[resources_pb2.Job]:
     """Every job, page by page."""
     token = ""
     while True:
         request = job_manager_pb2.ListJobsRequest(page_token=token, states=states)
-        response = peers.job_manager.ListJobs(request, timeout=DEADLINE_SECONDS)
+        response = stubs.job_manager.ListJobs(request, timeout=DEADLINE_SECONDS)
         yield from response.jobs
         token = response.next_page_token
         if not token:

@@ -9,13 +9,13 @@ import typer
 from malletrain.cli.batch import batch
 from malletrain.cli.cancel import cancel
 from malletrain.cli.curve import curve
-from malletrain.cli.demo.verb import demo
+from malletrain.cli.debug import debug_app
+from malletrain.cli.demo.command import demo
 from malletrain.cli.doctor import doctor
 from malletrain.cli.job import job
 from malletrain.cli.jobs import jobs
 from malletrain.cli.logs import logs
 from malletrain.cli.nodes import nodes
-from malletrain.cli.peers import RefusedError
 from malletrain.cli.plan import plan
 from malletrain.cli.profile import profile
 from malletrain.cli.replay import replay
@@ -23,6 +23,7 @@ from malletrain.cli.reproduce import reproduce
 from malletrain.cli.serve import serve
 from malletrain.cli.shadow import shadow
 from malletrain.cli.solve import solve
+from malletrain.cli.stubs import ServiceCallError
 from malletrain.cli.submit import submit
 from malletrain.cli.trace import trace_app
 from malletrain.cli.up import up
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for verb in (
+for command in (
     up,
     serve,
     submit,
@@ -55,24 +56,25 @@ for verb in (
     shadow,
     demo,
 ):
-    app.command()(verb)
+    app.command()(command)
 app.add_typer(trace_app, name="trace")
+app.add_typer(debug_app)
 
 
 def run() -> None:
-    """Entry point: 0 done, 1 failed, 2 wrong use."""
+    """Run the command. Exit codes: 0 done, 1 failed, 2 wrong use."""
     try:
         app()
     except InvalidInputError as error:
         _end(error, 2)
-    except RefusedError as error:
+    except ServiceCallError as error:
         _end(error, 2 if error.wrong_use else 1)
     except MalleTrainError as error:
         _end(error, 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output went away, e.g. `malletrain jobs | head`.
+        # The reader of the output has ended, e.g. `malletrain jobs | head`.
         sys.stderr.close()
         sys.exit(1)
 

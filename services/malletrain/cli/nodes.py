@@ -1,25 +1,32 @@
-"""`malletrain nodes`: the idle nodes and who has them."""
+"""`malletrain nodes`: the idle nodes and which jobs use them."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
+import typer
+
 from malletrain.cli.jobs import all_jobs
-from malletrain.cli.output import JsonOption, ago, duration, print_json, print_table, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.cli.output import JsonOption, ago, duration, one_line, print_json, print_table, to_dict
+from malletrain.cli.stubs import DEADLINE_SECONDS, connect
+from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import scavenger_pb2
 
 
 def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
-    """List the idle nodes, their idle age, expected stay, job, pool and GPUs."""
-    with connect() as peers:
-        found = peers.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
-        holders = {name: job.id for job in all_jobs(peers, []) for name in job.commanded_nodes}
+    """List the idle nodes, their idle age, expected stay, job, pool and GPUs; say why no more nodes can be held."""
+    with connect() as stubs:
+        found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
+        status = stubs.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
+        holders = {name: job.id for job in all_jobs(stubs, []) for name in job.commanded_nodes}
+    now = time.time()
+    for line in placeholder_failures(status.placeholders, now):
+        typer.echo(line, err=True)
     if as_json:
         print_json([to_dict(node) | {"jobId": holders.get(node.name, "")} for node in found])
         return
-    now = time.time()
     rows = [
         (
             node.name,
@@ -32,3 +39,22 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         for node in found
     ]
     print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs"), rows)
+
+
+def placeholder_failures(placeholders: Iterable[scavenger_pb2.PlaceholderStatus], now: float) -> list[str]:
+    """A line for each scheduler that does not let us hold nodes.
+
+    Args:
+        placeholders: From GetStatus.
+        now: Seconds since the epoch.
+    """
+    lines = []
+    for status in placeholders:
+        if status.failures_in_a_row:
+            verb = "are paused" if status.paused else "fail"
+            wait = duration(max(0.0, unix_seconds(status.retry_time) - now))
+            lines.append(
+                f"placeholders of {status.source} {verb} after {status.failures_in_a_row} failures in a row, "
+                f"next attempt in {wait}; node {status.node}: {one_line(status.error)}"
+            )
+    return lines

@@ -10,51 +10,95 @@ import typer
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import resources_pb2
 
 _WIDE = 160
+_BORDER_CELLS = 3
+"""A border and a space on either side of each column's text."""
+_LEAST_CELLS = 24
+"""What is left of a column that is cut, however narrow the terminal is."""
 
 JsonOption = typer.Option("--json", help="Print JSON instead of a table.")
 
 
 def to_dict(message: Message) -> dict[str, Any]:
-    """The protobuf-JSON form, default values included."""
+    """A message as protobuf JSON, with default values."""
     found: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
     return found
 
 
 def print_json(value: object) -> None:
-    """One JSON value on standard output."""
+    """Print a value as JSON on standard output."""
     typer.echo(json.dumps(value, indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """A table on standard output; long cells fold rather than vanish."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *, one_line: bool = False
+) -> None:
+    """Print a table on standard output. Long cells fold rather than vanish.
+
+    Args:
+        columns: Headings.
+        rows: Cells, as many as there are headings.
+        title: Heading of the table.
+        one_line: Cut the last column, so that each row takes one line where the terminal is wide enough for the others.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)  # into a file or a pipe there is no width to keep to
+    cells = [list(row) for row in rows]
+    if one_line:
+        others = sum(
+            max(cell_len(line) for line in (heading, *(row[index] for row in cells)))
+            for index, heading in enumerate(columns[:-1])
+        )
+        left = console.width - others - _BORDER_CELLS * len(columns) - 1
+        for row in cells:
+            row[-1] = shorten(row[-1], max(left, _LEAST_CELLS))
     table = Table(*columns, title=title, title_justify="left")
     for column in table.columns:
         column.overflow = "fold"
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    # Into a file or a pipe there is no width to keep to.
-    (console if console.is_terminal else Console(width=_WIDE)).print(table)
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def first_line(text: str) -> str:
+    """The first line of a text: reasons of failures go on with a job's log."""
+    return text.partition("\n")[0].rstrip()
+
+
+def shorten(text: str, cells: int) -> str:
+    """The first line of a text, cut to a number of terminal cells and marked by an ellipsis if it was."""
+    line = first_line(text)
+    if cell_len(line) <= cells:
+        return line
+    return set_cell_size(line, cells - 1).rstrip() + "…"
+
+
+def one_line(text: str) -> str:
+    """A text of several lines, such as the tail of a log, in one."""
+    return " ".join(text.split())
 
 
 def state_name(state: resources_pb2.JobState.ValueType) -> str:
-    """`RUNNING` for JOB_STATE_RUNNING."""
+    """Name of a state without its prefix: `RUNNING` for JOB_STATE_RUNNING."""
     return resources_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
 
 
 def ago(stamp: Timestamp, now: float) -> str:
-    """How long before `now` (seconds since the epoch) a time stamp lies, e.g. `3m 20s`."""
-    return duration(max(0.0, now - stamp.ToNanoseconds() / 1e9))
+    """Time from a time stamp until `now` (seconds since the epoch), e.g. `3m 20s`."""
+    return duration(max(0.0, now - unix_seconds(stamp)))
 
 
 def duration(seconds: float) -> str:
-    """`45s`, `3m 20s`, `2h 05m`, `3d 04h`."""
+    """A duration for people: `45s`, `3m 20s`, `2h 05m`, `3d 04h`."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,4 +1,4 @@
-"""`malletrain plan`: the newest plan."""
+"""`malletrain plan`: shows the newest plan."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import allocator_pb2
 
 
 def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
-    """Show the newest plan: what led to it, what each job gets, and whether it was applied."""
-    with connect() as peers:
-        response = peers.allocator.GetPlan(allocator_pb2.GetPlanRequest(), timeout=DEADLINE_SECONDS)
+    """Show the newest plan: why it was made, the nodes of each job, and whether it was applied."""
+    with connect() as stubs:
+        response = stubs.allocator.GetPlan(allocator_pb2.GetPlanRequest(), timeout=DEADLINE_SECONDS)
     found = response.plan if response.HasField("plan") else None
     if as_json:
         print_json(to_dict(found) if found else None)
@@ -23,8 +23,8 @@ def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
     if found is None:
         typer.echo("no plan yet: it takes a node or a job")
         return
-    fate = "applied" if found.applied else f"refused: {found.refusal}"
-    typer.echo(f"plan {found.generation}, {ago(found.create_time, time.time())} ago, {fate}")
+    outcome = "applied" if found.applied else f"refused: {found.refusal}"
+    typer.echo(f"plan {found.generation}, {ago(found.create_time, time.time())} ago, {outcome}")
     typer.echo(f"because {found.trigger}")
     allocation = found.allocation
     typer.echo(

@@ -13,18 +13,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from malletrain.allocator.horizon import SURVIVAL_SHARE, ForwardPolicy
+from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace, window
-from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.replay.options import Accounting, Options, Policy
+from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.scavenger.trace_files import read_trace
+from malletrain.simulator.replay.job_set import ReplayJob, read_job_set
+from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.presets import PRESETS, preset_jobs
-from malletrain.simulator.replay.workload import TraceJob, read_workload
 
 if TYPE_CHECKING:
-    from malletrain.simulator.replay.evaluation import Evaluated, Scene
+    from malletrain.simulator.replay.evaluation import Evaluation, Scenario
     from malletrain.simulator.replay.metrics import Metrics
 
 _HOUR_S = 3600.0
@@ -42,7 +42,7 @@ def replay(
     hours: Annotated[float | None, typer.Option(help="Only the first hours; default: the whole trace.")] = None,
     jobs: Annotated[str, JobsOption] = PRESETS[0],
     scaling: Annotated[Path | None, ScalingOption] = None,
-    policy: Annotated[Policy, typer.Option(help="Who decides about the nodes.")] = Policy.MILP,
+    policy: Annotated[ReplayPolicy, typer.Option(help="Who decides about the nodes.")] = ReplayPolicy.MILP,
     forward: Annotated[float, typer.Option(help="T_fwd: how far a decision looks ahead, seconds.")] = 120.0,
     forward_policy: Annotated[
         ForwardPolicy, typer.Option(help="T_fwd fixed, or a share of how long the nodes are expected to stay.")
@@ -54,7 +54,7 @@ def replay(
     ] = Accounting.EVENT,
     cost_model: Annotated[CostModel, typer.Option(help="What the allocator believes.")] = CostModel.STALL,
     charge: Annotated[CostModel | None, typer.Option(help="What rescaling costs; default: as believed.")] = None,
-    metric: Annotated[ObjectiveMetric, typer.Option(help="What progress is worth.")] = ObjectiveMetric.THROUGHPUT,
+    metric: Annotated[ObjectiveMetric, typer.Option(help="How progress is measured.")] = ObjectiveMetric.THROUGHPUT,
     commit_seconds: Annotated[
         float, typer.Option(help="With stall charges: a preemption loses what was done since the last commit. 0: none.")
     ] = 5.0,
@@ -64,12 +64,16 @@ def replay(
     paper_quirks: Annotated[
         bool, typer.Option("--paper-quirks", help="As the published code, flaws included.")
     ] = False,
+    engine: Annotated[
+        ReplayEngine,
+        typer.Option(help="fast, or services: the services' own decisions on a simulated clock, some 40 times slower."),
+    ] = ReplayEngine.FAST,
     bound: Annotated[bool, typer.Option(help="Replay once more with free rescaling, for the zero-cost bound.")] = True,
     out: Annotated[Path | None, OutOption] = None,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Replay a log: what would its idle nodes have trained?"""
-    options = Options(
+    options = ReplayOptions(
         # A whole trace's length is not known before it is read.
         duration_s=hours * _HOUR_S if hours is not None else 1.0,
         policy=policy,
@@ -84,13 +88,14 @@ def replay(
         commit_s=commit_seconds,
         fixed_nodes=fixed_nodes,
         paper_quirks=paper_quirks,
+        engine=engine,
     )
     workload, title = jobs_of(jobs, scaling)
-    scene, options = scene_of(trace, nodes, hours, options)
-    _run(scene, workload, options, bound=bound, out=out, as_json=as_json, titles=(trace.name, title))
+    scenario, options = scenario_of(trace, nodes, hours, options)
+    _run(scenario, workload, options, bound=bound, out=out, as_json=as_json, titles=(trace.name, title))
 
 
-def jobs_of(jobs: str, scaling: Path | None) -> tuple[tuple[TraceJob, ...], str]:
+def jobs_of(jobs: str, scaling: Path | None) -> tuple[tuple[ReplayJob, ...], str]:
     """The job set and what to call it.
 
     Raises:
@@ -101,21 +106,23 @@ def jobs_of(jobs: str, scaling: Path | None) -> tuple[tuple[TraceJob, ...], str]
             raise InvalidInputError("--scaling", f"a job set in a file (--jobs is the built-in set {jobs})")
         return preset_jobs(jobs), f"the built-in job set {jobs}"
     path = Path(jobs)
-    return read_workload(path, scaling or path.with_name("scaling.csv")), path.name
+    return read_job_set(path, scaling or path.with_name("scaling.csv")), path.name
 
 
-def scene_of(trace: Path, nodes: int | None, hours: float | None, options: Options) -> tuple[Scene, Options]:
-    """The scene of a trace's beginning, and the options with its duration.
+def scenario_of(
+    trace: Path, nodes: int | None, hours: float | None, options: ReplayOptions
+) -> tuple[Scenario, ReplayOptions]:
+    """The scenario of a trace's beginning, and the options with its duration.
 
     Raises:
         InvalidInputError: the trace can't be read, or has fewer nodes or hours.
     """
-    from malletrain.simulator.replay.evaluation import Scene
+    from malletrain.simulator.replay.evaluation import Scenario
 
     found = read_trace(trace)
     duration_s = check_extent(found, nodes, hours)
     excerpt = window(found, 0.0, duration_s, nodes)
-    return Scene.of(excerpt, duration_s), replace(options, duration_s=duration_s)
+    return Scenario.of(excerpt, duration_s), replace(options, duration_s=duration_s)
 
 
 def check_extent(trace: Trace, nodes: int | None, hours: float | None) -> float:
@@ -134,9 +141,9 @@ def check_extent(trace: Trace, nodes: int | None, hours: float | None) -> float:
 
 
 def _run(
-    scene: Scene,
-    jobs: tuple[TraceJob, ...],
-    options: Options,
+    scenario: Scenario,
+    jobs: tuple[ReplayJob, ...],
+    options: ReplayOptions,
     *,
     bound: bool,
     out: Path | None,
@@ -150,12 +157,14 @@ def _run(
         require_plots()
     make_folder(out)
     with _progress(options.duration_s) as progress:
-        evaluated = evaluate(scene, jobs, options, bound=bound, progress=progress)
-    written = _write(evaluated, options, titles, out) if out is not None else []
+        evaluation = evaluate(scenario, jobs, options, bound=bound, progress=progress)
+    written = _write(evaluation, options, titles, out) if out is not None else []
     if as_json:
-        print_json({**asdict(evaluated.metrics), "wall_seconds": evaluated.wall_seconds})
+        print_json(
+            {**asdict(evaluation.metrics), "wall_seconds": evaluation.wall_seconds, "engine": options.engine.value}
+        )
         return
-    _print(evaluated.metrics, evaluated.wall_seconds)
+    _print(evaluation.metrics, evaluation.wall_seconds)
     for path in written:
         typer.echo(f"wrote {path}")
 
@@ -185,12 +194,12 @@ def make_folder(out: Path | None) -> None:
         raise InvalidInputError("--out", f"a folder that can be made ({error})", str(out)) from error
 
 
-def _write(evaluated: Evaluated, options: Options, titles: tuple[str, str], out: Path) -> list[Path]:
+def _write(evaluation: Evaluation, options: ReplayOptions, titles: tuple[str, str], out: Path) -> list[Path]:
     from malletrain.simulator.report.files import write_tables
     from malletrain.simulator.report.replay_page import Titles, write_page
 
     try:
-        return [*write_page(evaluated, options, Titles(*titles), out), *write_tables(evaluated, out)]
+        return [*write_page(evaluation, options, Titles(*titles), out), *write_tables(evaluation, out)]
     except OSError as error:
         raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
 

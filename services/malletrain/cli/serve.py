@@ -1,4 +1,4 @@
-"""`malletrain serve NAME`: one service in this process."""
+"""`malletrain serve NAME`: runs one service in this process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import typer
 from malletrain.cli.settings import AllSettings, load
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.logs import configure_logging
-from malletrain.runtime.process import run_service
-from malletrain.runtime.service import Service
+from malletrain.runtime.process import Service, run_service
 
 
 class ServiceName(StrEnum):
@@ -29,12 +28,10 @@ class ServiceName(StrEnum):
 
 
 def serve(
-    name: Annotated[ServiceName, typer.Argument(help="Which service.")],
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
-    ] = None,
+    name: Annotated[ServiceName, typer.Argument(help="Name of the service.")],
+    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
     parent: Annotated[
-        int | None, typer.Option(hidden=True, help="End when this process is no longer our parent.")
+        int | None, typer.Option(hidden=True, help="End when this process is not the parent any more.")
     ] = None,
 ) -> None:
     """Run one service in this process until SIGTERM."""
@@ -55,7 +52,7 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -
 
 
 async def _end_with_parent(parent: int) -> None:
-    """Send ourselves SIGTERM once the parent has gone: nobody would restart us."""
+    """Send SIGTERM to this process when its parent has ended: no process would restart it then."""
     import signal
 
     while os.getppid() == parent:
@@ -64,7 +61,7 @@ async def _end_with_parent(parent: int) -> None:
 
 
 def _factory(name: ServiceName) -> Callable[[AllSettings], Service]:
-    """Imports only the service that is asked for: the others' libraries cost memory and start-up time."""
+    """Creates the service. Imports that service only: the libraries of the others cost memory and start-up time."""
     clock = SystemClock()
     match name:
         case ServiceName.SCAVENGER:

@@ -1,4 +1,4 @@
-"""All settings together: what the processes share and one section per service."""
+"""All settings: those that the processes share, and a section for each service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malletrain.scavenger.settings import ScavengerSettings
 
 
 class AllSettings(Settings):
-    """Settings of the whole system: `MALLETRAIN_<SECTION>__<FIELD>` or `[section]` in the TOML file."""
+    """Settings of the whole system: `MALLETRAIN_<SECTION>__<FIELD>`, or `[section]` in the TOML file."""
 
     scavenger: ScavengerSettings = Field(default_factory=ScavengerSettings)
     allocator: AllocatorSettings = Field(default_factory=AllocatorSettings)
@@ -25,9 +25,12 @@ class AllSettings(Settings):
 
 
 def load(config_file: Path | None = None) -> AllSettings:
-    """All settings from the environment and the TOML file.
+    """Read all settings from the environment and the TOML file.
+
+    Args:
+        config_file: The TOML file; None: ./malletrain.toml if it exists.
 
     Raises:
-        InvalidInputError: a value can't be used; names its path, e.g. `scavenger.speed`.
+        InvalidInputError: a value is invalid. The error names its path, e.g. `scavenger.speed`.
     """
     return load_settings(AllSettings, config_file)

@@ -1,4 +1,4 @@
-"""`malletrain shadow`: what would have been harvested, without taking a node."""
+"""`malletrain shadow`: what could have been trained on idle nodes, without taking any."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from malletrain.cli.settings import load
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.logs import configure_logging
-from malletrain.scavenger.fragments import write_trace
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.scavenger.recorder import FragmentRecorder
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Source
+from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source
+from malletrain.scavenger.state_file import ScavengerStateFile
+from malletrain.scavenger.trace_files import write_trace
 from malletrain.simulator.replay.presets import PRESETS
 
 if TYPE_CHECKING:
+    from malletrain.simulator.replay.job_set import ReplayJob
     from malletrain.simulator.replay.metrics import Metrics
-    from malletrain.simulator.replay.workload import TraceJob
 
 _DEFAULT_OUT = Path("shadow.csv.gz")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class ShadowSource(StrEnum):
-    """What can be watched."""
+    """Schedulers that can be watched."""
 
     SLURM = "slurm"
     PBS = "pbs"
@@ -60,7 +61,7 @@ def shadow(
         Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
     ] = None,
 ) -> None:
-    """Watch a scheduler without taking a node; record the idle trace, and say what it would have trained."""
+    """Watch a scheduler without taking a node: record the idle nodes, and tell what could have been trained there."""
     seconds, period_s = parse_duration(length, "--for"), parse_duration(every, "--every")
     workload, title = jobs_of(jobs, scaling)
     settings = load(config)
@@ -75,9 +76,10 @@ def shadow(
             seen = f"{duration(trace.duration_s)}: {recorder.idle} of {recorder.known} nodes idle"
             typer.echo(f"{seen}; {told(trace, workload)}")
 
-    # What a source remembers belongs to the service, which may be running with the same settings.
+    # The state folder belongs to the service, which may be running with the same settings.
     with tempfile.TemporaryDirectory(prefix="malletrain-shadow-") as folder:
-        watched = build_source(section, Path(folder), settings.addresses.job_manager, SystemClock())
+        own = settings.model_copy(update={"state_dir": Path(folder)})
+        watched = build_source(section, own, ScavengerStateFile(own.state_dir), SystemClock())
         trace = asyncio.run(record(watched, seconds, period_s, tell))
     if trace is None:
         raise InvalidInputError("--for", "a time in which the scheduler answers at least twice", length)
@@ -89,10 +91,10 @@ def shadow(
 
 
 def parse_duration(text: str, option: str) -> float:
-    """Seconds of `90s`, `30m`, `24h`, `7d`.
+    """Seconds in a text such as `90s`, `30m`, `24h`, `7d`.
 
     Raises:
-        InvalidInputError: it is none of these; names the option.
+        InvalidInputError: the text has another form; names the option.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
@@ -102,7 +104,7 @@ def parse_duration(text: str, option: str) -> float:
 
 
 def watching_only(section: ScavengerSettings, source: str) -> ScavengerSettings:
-    """The settings with another source, and nothing held: a shadow submits no placeholder."""
+    """The settings with the given source and without holding: a shadow submits no placeholder."""
     held = section.slurm.hold.model_copy(update={"queue": ""})
     return section.model_copy(
         update={
@@ -114,20 +116,23 @@ def watching_only(section: ScavengerSettings, source: str) -> ScavengerSettings:
 
 
 async def record(
-    source: Source,
+    source: NodeSource,
     seconds: float,
     period_s: float,
     tell: Callable[[Trace, FragmentRecorder], None],
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Trace | None:
-    """Follow a source for some seconds, or until SIGINT or SIGTERM; what it has shown, None where that is nothing.
+    """Record what a source observes, for some seconds or until SIGINT or SIGTERM.
 
     Args:
-        source: What is watched.
-        seconds: How long.
-        period_s: `tell` is called so often, and at the end.
-        tell: Told what was seen so far.
-        monotonic: A clock.
+        source: The source.
+        seconds: For how long.
+        period_s: `tell` is called after each such period, and at the end.
+        tell: Gets the trace so far.
+        monotonic: Clock in seconds.
+
+    Returns:
+        The trace; None if nothing was observed.
     """
     recorder = FragmentRecorder()
     ending = asyncio.Event()
@@ -161,20 +166,20 @@ async def record(
     return trace
 
 
-def would_have(trace: Trace, workload: tuple[TraceJob, ...]) -> Metrics | None:
-    """What a replay of the trace gives; None where no node was idle."""
+def would_have(trace: Trace, workload: tuple[ReplayJob, ...]) -> Metrics | None:
+    """Metrics of a replay of the trace; None if no node was idle."""
     # Solver and tables take a second to load.
-    from malletrain.simulator.replay.evaluation import Scene, evaluate
-    from malletrain.simulator.replay.options import Options
+    from malletrain.simulator.replay.evaluation import Scenario, evaluate
+    from malletrain.simulator.replay.options import ReplayOptions
 
     if not trace.fragments:
         return None
-    options = Options(duration_s=trace.duration_s)
-    return evaluate(Scene.of(trace, trace.duration_s), workload, options, bound=False).metrics
+    options = ReplayOptions(duration_s=trace.duration_s)
+    return evaluate(Scenario.of(trace, trace.duration_s), workload, options, bound=False).metrics
 
 
-def told(trace: Trace, workload: tuple[TraceJob, ...]) -> str:
-    """The same in a sentence."""
+def told(trace: Trace, workload: tuple[ReplayJob, ...]) -> str:
+    """The metrics of a replay in a sentence."""
     metrics = would_have(trace, workload)
     if metrics is None:
         return "no node was idle so far"

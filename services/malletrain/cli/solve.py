@@ -10,8 +10,8 @@ import typer
 from google.protobuf import json_format
 
 from malletrain.allocator import messages
+from malletrain.allocator.objective import rates, scale_values
 from malletrain.allocator.problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
-from malletrain.allocator.worth import job_worth, rates
 from malletrain.cli.output import JsonOption, print_json, print_table, to_dict
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2
@@ -63,14 +63,14 @@ def _print(problem: AllocationProblem, allocation: Allocation) -> None:
     rows = []
     for job, entry in zip(problem.jobs, allocation.assignments, strict=True):
         size = len(entry.nodes)
-        worth = job_worth(job, problem)
+        scales = scale_values(job, problem)
         rows.append(
             (
                 job.id,
                 f"{len(job.current_nodes)} → {size}",
                 f"{rates(job, [size])[0]:,.1f}",
-                f"{worth.costs[worth.index(size)]:,.1f}",
-                f"{worth.values[worth.index(size)]:,.1f}",
+                f"{scales.costs[scales.index(size)]:,.1f}",
+                f"{scales.values[scales.index(size)]:,.1f}",
                 " ".join(entry.nodes) or "-",
             )
         )

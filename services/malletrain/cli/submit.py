@@ -10,7 +10,7 @@ import typer
 from google.protobuf import json_format
 
 from malletrain.cli.output import JsonOption, print_json, to_dict
-from malletrain.cli.peers import DEADLINE_SECONDS, connect
+from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
@@ -27,7 +27,10 @@ def submit(
     scale_down: Annotated[float | None, typer.Option(help="Stall of a shrink in seconds.")] = None,
     backend: Annotated[str, typer.Option(help="horovod, torchrun or command; by default the operator's choice.")] = "",
     weight: Annotated[float, typer.Option(help="Priority weight.")] = 1.0,
-    target_samples: Annotated[int, typer.Option(help="Complete after so many samples; 0: the trainer says when.")] = 0,
+    target_samples: Annotated[
+        int,
+        typer.Option(help="Complete after so many samples; 0: no target."),
+    ] = 0,
     max_restarts: Annotated[int | None, typer.Option(help="Restarts after failures before giving up.")] = None,
     profile: Annotated[
         str, typer.Option(help="Measure its scaling curve on purpose: auto (where none is known), always, or never.")
@@ -39,7 +42,12 @@ def submit(
     request_id: Annotated[str, typer.Option(help="The same id again submits nothing twice.")] = "",
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`."""
+    """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`.
+
+    It is complete when it calls `done()` or reaches its target, or when rank 0 (or its one process) ends with exit
+    status 0 without having been asked to leave. Any other exit status is a failure: the job starts again from its
+    checkpoint.
+    """
     if (file is None) == (not command):
         raise InvalidInputError("command", "a command after `--`, or --file, and not both")
     if file is not None:
@@ -66,8 +74,8 @@ def submit(
         )
         specs = [spec]
     request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
-    with connect() as peers:
-        stored = peers.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs
+    with connect() as stubs:
+        stored = stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs
     if as_json:
         print_json([to_dict(job) for job in stored])
         return

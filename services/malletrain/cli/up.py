@@ -1,4 +1,4 @@
-"""`malletrain up`: all services, each a process, restarted when it ends."""
+"""`malletrain up`: runs all services, each in a process, and restarts those that end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.settings import AllSettings, load
-from malletrain.runtime.channel import open_blocking_channel
+from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.runtime.health import is_serving
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 _TRIES_BEFORE_FIRST_SERVING = 3
@@ -31,9 +30,7 @@ _WRONG_USE = 2
 
 
 def up(
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
 ) -> None:
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     settings = load(config)
@@ -41,19 +38,19 @@ def up(
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    with only_one(settings.state_dir):
-        keeper = Keeper(settings, config)
+    with lock_state_folder(settings.state_dir):
+        runner = ServiceRunner(settings, config)
         try:
-            keeper.start()
-            while not ending.wait(_LOOK_SECONDS):
-                keeper.look()
+            runner.start()
+            while not ending.wait(_POLL_SECONDS):
+                runner.check()
         finally:
-            keeper.stop()
+            runner.stop()
 
 
 @contextmanager
-def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of a state folder.
+def lock_state_folder(state_dir: Path) -> Iterator[None]:
+    """Lock a state folder for one `malletrain up`.
 
     Raises:
         MalleTrainError: another `malletrain up` holds it.
@@ -67,8 +64,17 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 
 @dataclass
-class Child:
-    """One service's process and its record so far."""
+class ServiceProcess:
+    """The process of one service.
+
+    Attributes:
+        name: Name of the service.
+        process: The process; None while it waits to be restarted.
+        served: Whether it has answered since its start.
+        failures: How often it has ended.
+        pause_seconds: How long to wait before the next restart.
+        start_in: Seconds until the next restart.
+    """
 
     name: str
     process: subprocess.Popen[bytes] | None = None
@@ -78,70 +84,70 @@ class Child:
     start_in: float = 0.0
 
 
-class Keeper:
-    """Starts the services, restarts those that end, stops them all."""
+class ServiceRunner:
+    """Starts the services, restarts those that end, and stops all of them."""
 
     def __init__(self, settings: AllSettings, config: Path | None) -> None:
         self._settings = settings
         self._config = config
-        self._children = [Child(name) for name in SERVICES]
+        self._services = [ServiceProcess(name) for name in SERVICES]
         self._channels = {name: open_blocking_channel(settings.addresses.of(name)) for name in SERVICES}
         self._announced = False
 
     def start(self) -> None:
         """Start every service."""
-        for child in self._children:
-            self._launch(child)
+        for service in self._services:
+            self._launch(service)
 
-    def look(self) -> None:
-        """Notice what ended or began to serve since the last look.
+    def check(self) -> None:
+        """Restart services that have ended, and notice those that have begun to answer.
 
         Raises:
-            MalleTrainError: a service that has never served ends again and again.
+            MalleTrainError: a service that has never answered ends again and again.
         """
-        for child in self._children:
-            if child.process is None:
-                child.start_in -= _LOOK_SECONDS
-                if child.start_in <= 0:
-                    self._launch(child)
-            elif child.process.poll() is not None:
-                self._ended(child)
-            elif not child.served and is_serving(self._channels[child.name]):
-                child.served = True
-                child.pause_seconds = _FIRST_PAUSE_SECONDS
-        if not self._announced and all(child.served for child in self._children):
+        for service in self._services:
+            if service.process is None:
+                service.start_in -= _POLL_SECONDS
+                if service.start_in <= 0:
+                    self._launch(service)
+            elif service.process.poll() is not None:
+                self._ended(service)
+            elif not service.served and is_serving(self._channels[service.name]):
+                service.served = True
+                service.pause_seconds = _FIRST_PAUSE_SECONDS
+        if not self._announced and all(service.served for service in self._services):
             self._announced = True
-            for child in self._children:
-                typer.echo(f"{child.name:<12} {self._settings.addresses.of(child.name)}")
+            for service in self._services:
+                typer.echo(f"{service.name:<12} {self._settings.addresses.of(service.name)}")
             typer.echo(f"state and logs in {self._settings.state_dir}; stop with Ctrl-C")
 
-    def _launch(self, child: Child) -> None:
-        command = [sys.executable, "-m", "malletrain.cli.main", "serve", child.name, "--parent", str(os.getpid())]
+    def _launch(self, service: ServiceProcess) -> None:
+        command = [sys.executable, "-m", "malletrain.cli.main", "serve", service.name, "--parent", str(os.getpid())]
         if self._config is not None:
             command += ["--config", str(self._config)]
-        path = self._log_path(child)
+        path = self._log_path(service)
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as log:
-            child.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        child.served = False
+            service.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        service.served = False
 
-    def _ended(self, child: Child) -> None:
-        assert child.process is not None
-        code = child.process.returncode
-        child.process = None
-        child.failures += 1
-        typer.echo(f"{child.name} ended with {code}; starting it again in {child.pause_seconds:g} s", err=True)
-        if not self._announced and (code == _WRONG_USE or child.failures >= _TRIES_BEFORE_FIRST_SERVING):
-            raise MalleTrainError(f"{child.name} does not start: {last_line(self._log_path(child))}")
-        child.start_in = child.pause_seconds
-        child.pause_seconds = min(2 * child.pause_seconds, _LONGEST_PAUSE_SECONDS)
+    def _ended(self, service: ServiceProcess) -> None:
+        assert service.process is not None
+        code = service.process.returncode
+        service.process = None
+        service.failures += 1
+        typer.echo(f"{service.name} ended with {code}; starting it again in {service.pause_seconds:g} s", err=True)
+        if not self._announced and (code == _WRONG_USE or service.failures >= _TRIES_BEFORE_FIRST_SERVING):
+            raise MalleTrainError(f"{service.name} does not start: {last_line(self._log_path(service))}")
+        service.start_in = service.pause_seconds
+        service.pause_seconds = min(2 * service.pause_seconds, _LONGEST_PAUSE_SECONDS)
 
-    def _log_path(self, child: Child) -> Path:
-        return self._settings.state_dir / "logs" / f"{child.name}.log"
+    def _log_path(self, service: ServiceProcess) -> Path:
+        return self._settings.state_dir / "logs" / f"{service.name}.log"
 
     def stop(self) -> None:
-        """Ask every service to drain, and kill what has not ended in time."""
-        running = [child.process for child in self._children if child.process is not None]
+        """Ask every service to end, and kill those that do not in time."""
+        running = [service.process for service in self._services if service.process is not None]
         for process in running:
             process.terminate()
         for process in running:
@@ -155,6 +161,6 @@ class Keeper:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is not empty."""
+    """The last line of a log with text in it; the path of the log if there is none."""
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else f"see {path}"

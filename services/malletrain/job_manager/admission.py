@@ -1,4 +1,4 @@
-"""Who takes part in plans: the first in the queue, as many as there are places (MalleTrain, §3.2)."""
+"""Admission: the first jobs of the queue take part in plans, as many as there are places (MalleTrain, §3.2)."""
 
 from __future__ import annotations
 
@@ -6,45 +6,49 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
-from malletrain.job_manager.jobs import Job, Spec
-from malletrain.job_manager.states import JobState
-from malletrain.job_manager.world import Turn
+from malletrain.job_manager.jobs import Job, JobSpec
+from malletrain.job_manager.transaction import Transaction
+from malletrain.job_manager.transitions import JobReason
+from malletrain.model.job_state import JobState
 
 _T = TypeVar("_T")
 
 
 def first_in_line(queued: Iterable[_T], taken: int, places: int) -> list[_T]:
-    """Who comes next: the first of the queue, as many as there are free places.
+    """Who is admitted next: the first of the queue, as many as there are free places.
 
     Args:
         queued: The queue, first come first.
-        taken: How many take part already.
-        places: How many may take part at once.
+        taken: How many are admitted already.
+        places: How many may be admitted at once.
     """
     return list(islice(queued, max(0, places - taken)))
 
 
-def enqueue(turn: Turn, specs: tuple[Spec, ...]) -> None:
+def enqueue(transaction: Transaction, specs: tuple[JobSpec, ...]) -> None:
     """Put jobs at the end of the queue."""
     for spec in specs:
-        turn.last_number += 1
-        turn.add(
+        transaction.last_number += 1
+        transaction.add(
             Job(
-                number=turn.last_number,
+                number=transaction.last_number,
                 spec=spec,
                 state=JobState.QUEUED,
-                reason=f"waits for one of {turn.policy.max_parallel} places",
-                create_time=turn.now,
-                update_time=turn.now,
+                reason_code=JobReason.SUBMITTED,
+                reason=f"waits for one of {transaction.policy.max_parallel} places",
+                create_time=transaction.now,
+                update_time=transaction.now,
             )
         )
 
 
-def admit(turn: Turn) -> None:
-    """Fill all free places at once, in order of submission, so that one plan serves a whole batch."""
-    active = turn.active()
+def admit(transaction: Transaction) -> None:
+    """Fill all free places at once, in order of submission, so that one plan serves all jobs of a submission."""
+    active = transaction.active()
+    places = transaction.policy.max_parallel
     taken = sum(job.admitted for job in active)
     queued = [job for job in active if job.state is JobState.QUEUED]
-    for job in first_in_line(queued, taken, turn.policy.max_parallel):
+    for job in first_in_line(queued, taken, places):
         taken += 1
-        turn.move(job, JobState.WAITING, f"admitted to place {taken} of {turn.policy.max_parallel}, waits for nodes")
+        reason = f"admitted to place {taken} of {places}, waits for nodes"
+        transaction.move(job, JobState.WAITING, JobReason.ADMITTED, reason)

@@ -1,42 +1,94 @@
-"""Jobs to and from JSON, for the store."""
+"""JSON of this package's dataclasses: jobs in the store, state and stimuli in recordings.
+
+`to_json` writes a dataclass as an object of its fields. `from_json` reads it back by the annotations of the fields, so
+that a new field needs no code here. A new field needs a default, since rows stored before do not have it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Hashable, Mapping
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
 
-from malletrain.job_manager.jobs import Backend, CurvePoint, Job, ProfileMode, Release, Spec, StopIntent
-from malletrain.job_manager.states import JobState
+from malletrain.job_manager.jobs import Job
 
-_NODE_SETS = ("wanted", "commanded", "confirmed", "held", "trained")
+_T = TypeVar("_T")
+_Decoder = Callable[[Any], Any]
 
 
 def encode(job: Job) -> str:
     """A job as JSON."""
-    return json.dumps(dataclasses.asdict(job), separators=(",", ":"))
+    return json.dumps(to_json(job), separators=(",", ":"))
 
 
 def decode(body: str) -> Job:
-    """A job from its JSON."""
+    """A job from JSON that this version or an earlier one wrote."""
     fields: dict[str, Any] = json.loads(body)
-    fields.update((name, tuple(fields[name])) for name in _NODE_SETS)
-    stop = fields["stop"]
-    fields.update(
-        spec=_spec(fields["spec"]),
-        state=JobState(fields["state"]),
-        releases=tuple(Release(**release) for release in fields["releases"]),
-        stop=None if stop is None else StopIntent(stop),
-    )
-    return Job(**fields)
+    if "strikes" in fields:  # the name in version 0.1.0
+        fields["counted_failures"] = fields.pop("strikes")
+    return from_json(Job, fields)
 
 
-def _spec(fields: dict[str, Any]) -> Spec:
-    fields.update(
-        command=tuple(fields["command"]),
-        permitted_nodes=tuple(fields["permitted_nodes"]),
-        curve=tuple(CurvePoint(**point) for point in fields["curve"]),
-        backend=Backend(fields.get("backend", Backend.DEFAULT)),
-        profile=ProfileMode(fields.get("profile", ProfileMode.DEFAULT)),
-    )
-    return Spec(**fields)
+def to_json(value: Any) -> Any:
+    """Dataclasses, mappings, tuples, sets and enums as what JSON has."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: to_json(entry) for name, entry in value.items()}
+    if isinstance(value, tuple):
+        return [to_json(entry) for entry in value]
+    if isinstance(value, frozenset):
+        return sorted(to_json(entry) for entry in value)
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def from_json(kind: type[_T], value: Any) -> _T:
+    """A dataclass from what `to_json` made of it.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is something else.
+    """
+    decoded: _T = _decoder(typing.cast(Hashable, kind))(value)
+    return decoded
+
+
+@cache
+def _decoder(kind: Any) -> _Decoder:
+    if kind in (int, float, str, bool, types.NoneType):
+        return _unchanged
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_decoder(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is frozenset:
+        entry = _decoder(arguments[0])
+        return lambda values: frozenset(map(entry, values))
+    if origin is Mapping:
+        entry = _decoder(arguments[1])
+        return lambda values: {name: entry(found) for name, found in values.items()}
+    if origin is tuple and arguments[-1] is ...:
+        entry = _decoder(arguments[0])
+        return lambda values: tuple(map(entry, values))
+    if origin is tuple:
+        entries = [_decoder(argument) for argument in arguments]
+        return lambda values: tuple(entry(found) for entry, found in zip(entries, values, strict=True))
+    if origin is types.UnionType and len(arguments) == 2 and arguments[1] is types.NoneType:
+        present = _decoder(arguments[0])
+        return lambda found: None if found is None else present(found)
+    raise TypeError(f"no JSON is defined for {kind}")
+
+
+def _dataclass_decoder(kind: Any) -> _Decoder:
+    hints = typing.get_type_hints(kind)
+    decoders = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
+    return lambda values: kind(**{name: decoders[name](found) for name, found in values.items()})
+
+
+def _unchanged(value: Any) -> Any:
+    return value

@@ -1,4 +1,4 @@
-"""What the outside world must be made to do; each is safe to ask for again."""
+"""Effects: what has to be done outside the state machine. Each of them may be repeated."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.world import Policy
+from malletrain.job_manager.state import ManagerPolicy
 
 
 @dataclass(frozen=True)
 class StartSupervisor:
-    """There must be a supervisor of this incarnation, and it must be watched."""
+    """A supervisor of this incarnation must run, and its state must be followed."""
 
     job_id: str
     incarnation: int
@@ -20,7 +20,7 @@ class StartSupervisor:
 
 @dataclass(frozen=True)
 class SetHosts:
-    """The supervisor must take over these nodes."""
+    """The supervisor must be told to use these nodes."""
 
     job_id: str
     incarnation: int
@@ -30,7 +30,7 @@ class SetHosts:
 
 @dataclass(frozen=True)
 class ReleaseHosts:
-    """No process of the job may be left on these nodes after `grace_seconds`."""
+    """The job's processes on these nodes must end within `grace_seconds`, or be killed then."""
 
     job_id: str
     incarnation: int
@@ -40,7 +40,7 @@ class ReleaseHosts:
 
 @dataclass(frozen=True)
 class StopSupervisor:
-    """The workers must commit, save and end within `grace_seconds`, and the supervisor after them."""
+    """The workers must commit, save and end within `grace_seconds`, or be killed; its supervisor follows."""
 
     job_id: str
     incarnation: int
@@ -50,17 +50,17 @@ class StopSupervisor:
 Effect = StartSupervisor | SetHosts | ReleaseHosts | StopSupervisor
 
 
-def required_effects(jobs: Iterable[Job], policy: Policy) -> tuple[Effect, ...]:
-    """What is still to be done about jobs, as their fields stand: nothing has to be remembered between calls.
+def required_effects(jobs: Iterable[Job], policy: ManagerPolicy) -> tuple[Effect, ...]:
+    """All effects that follow from the fields of jobs, whether they were performed before or not.
 
-    Releases come before everything else: the node's owner waits for them.
+    Releases come first, since the main scheduler waits for them.
     """
     supervised = [job for job in jobs if job.supervised]
     releases = [effect for job in supervised for effect in _releases(job, policy)]
     return (*releases, *(effect for job in supervised for effect in _others(job, policy)))
 
 
-def _releases(job: Job, policy: Policy) -> list[Effect]:
+def _releases(job: Job, policy: ManagerPolicy) -> list[Effect]:
     ordered = sorted(job.releases, key=lambda release: (release.since, release.node))
     return [
         ReleaseHosts(job.id, job.incarnation, tuple(release.node for release in group), policy.drain_grace_seconds)
@@ -68,7 +68,7 @@ def _releases(job: Job, policy: Policy) -> list[Effect]:
     ]
 
 
-def _others(job: Job, policy: Policy) -> list[Effect]:
+def _others(job: Job, policy: ManagerPolicy) -> list[Effect]:
     effects: list[Effect] = []
     if not job.serving:
         effects.append(StartSupervisor(job.id, job.incarnation))

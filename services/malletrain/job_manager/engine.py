@@ -1,16 +1,21 @@
-"""The shell around the core: takes stimuli in, stores each step, and sees to it that its effects happen."""
+"""The shell around the state machine: applies stimuli, stores what comes out, and performs the effects."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
+from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.launchers.base import Launcher, LaunchError, LaunchOrder, ProcessesLeftError
-from malletrain.job_manager.machine import Step, advance
+from malletrain.job_manager.launching.folder import SupervisorStartError
+from malletrain.job_manager.launching.launcher import LaunchOrder, SupervisorLauncher
+from malletrain.job_manager.launching.processes import ProcessesLeftError
+from malletrain.job_manager.machine import TransactionResult
+from malletrain.job_manager.peers import ManagerPeers
+from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.stimuli import (
     NodesReleased,
     Outcome,
@@ -18,109 +23,116 @@ from malletrain.job_manager.stimuli import (
     Shutdown,
     Stimulus,
     SupervisorEnded,
-    SupervisorSeen,
     Ticked,
     TrainerDone,
 )
-from malletrain.job_manager.store import Store, Submission
-from malletrain.job_manager.world import Notice, Policy, World
+from malletrain.job_manager.store import JobStore, Submission
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 
-Report = Callable[[SupervisorSeen, int], Coroutine[None, None, None]]
-Notify = Callable[[str, Notice], Coroutine[None, None, None]]
-
 
 class Engine:
-    """Owns the present state. Everything runs on one event loop: a step is never interrupted.
+    """Owns the state. All of it runs on one event loop, so that no two stimuli are applied at the same time.
 
-    Effects follow from the state alone and are safe to repeat: those that did not come off are tried again at the
-    next tick, and after a restart of the process.
+    Effects follow from the state alone and may be repeated: one that failed is tried again at the next tick, and after
+    a restart of the process.
     """
 
     def __init__(
-        self, store: Store, launcher: Launcher, policy: Policy, clock: Clock, notify: Notify, report: Report
+        self, store: JobStore, launcher: SupervisorLauncher, peers: ManagerPeers, recorder: FlightRecorder, clock: Clock
     ) -> None:
-        """Take over what the store knows; nothing is started before `run`.
+        """Load the state. Nothing is started before `run`.
 
         Args:
-            store: What must not be forgotten.
-            launcher: Owns the processes.
-            policy: Limits and graces.
+            store: Keeps jobs and journal.
+            launcher: Owns the supervisors.
+            peers: Scavenger and Monitor.
+            recorder: Runs the state machine.
             clock: Wall clock.
-            notify: Tells trainers of changes in advance.
-            report: Told of workers that have failed, and how many nodes their job uses.
         """
-        self._report = report
         self.jobs: Hub[tuple[Job, ...]] = Hub()
         self._store = store
         self._launcher = launcher
-        self._policy = policy
+        self._peers = peers
+        self._recorder = recorder
         self._clock = clock
-        self._notify = notify
-        self._world = store.load()
+        self._state = store.load()
         self._running: set[Effect] = set()
         self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(__name__)
 
     @property
-    def world(self) -> World:
+    def state(self) -> ManagerState:
         """What JobManager knows now."""
-        return self._world
+        return self._state
 
-    def apply(self, stimulus: Stimulus, submission: Callable[[Step], Submission] | None = None) -> Step:
-        """Take a stimulus in: stored before anything is done about it.
+    def is_active(self, job_id: str) -> bool:
+        """Whether there is such a job that is not in a final state."""
+        return job_id in self._state.jobs
+
+    def apply(
+        self, stimulus: Stimulus, submission: Callable[[TransactionResult], Submission] | None = None
+    ) -> TransactionResult:
+        """Apply a stimulus. What it changes is stored before any effect begins.
 
         Args:
             stimulus: What happened.
-            submission: Makes the record of the submission that the stimulus is, stored with it.
+            submission: Makes the record of the submission that the stimulus is; stored in the same transaction.
 
         Raises:
-            StalePlanError: a plan does not fit the present.
+            StalePlanError: a plan does not fit the state.
             NotFoundError: the stimulus is for a job that is not active.
+            Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
         """
-        step = advance(self._world, stimulus, self._clock.time(), self._policy)
-        record = None if submission is None else submission(step)
-        generation = step.world.generation if isinstance(stimulus, PlanReceived) else None
-        if step.changed or step.events or generation is not None or record is not None:
-            self._store.save(step.changed, step.events, generation, record)
-        self._world = step.world
-        for event in step.events:
+        result = self._recorder.advance(self._state, stimulus, self._clock.time())
+        record = None if submission is None else submission(result)
+        generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
+        if result.changed or result.events or generation is not None or record is not None:
+            self._store.save(result.changed, result.events, generation, record)
+        self._state = result.state
+        for event in result.events:
             before = None if event.from_state is None else event.from_state.value
             self._log.info("job", job=event.job_id, before=before, now=event.to_state.value, reason=event.reason)
-        if step.changed:
-            self.jobs.publish(step.changed)
-        self._see_to(step.effects)
+        if result.changed:
+            self.jobs.publish(result.changed)
+        self._dispatch(result.effects)
         if self._group is not None:
-            for job_id, notice in step.notices:
-                self._group.create_task(self._notify(job_id, notice))
-        return step
+            for job_id, notice in result.notices:
+                self._group.create_task(self._peers.notify(job_id, notice))
+        return result
 
     async def run(self, reconcile_seconds: float) -> None:
-        """Find running jobs again, then see to effects and time limits until cancelled."""
+        """Adopt the supervisors that run, then perform effects and check time limits, until cancelled.
+
+        Args:
+            reconcile_seconds: Time between two ticks.
+        """
         await self._sweep_strays()
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
-                supervised = [job for job in self._world.jobs.values() if job.supervised]
-                self._see_to(StartSupervisor(job.id, job.incarnation) for job in supervised)
+                supervised = [job for job in self._state.jobs.values() if job.supervised]
+                self._dispatch(StartSupervisor(job.id, job.incarnation) for job in supervised)
                 while True:
                     self._tick()
                     await asyncio.sleep(reconcile_seconds)
             finally:
                 self._group = None
 
-    async def shut_down(self) -> None:
-        """Stop every job that runs, and record that it waits: to be called after `run` was cancelled."""
+    async def shut_down(self, grace_seconds: float) -> None:
+        """Stop every job that runs, and record that it waits. To be called after `run` was cancelled.
+
+        Args:
+            grace_seconds: Time that jobs get to commit and save a checkpoint.
+        """
         self.apply(Shutdown())
-        grace = self._policy.stop_grace_seconds
 
         async def end(job: Job) -> None:
-            await self._launcher.stop(job.id, job.incarnation, grace)
+            await self._launcher.stop(job.id, job.incarnation, grace_seconds)
             self.apply(await self._launcher.collect(job.id, job.incarnation))
 
-        await asyncio.gather(*(end(job) for job in self._world.jobs.values() if job.supervised))
+        await asyncio.gather(*(end(job) for job in self._state.jobs.values() if job.supervised))
 
     async def clear(self, nodes: frozenset[str]) -> None:
         """Wait until no job holds any of the nodes and no process is left there.
@@ -129,19 +141,19 @@ class Engine:
             UnavailableError: JobManager ends before.
         """
         with self.jobs.subscribe() as changes:
-            if self._held(nodes):
+            if self._are_held(nodes):
                 async for _ in changes:
-                    if not self._held(nodes):
+                    if not self._are_held(nodes):
                         break
                 else:
                     raise UnavailableError("JobManager ends")
         await self._launcher.sweep_nodes(nodes, self._supervised())
 
-    def _held(self, nodes: frozenset[str]) -> bool:
-        return any(nodes.intersection(job.held) for job in self._world.jobs.values())
+    def _are_held(self, nodes: frozenset[str]) -> bool:
+        return any(nodes.intersection(job.held) for job in self._state.jobs.values())
 
     def _supervised(self) -> list[str]:
-        return [job.id for job in self._world.jobs.values() if job.supervised]
+        return [job.id for job in self._state.jobs.values() if job.supervised]
 
     async def _sweep_strays(self) -> None:
         while True:
@@ -155,12 +167,13 @@ class Engine:
             return
 
     def _tick(self) -> None:
-        for job in tuple(self._world.jobs.values()):
+        for job in tuple(self._state.jobs.values()):
             if job.supervised and job.done_since is None and self._launcher.is_done(job.id):
                 self.apply(TrainerDone(job.id))
         self.apply(Ticked())
 
-    def _see_to(self, effects: Iterable[Effect]) -> None:
+    def _dispatch(self, effects: Iterable[Effect]) -> None:
+        """Begin to perform the effects that are not being performed already."""
         for effect in effects:
             if self._group is not None and effect not in self._running:
                 self._running.add(effect)
@@ -170,7 +183,7 @@ class Engine:
         try:
             match effect:
                 case StartSupervisor(job_id, incarnation):
-                    await self._mind(job_id, incarnation)
+                    await self._supervise(job_id, incarnation)
                 case SetHosts():
                     await self._set_hosts(effect)
                 case ReleaseHosts(job_id, incarnation, nodes, grace):
@@ -184,35 +197,39 @@ class Engine:
             self._running.discard(effect)
 
     async def _set_hosts(self, effect: SetHosts) -> None:
-        job = self._world.jobs.get(effect.job_id)
-        if job is None:
+        if not self.is_active(effect.job_id):
             return
         seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes)
         if seen is not None:
             self.apply(seen)
 
-    async def _mind(self, job_id: str, incarnation: int) -> None:
-        """See a supervisor through its life: start or adopt it, watch it, and take in how it ended."""
+    async def _supervise(self, job_id: str, incarnation: int) -> None:
+        """Start or adopt a supervisor, follow its state, and apply how it ended."""
         try:
             await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
-        except LaunchError as error:
+        except SupervisorStartError as error:
             self.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, ()))
             return
         async for seen in self._launcher.watch(job_id, incarnation):
             self.apply(seen)
-            if seen.failures and self._group is not None and job_id in self._world.jobs:
-                self._group.create_task(self._report(seen, len(self._world.jobs[job_id].commanded)))
+            if seen.failures and self._group is not None and self.is_active(job_id):
+                nodes = len(self._state.jobs[job_id].commanded)
+                self._group.create_task(self._peers.report_failures(seen, nodes))
+        ended = await self._collect(job_id, incarnation)
+        progress = await self._peers.read_progress(job_id)
+        if progress is not None and self.is_active(job_id):
+            self.apply(progress)
+        self.apply(ended)
+
+    async def _collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
         while True:
             try:
-                ended = await self._launcher.collect(job_id, incarnation)
+                return await self._launcher.collect(job_id, incarnation)
             except ProcessesLeftError as error:
                 self._log.error("processes of a job do not end", job=job_id, error=str(error))
-                continue
-            self.apply(ended)
-            return
 
     def _order(self, job_id: str, incarnation: int) -> LaunchOrder | None:
-        job = self._world.jobs.get(job_id)
+        job = self._state.jobs.get(job_id)
         if job is None or job.incarnation != incarnation or job.stop is not None:
             return None
         return LaunchOrder(job_id, incarnation, job.spec, job.sequence, job.commanded)

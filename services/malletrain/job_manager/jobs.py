@@ -1,4 +1,4 @@
-"""A job: what was asked for, and all that is known of it."""
+"""A job: what was submitted, and all that is known of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.job_manager.states import JobState
+from malletrain.job_manager.transitions import JobReason
+from malletrain.model.job_state import JobState
+from malletrain.model.scaling import ScalingPoint
 
 DEFAULT_MAX_RESTARTS = 3
 
 
-class Backend(StrEnum):
-    """What keeps the workers together; DEFAULT leaves it to JobManager's settings."""
+class LauncherBackend(StrEnum):
+    """How workers are started and find each other. DEFAULT leaves it to JobManager's settings."""
 
     DEFAULT = "UNSPECIFIED"
     HOROVOD = "HOROVOD"
@@ -20,8 +22,8 @@ class Backend(StrEnum):
     COMMAND = "COMMAND"
 
 
-class ProfileMode(StrEnum):
-    """Whether the job's curve is measured on purpose; DEFAULT leaves it to the Profiler's settings."""
+class JobProfileMode(StrEnum):
+    """Whether the job's curve is measured on purpose. DEFAULT leaves it to the Profiler's settings."""
 
     DEFAULT = "UNSPECIFIED"
     AUTO = "AUTO"
@@ -30,16 +32,8 @@ class ProfileMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class CurvePoint:
-    """Throughput in samples/s at a scale in nodes."""
-
-    nodes: int
-    rate: float
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a user submitted, checked and with its defaults filled in. Units as in `malletrain.v1.JobSpec`."""
+class JobSpec:
+    """What a user submitted, checked and with defaults filled in. Fields and units as in `malletrain.v1.JobSpec`."""
 
     name: str
     command: tuple[str, ...]
@@ -51,16 +45,20 @@ class Spec:
     slots_per_node: int = 0
     scale_up_seconds: float | None = None
     scale_down_seconds: float | None = None
-    curve: tuple[CurvePoint, ...] = ()
+    curve: tuple[ScalingPoint, ...] = ()
     weight: float = 1.0
     target_samples: int = 0
     max_restarts: int = DEFAULT_MAX_RESTARTS
-    profile: ProfileMode = ProfileMode.DEFAULT
+    profile: JobProfileMode = JobProfileMode.DEFAULT
     family: str = ""
-    backend: Backend = Backend.DEFAULT
+    backend: LauncherBackend = LauncherBackend.DEFAULT
 
     def slots_on(self, gpus: Iterable[int]) -> int:
-        """Worker processes on each of its nodes, by the nodes' GPUs: what was asked for, else one a GPU, at least 1."""
+        """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.
+
+        Args:
+            gpus: Number of GPUs of each of its nodes.
+        """
         return self.slots_per_node or max(1, min(gpus, default=1))
 
     def permits(self, nodes: int) -> bool:
@@ -68,7 +66,7 @@ class Spec:
         return self.min_nodes <= nodes <= self.max_nodes and (not self.permitted_nodes or nodes in self.permitted_nodes)
 
     def largest_within(self, nodes: int) -> int:
-        """The largest permitted scale that needs no more than so many nodes; 0 where none does."""
+        """The largest permitted scale of at most `nodes` nodes; 0 if there is none."""
         return next((scale for scale in range(min(nodes, self.max_nodes), 0, -1) if self.permits(scale)), 0)
 
     @property
@@ -78,7 +76,7 @@ class Spec:
 
 
 class StopIntent(StrEnum):
-    """What becomes of a job once the processes that are being ended have ended."""
+    """What becomes of a job when the processes that are being ended have ended. The last one has the highest rank."""
 
     WAIT = "WAIT"
     RESTART = "RESTART"
@@ -86,19 +84,19 @@ class StopIntent(StrEnum):
     CANCEL = "CANCEL"
 
     def outranks(self, other: StopIntent | None) -> bool:
-        """Whether this intent replaces another that is already under way."""
+        """Whether this intent replaces another one that is under way."""
         order = list(StopIntent)
         return other is None or order.index(self) > order.index(other)
 
 
 @dataclass(frozen=True)
-class Release:
-    """A node that is being cleared of a job's processes.
+class NodeRelease:
+    """A node on which a job's processes are being ended.
 
     Attributes:
         node: Its name.
-        since: When it was wanted back, in seconds since the epoch.
-        left: True where the main scheduler took it; False where the job itself shrank and its worker lingers.
+        since: When it left or was given up, in seconds since the epoch.
+        left: True if the main scheduler took it; False if the job shrank and its worker has not ended by itself.
     """
 
     node: str
@@ -110,38 +108,39 @@ class Release:
 class Job:
     """A job as it is now. Times are in seconds since the epoch.
 
-    Three sets of nodes are kept apart: `wanted` (by the newest plan), `commanded` (what the launcher was told),
-    `confirmed` (what the workers train on). `held` is what nobody else may use yet: the commanded nodes and those not
-    confirmed to be free of the job's processes.
+    Three fields with nodes are kept apart: `wanted` (by the newest plan), `commanded` (what the supervisor was told)
+    and `confirmed` (what the workers train on). `held` contains the nodes that no other job may use yet: the commanded
+    ones, and those that may still have processes of the job.
 
     Attributes:
-        trained: Nodes of the newest scale that was confirmed, less those that left: their workers have the state.
-        incarnation: Counts the supervisors started for the job.
-        supervised: A supervisor is recorded as started, and its end is not recorded.
-        serving: That supervisor has answered.
-        sequence: Of the newest command about hosts.
-        taken_sequence: The newest one that the supervisor has taken over.
-        stop: Why the supervisor is being ended; None while it is not.
-        preempted: The change that is not yet confirmed was forced by a leave.
-        strikes: Failures that count against `max_restarts`; forgiven after a long good run, unlike `restarts`.
+        trained: Nodes of the newest confirmed scale, less those that left: their workers have the training state.
+        incarnation: Number of supervisors that were started for the job.
+        supervised: Whether a supervisor was started that has not ended.
+        serving: Whether that supervisor has answered.
+        sequence: Number of the newest command about nodes.
+        taken_sequence: Number of the newest command that the supervisor has taken over.
+        stop: What becomes of the job when its supervisor has ended; None if the supervisor is not being ended.
+        preempted: Whether a preemption led to the change that is not confirmed yet.
+        counted_failures: Failures that count against `max_restarts`. Reset after a long good run, unlike `restarts`.
         changed_at: When the newest change was commanded.
         good_since: Since when the present processes have trained without a failure.
         stalled_since: Since when Monitor calls the job stalled.
-        done_since: When the trainer was first seen to have said that it is done.
+        done_since: When it was first noticed that the trainer says that it is done.
     """
 
     number: int
-    spec: Spec
+    spec: JobSpec
     state: JobState
     reason: str
     create_time: float
     update_time: float
+    reason_code: JobReason = JobReason.UNSPECIFIED
     wanted: tuple[str, ...] = ()
     commanded: tuple[str, ...] = ()
     confirmed: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
-    releases: tuple[Release, ...] = ()
+    releases: tuple[NodeRelease, ...] = ()
     plan_generation: int = 0
     incarnation: int = 0
     supervised: bool = False
@@ -151,7 +150,7 @@ class Job:
     stop: StopIntent | None = None
     preempted: bool = False
     restarts: int = 0
-    strikes: int = 0
+    counted_failures: int = 0
     not_before: float | None = None
     changed_at: float = 0.0
     good_since: float | None = None
@@ -180,11 +179,16 @@ class Job:
         return 0 < self.spec.target_samples <= self.samples
 
 
-def nodes_in_words(count: int) -> str:
-    """A number of nodes for people."""
+def count_nodes(count: int) -> str:
+    """A number of nodes in words, e.g. "1 node"."""
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
+def job_number(identifier: str) -> int:
+    """Number of the job with an identifier that `job_id` made."""
+    return int(identifier[1:])
+
+
 def job_id(number: int) -> str:
-    """Identifier of the job with a number."""
+    """Identifier of the job with a number, e.g. "j000012"."""
     return f"j{number:06d}"

@@ -1,4 +1,4 @@
-"""A job's log: the files of its workers, read as one."""
+"""The log of a job: the files of all its workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from malletrain.common.job_folder import LOGS_FOLDER, SUPERVISOR_LOG
+
 _CHUNK_BYTES = 1 << 18
 _LINES_PER_MESSAGE = 500
 _POLL_SECONDS = 0.2
@@ -14,22 +16,22 @@ _SUPERVISOR = "supervisor"
 
 
 class LogReader:
-    """Reads on in every log file of a job, from where it stopped the last time.
+    """Reads what was added to the log files of a job since the last call.
 
-    Lines of one file keep their order. Lines of several files that were written between two reads come file by file,
-    the file written last at the end.
+    Lines of one file keep their order. If several files have new lines, the lines come file by file, those of the file
+    that was written last at the end.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read the logs of a job's folder, from their beginnings."""
+        """Begin at the start of every log file in a job's folder."""
         self._folder = folder
         self._offsets: dict[Path, int] = {}
 
     def read(self, to_the_end: bool = False) -> list[str]:
-        """Whole lines written since the last call, each as "n017 | text".
+        """Complete lines that were added since the last call, each as "n017 | text".
 
         Args:
-            to_the_end: Take what is after the last line end as a line, too.
+            to_the_end: Whether text after the last line end counts as a line.
         """
         lines: list[str] = []
         for path in _files(self._folder):
@@ -54,25 +56,25 @@ class LogReader:
 
 
 def tail(folder: Path, lines: int) -> list[str]:
-    """The last lines of a job's log; of its supervisor's where the workers wrote nothing."""
+    """The last lines of a job's log, or of its supervisor's log if the workers wrote nothing."""
     last: deque[str] = deque(maxlen=lines)
     for path in reversed(_files(folder)):
         missing = lines - len(last)
         if missing <= 0:
             break
         last.extendleft(f"{_writer(path)} | {text}" for text in reversed(_last_lines(path, missing)))
-    if not last and (folder / "supervisor.log").exists():
-        last.extend(f"{_SUPERVISOR} | {text}" for text in _last_lines(folder / "supervisor.log", lines))
+    if not last and (folder / SUPERVISOR_LOG).exists():
+        last.extend(f"{_SUPERVISOR} | {text}" for text in _last_lines(folder / SUPERVISOR_LOG, lines))
     return list(last)
 
 
 async def stream(folder: Path, tail_lines: int, follow: bool, ended: Callable[[], bool]) -> AsyncIterator[list[str]]:
-    """A job's log in portions; with `follow`, until `ended` is true and everything is read.
+    """A job's log, some lines at a time.
 
     Args:
         folder: The job's folder.
-        tail_lines: Only so many lines of what is there now; 0: all of them.
-        follow: Go on with what is written later.
+        tail_lines: How many of the last lines that there are now; 0: all lines.
+        follow: Whether to go on with what is written later, until `ended` returns True.
         ended: Whether nothing more will be written.
     """
     reader = LogReader(folder)
@@ -91,8 +93,8 @@ async def stream(folder: Path, tail_lines: int, follow: bool, ended: Callable[[]
 
 
 def _files(folder: Path) -> list[Path]:
-    """Log files of workers, the one written last at the end."""
-    return sorted((folder / "logs").glob("*.log"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    """Log files of workers; the one that was written last comes last."""
+    return sorted((folder / LOGS_FOLDER).glob("*.log"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def _writer(path: Path) -> str:

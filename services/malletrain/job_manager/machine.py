@@ -1,4 +1,4 @@
-"""One step of JobManager: what it knows and what happened in, what it knows then and what is to be done out."""
+"""The state machine of JobManager: state and stimulus in; new state, journal and effects out. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from malletrain.job_manager.admission import enqueue
 from malletrain.job_manager.effects import Effect, required_effects
 from malletrain.job_manager.jobs import Job, StopIntent
-from malletrain.job_manager.leaving import change_idle_set, see_idle_set
+from malletrain.job_manager.node_changes import change_idle_set, replace_idle_set
 from malletrain.job_manager.plans import apply_plan
 from malletrain.job_manager.reconcile import reconcile
+from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice
 from malletrain.job_manager.stimuli import (
     Cancelled,
     IdleSetSeen,
@@ -25,27 +26,32 @@ from malletrain.job_manager.stimuli import (
     Ticked,
     TrainerDone,
 )
-from malletrain.job_manager.stopping import cancel, stop
-from malletrain.job_manager.supervision import see_end, see_released, see_supervisor
-from malletrain.job_manager.watchdogs import see_done, see_progress, watch
-from malletrain.job_manager.world import JobEvent, Notice, Policy, Turn, World
+from malletrain.job_manager.supervision import (
+    handle_nodes_released,
+    handle_supervisor_ended,
+    handle_supervisor_seen,
+)
+from malletrain.job_manager.transaction import Transaction
+from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.watchdogs import check_time_limits, handle_progress, handle_trainer_done
+from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import NotFoundError
 
 
 @dataclass(frozen=True)
-class Step:
+class TransactionResult:
     """The result of one stimulus.
 
     Attributes:
-        world: What JobManager knows now.
-        changed: Jobs that changed, as they are now; those in a final state are no longer in the world.
+        state: What JobManager knows now.
+        changed: Jobs that changed, as they are now. Those in a final state are no longer part of the state.
         events: New rows of the journal.
-        effects: All that the outside world must be made to do, asked for again until it is seen to be done.
-        notices: What trainers are told, once and without waiting.
-        rescaled: For a plan: jobs whose scale changes by it.
+        effects: All effects that the state requires now, old and new. An effect is required until a stimulus shows it.
+        notices: What trainers are told, as (job identifier, notice). Each is sent once and may be lost.
+        rescaled: For a plan: identifiers of the jobs whose scale it changes.
     """
 
-    world: World
+    state: ManagerState
     changed: tuple[Job, ...] = ()
     events: tuple[JobEvent, ...] = ()
     effects: tuple[Effect, ...] = ()
@@ -53,72 +59,82 @@ class Step:
     rescaled: tuple[str, ...] = ()
 
 
-def advance(world: World, stimulus: Stimulus, now: float, policy: Policy) -> Step:
-    """Take one stimulus in.
+def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: ManagerPolicy) -> TransactionResult:
+    """Apply one stimulus.
 
     Args:
-        world: What JobManager knows; not changed.
+        state: What JobManager knows; not changed.
         stimulus: What happened.
         now: Seconds since the epoch.
-        policy: Limits and places.
+        policy: Limits, graces and pauses.
 
     Raises:
-        StalePlanError: the stimulus is a plan that does not fit the present.
+        StalePlanError: the stimulus is a plan that does not fit the state.
         NotFoundError: the stimulus is for a job that does not exist or is in a final state.
+        IllegalTransitionError: there is a defect in this package.
     """
-    turn = Turn(world, policy, now)
-    rescaled = _take_in(turn, stimulus)
+    transaction = Transaction(state, policy, now)
+    rescaled = _apply_stimulus(transaction, stimulus)
     if not isinstance(stimulus, Shutdown):
-        reconcile(turn)
-    after = turn.world()
-    return Step(
-        world=after,
-        changed=tuple(turn.changed.values()),
-        events=tuple(turn.events),
+        reconcile(transaction)
+    after = transaction.state()
+    return TransactionResult(
+        state=after,
+        changed=tuple(transaction.changed.values()),
+        events=tuple(transaction.events),
         effects=required_effects(after.jobs.values(), policy),
-        notices=tuple(turn.notices),
+        notices=tuple(transaction.notices),
         rescaled=rescaled,
     )
 
 
-def _take_in(turn: Turn, stimulus: Stimulus) -> tuple[str, ...]:
+def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[str, ...]:
     match stimulus:
         case Submitted(specs):
-            enqueue(turn, specs)
+            enqueue(transaction, specs)
         case Cancelled(job_id):
-            cancel(turn, _known(turn, job_id))
+            _cancel(transaction, _require_job(transaction, job_id))
         case IdleSetSeen(nodes):
-            see_idle_set(turn, nodes)
+            replace_idle_set(transaction, nodes)
         case NodesChanged(joined, left, event_time):
-            change_idle_set(turn, joined, left, event_time)
+            change_idle_set(transaction, joined, left, event_time)
         case PlanReceived():
-            return apply_plan(turn, stimulus)
+            return apply_plan(transaction, stimulus)
         case SupervisorSeen():
-            see_supervisor(turn, stimulus)
+            handle_supervisor_seen(transaction, stimulus)
         case NodesReleased():
-            see_released(turn, stimulus)
+            handle_nodes_released(transaction, stimulus)
         case SupervisorEnded():
-            see_end(turn, stimulus)
+            handle_supervisor_ended(transaction, stimulus)
         case Progressed(job_id, samples, stalled):
-            see_progress(turn, _known(turn, job_id), samples, stalled)
+            handle_progress(transaction, _require_job(transaction, job_id), samples, stalled)
         case TrainerDone(job_id):
-            see_done(turn, _known(turn, job_id))
+            handle_trainer_done(transaction, _require_job(transaction, job_id))
         case Ticked():
-            watch(turn)
+            check_time_limits(transaction)
         case Shutdown():
-            _shut_down(turn)
+            _shut_down(transaction)
     return ()
 
 
-def _shut_down(turn: Turn) -> None:
-    turn.idle = None  # nothing may start any more
-    for job in turn.active():
+def _cancel(transaction: Transaction, job: Job) -> None:
+    reason = "cancelled by its user"
+    if job.supervised:
+        transaction.stop(job, StopIntent.CANCEL, JobReason.CANCELLED, reason)
+    else:
+        transaction.finish(job, JobState.CANCELLED, JobReason.CANCELLED, reason)
+
+
+def _shut_down(transaction: Transaction) -> None:
+    transaction.idle = None  # nothing may start any more
+    for job in transaction.active():
         if job.supervised:
-            stop(turn, job, StopIntent.WAIT, "JobManager ends and leaves no processes behind")
+            reason = "JobManager ends and leaves no processes behind"
+            transaction.stop(job, StopIntent.WAIT, JobReason.SHUTDOWN, reason)
 
 
-def _known(turn: Turn, job_id: str) -> Job:
-    job = turn.jobs.get(job_id)
+def _require_job(transaction: Transaction, job_id: str) -> Job:
+    job = transaction.jobs.get(job_id)
     if job is None:
         raise NotFoundError(f"no job {job_id} that has not ended")
     return job

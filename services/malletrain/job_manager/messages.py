@@ -1,39 +1,25 @@
-"""Between the core's dataclasses and the messages of `malletrain.v1`."""
+"""Messages of `malletrain.v1` made from JobManager's values, and pages of listings."""
 
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from malletrain.job_manager.jobs import Job, Spec
-from malletrain.job_manager.states import JobState
+from malletrain.job_manager.jobs import Job, JobSpec
 from malletrain.job_manager.store import StoredEvent
+from malletrain.job_manager.transitions import JobReason
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import job_state_value, timestamp
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
-
-def timestamp(unix_seconds: float) -> Timestamp:
-    """A time, to the microsecond."""
-    made = Timestamp()
-    made.FromMicroseconds(round(unix_seconds * 1e6))
-    return made
+_LARGEST_PAGE = 1000
+_SUBMITTED = resources_pb2.JOB_STATE_UNSPECIFIED
 
 
-def state_value(state: JobState | None) -> resources_pb2.JobState.ValueType:
-    """The enum value of a state; UNSPECIFIED for None."""
-    return resources_pb2.JobState.Value("JOB_STATE_UNSPECIFIED" if state is None else f"JOB_STATE_{state.value}")
+def reason_value(code: JobReason) -> resources_pb2.JobReason.ValueType:
+    """The protobuf value of a reason."""
+    return resources_pb2.JobReason.Value(f"JOB_REASON_{code.value}")
 
 
-def state_of(value: resources_pb2.JobState.ValueType) -> JobState | None:
-    """The state of an enum value; None for UNSPECIFIED.
-
-    Raises:
-        ValueError: the value is none of the enum's.
-    """
-    name = resources_pb2.JobState.Name(value).removeprefix("JOB_STATE_")
-    return None if name == "UNSPECIFIED" else JobState(name)
-
-
-def spec_message(spec: Spec) -> resources_pb2.JobSpec:
-    """A spec as stored, defaults filled in."""
+def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
+    """A spec with its defaults filled in."""
     return resources_pb2.JobSpec(
         name=spec.name,
         command=spec.command,
@@ -56,11 +42,12 @@ def spec_message(spec: Spec) -> resources_pb2.JobSpec:
 
 
 def job_message(job: Job) -> resources_pb2.Job:
-    """A job as others see it."""
+    """A job."""
     return resources_pb2.Job(
         id=job.id,
         spec=spec_message(job.spec),
-        state=state_value(job.state),
+        state=job_state_value(job.state),
+        reason_code=reason_value(job.reason_code),
         reason=job.reason,
         create_time=timestamp(job.create_time),
         update_time=timestamp(job.update_time),
@@ -87,9 +74,34 @@ def event_message(stored: StoredEvent) -> job_manager_pb2.JobEvent:
         sequence=stored.sequence,
         unix_seconds=event.unix_seconds,
         job_id=event.job_id,
-        from_state=state_value(event.from_state),
-        to_state=state_value(event.to_state),
+        from_state=_SUBMITTED if event.from_state is None else job_state_value(event.from_state),
+        to_state=job_state_value(event.to_state),
+        reason_code=reason_value(event.reason_code),
         reason=event.reason,
         nodes=event.nodes,
         release_seconds=event.release_seconds,
     )
+
+
+def page_size(asked: int) -> int:
+    """Entries of a page, from the size that was asked for; 0 means the largest.
+
+    Raises:
+        InvalidInputError: the size is out of range.
+    """
+    if not 0 <= asked <= _LARGEST_PAGE:
+        raise InvalidInputError("page_size", f"0 to {_LARGEST_PAGE}", asked)
+    return asked or _LARGEST_PAGE
+
+
+def position(token: str) -> int:
+    """The number after which the page with a token begins; 0 for the first page.
+
+    Raises:
+        InvalidInputError: no page has returned this token.
+    """
+    if not token:
+        return 0
+    if not token.isascii() or not token.isdigit() or len(token) > 18:
+        raise InvalidInputError("page_token", "the next_page_token of the page before", token)
+    return int(token)

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from malletrain.job_manager.world import Policy
+from malletrain.job_manager.state import ManagerPolicy
 
 
 class JobManagerSettings(BaseModel):
-    """Limits, graces and pauses; the defaults suit a laptop as well as a cluster's head node."""
+    """Limits, graces and pauses. The defaults suit a laptop as well as the head node of a cluster."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,38 +29,43 @@ class JobManagerSettings(BaseModel):
         default=("lo",), min_length=1, description="Network interfaces by which the nodes reach each other."
     )
     drain_grace_seconds: float = Field(
-        default=1.5, ge=0, le=60, description="What workers on a node that is wanted back get to leave by themselves."
+        default=1.5, ge=0, le=60, description="How long workers on a node that leaves get to end by themselves."
     )
     stop_grace_seconds: float = Field(
-        default=5.0, ge=0, le=600, description="What a job that is stopped gets to commit and save a checkpoint."
+        default=5.0, ge=0, le=600, description="How long a job that is stopped gets to commit and save a checkpoint."
     )
     rescale_deadline_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="A start or rescale not confirmed by then is given up for a restart; a growth gets five times it.",
+        description="A job whose start or rescale is not confirmed by then is restarted; a growth gets five times it.",
     )
     stall_seconds: float = Field(
-        default=30.0, gt=0, description="A running job that Monitor calls stalled for so long is restarted."
+        default=30.0,
+        gt=0,
+        description="A running job that Monitor has called stalled for so long is restarted.",
     )
     restart_backoff_seconds: float = Field(
         default=1.0, ge=0, description="Pause before the first restart of a failed job; doubles with every further one."
     )
     restart_backoff_max_seconds: float = Field(default=60.0, ge=0, description="Longest such pause.")
     restart_forgive_seconds: float = Field(
-        default=600.0, gt=0, description="After so long a good run, earlier failures no longer count against the job."
+        default=600.0, gt=0, description="Failures no longer count against a job that has trained for so long since."
     )
     finish_seconds: float = Field(
-        default=10.0, gt=0, description="What a trainer that says that it is done gets to end its processes."
+        default=10.0, gt=0, description="How long a trainer that says that it is done gets to end its processes."
     )
     reconcile_seconds: float = Field(
-        default=0.5, gt=0, le=10, description="How often the present is compared with what is wanted, events apart."
+        default=0.5,
+        gt=0,
+        le=10,
+        description="Time between two checks of limits and repetitions of effects.",
     )
     stop_jobs_on_exit: bool = Field(
         default=True,
-        description="Stop the jobs when JobManager is ended in good order (they start again with it). "
-        "False leaves their processes running, as a kill does; the next JobManager finds them again.",
+        description="Stop the jobs when JobManager ends in good order; they start again with the next one. "
+        "False leaves their processes running, and the next JobManager adopts them.",
     )
 
-    def policy(self) -> Policy:
-        """The part that decisions rest on."""
-        return Policy(**{name: getattr(self, name) for name in Policy.__dataclass_fields__})
+    def policy(self) -> ManagerPolicy:
+        """The part that the state machine needs."""
+        return ManagerPolicy(**{name: getattr(self, name) for name in ManagerPolicy.__dataclass_fields__})

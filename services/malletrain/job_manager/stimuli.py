@@ -1,4 +1,4 @@
-"""What can happen to JobManager."""
+"""Stimuli: everything that can happen to JobManager."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.job_manager.jobs import Spec
+from malletrain.job_manager.jobs import JobSpec
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """Jobs were submitted; their specs are checked."""
+    """Jobs were submitted. Their specs have been checked."""
 
-    specs: tuple[Spec, ...]
+    specs: tuple[JobSpec, ...]
 
 
 @dataclass(frozen=True)
 class Cancelled:
-    """A user ends a job that is not in a final state."""
+    """A user cancelled a job that is not in a final state."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class IdleSetSeen:
-    """The whole idle set, as it is now: the first message of a stream."""
+    """The whole idle set as it is now; the first message of the Scavenger's stream."""
 
     nodes: frozenset[str]
 
@@ -47,7 +47,7 @@ class NodesChanged:
 
 @dataclass(frozen=True)
 class PlanReceived:
-    """The Allocator wants these nodes for these jobs."""
+    """A plan of the Allocator: pairs of a job identifier and its nodes."""
 
     generation: int
     assignments: tuple[tuple[str, tuple[str, ...]], ...]
@@ -60,11 +60,11 @@ class SupervisorSeen:
     Attributes:
         job_id: Job identifier.
         incarnation: Which of the job's supervisors.
-        commanded_sequence: Newest command it has taken over.
-        confirmed_sequence: Newest command whose hosts the workers have confirmed.
+        commanded_sequence: Number of the newest command that it has taken over.
+        confirmed_sequence: Number of the newest command whose nodes the workers have confirmed.
         confirmed: Nodes that the workers have confirmed.
         occupied: Nodes with a live worker process.
-        failures: Nodes on which workers have failed by themselves, and how many.
+        failures: Pairs of a node and how many workers have failed on it by themselves.
     """
 
     job_id: str
@@ -78,7 +78,7 @@ class SupervisorSeen:
 
 @dataclass(frozen=True)
 class NodesReleased:
-    """No process of the job is left on these nodes."""
+    """No process of a job is left on these nodes."""
 
     job_id: str
     incarnation: int
@@ -86,7 +86,10 @@ class NodesReleased:
 
 
 class Outcome(StrEnum):
-    """How a supervisor's workers ended."""
+    """How a supervisor's workers ended.
+
+    EXITED: the training is over, by rank 0's exit status 0. STOPPED: ended on command. FAILED: everything else.
+    """
 
     EXITED = "EXITED"
     STOPPED = "STOPPED"
@@ -98,7 +101,7 @@ class Completion:
     """What the trainer said at its end.
 
     Attributes:
-        samples: Samples processed; None where it does not say.
+        samples: Samples processed; None if it does not say.
         metrics: What it reports, e.g. its accuracy.
     """
 
@@ -108,13 +111,13 @@ class Completion:
 
 @dataclass(frozen=True)
 class SupervisorEnded:
-    """A job's supervisor and every process of the job are gone.
+    """A job's supervisor and every process of the job have ended.
 
     Attributes:
         job_id: Job identifier.
         incarnation: Which of the job's supervisors.
         outcome: How the workers ended.
-        message: What went wrong, for people.
+        message: How they ended, for people.
         completion: Present when the trainer said that it is done.
         log_tail: The last lines of the job's log.
     """
@@ -129,7 +132,7 @@ class SupervisorEnded:
 
 @dataclass(frozen=True)
 class Progressed:
-    """What Monitor knows of a job: samples net of rollbacks, and whether it is stalled."""
+    """Monitor reported the progress of a job: samples net of rollbacks, and whether it is stalled."""
 
     job_id: str
     samples: int
@@ -138,19 +141,19 @@ class Progressed:
 
 @dataclass(frozen=True)
 class TrainerDone:
-    """The trainer has said that it is done, while its processes still run."""
+    """The trainer says that it is done, and its processes still run."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class Ticked:
-    """Time has passed."""
+    """Time has passed; time limits are to be checked."""
 
 
 @dataclass(frozen=True)
 class Shutdown:
-    """JobManager ends in good order: nobody would watch the processes any more."""
+    """JobManager ends in good order and stops the jobs."""
 
 
 Stimulus = (

@@ -1,4 +1,4 @@
-"""The durable store: jobs, journal, submissions and counters, each step in one transaction."""
+"""JobManager's database: jobs, journal, submissions and counters."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from sqlalchemy import (
 )
 
 from malletrain.job_manager.codec import decode, encode
-from malletrain.job_manager.jobs import Job, job_id
-from malletrain.job_manager.states import JobState
-from malletrain.job_manager.world import JobEvent, World
-from malletrain.runtime.store import open_engine
+from malletrain.job_manager.jobs import Job, job_id, job_number
+from malletrain.job_manager.state import JobEvent, ManagerState
+from malletrain.job_manager.transitions import JobReason
+from malletrain.model.job_state import JobState
+from malletrain.runtime.store import create_tables, open_engine
 
 _METADATA = MetaData()
 _JOBS = Table(
@@ -49,6 +50,7 @@ _JOURNAL = Table(
     Column("reason", Text, nullable=False),
     Column("nodes", Text, nullable=False),
     Column("release_seconds", Float, nullable=False),
+    Column("reason_code", String(32), nullable=False, server_default=JobReason.UNSPECIFIED.value),
     sqlite_autoincrement=True,
 )
 _SUBMISSIONS = Table(
@@ -85,16 +87,16 @@ class Submission:
     job_numbers: tuple[int, ...]
 
 
-class Store:
-    """JobManager's database. A step is stored whole or not at all, and survives a kill of the process."""
+class JobStore:
+    """JobManager's database. What a stimulus changed is stored completely or not at all, and survives a kill."""
 
     def __init__(self, url: str) -> None:
-        """Open the database of an SQLAlchemy URL; tables are made where they are missing."""
+        """Open the database of an SQLAlchemy URL; missing tables and columns are added."""
         self._engine: Engine = open_engine(url)
-        _METADATA.create_all(self._engine)
+        create_tables(self._engine, _METADATA)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
     def save(
@@ -104,13 +106,13 @@ class Store:
         generation: int | None = None,
         submission: Submission | None = None,
     ) -> None:
-        """Store one step in one transaction.
+        """Store what a stimulus changed, in one transaction.
 
         Args:
             jobs: Jobs that changed, as they are now.
             events: New rows of the journal.
-            generation: Of the plan applied by the step.
-            submission: The submission that the step takes in.
+            generation: Generation of the plan, if one was applied.
+            submission: The submission, if jobs were submitted with a request_id.
 
         Raises:
             sqlalchemy.exc.IntegrityError: the submission's request_id is taken.
@@ -131,23 +133,23 @@ class Store:
                     )
                 )
 
-    def load(self) -> World:
-        """All that is known at a start; the idle set is not known yet."""
+    def load(self) -> ManagerState:
+        """The state at a start of JobManager; the idle set is not known yet."""
         query = select(_JOBS.c.body).where(_JOBS.c.state.not_in(_FINAL_STATES)).order_by(_JOBS.c.number)
         with self._engine.connect() as connection:
             jobs = [decode(body) for body in connection.scalars(query)]
             last = connection.scalar(select(func.max(_JOBS.c.number))) or 0
             generation = connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == _GENERATION)) or 0
-        return World({job.id: job for job in jobs}, None, generation, last)
+        return ManagerState({job.id: job for job in jobs}, None, generation, last)
 
     def job(self, number: int) -> Job | None:
-        """A job, whatever its state."""
+        """A job in any state; None if there is no such job."""
         with self._engine.connect() as connection:
             body = connection.scalar(select(_JOBS.c.body).where(_JOBS.c.number == number))
         return None if body is None else decode(body)
 
     def jobs(self, after: int, limit: int, states: Collection[JobState]) -> list[Job]:
-        """Jobs with a number above `after`, oldest first; of all states where none is named."""
+        """Jobs with a number above `after` in some states, oldest first; in all states if none is named."""
         query = select(_JOBS.c.body).where(_JOBS.c.number > after).order_by(_JOBS.c.number).limit(limit)
         if states:
             query = query.where(_JOBS.c.state.in_([state.value for state in states]))
@@ -155,15 +157,23 @@ class Store:
             return [decode(body) for body in connection.scalars(query)]
 
     def events(self, after: int, limit: int, job_number: int | None) -> list[StoredEvent]:
-        """Rows of the journal with a sequence above `after`, oldest first; of all jobs where none is named."""
+        """Rows of the journal with a sequence above `after`, oldest first; of all jobs if none is named."""
         query = select(_JOURNAL).where(_JOURNAL.c.sequence > after).order_by(_JOURNAL.c.sequence).limit(limit)
         if job_number is not None:
             query = query.where(_JOURNAL.c.job_number == job_number)
         with self._engine.connect() as connection:
             return [_stored_event(row) for row in connection.execute(query)]
 
+    def last_events(self, identifier: str, limit: int = 20) -> list[JobEvent]:
+        """The last rows of the journal of a job, oldest first; of all jobs if the identifier is empty."""
+        query = select(_JOURNAL).order_by(_JOURNAL.c.sequence.desc()).limit(limit)
+        if identifier:
+            query = query.where(_JOURNAL.c.job_number == job_number(identifier))
+        with self._engine.connect() as connection:
+            return [_stored_event(row).event for row in connection.execute(query)][::-1]
+
     def submission(self, request_id: str) -> Submission | None:
-        """The submission with a request_id, if there was one."""
+        """The submission with a request_id; None if there was none."""
         query = select(_SUBMISSIONS).where(_SUBMISSIONS.c.request_id == request_id)
         with self._engine.connect() as connection:
             row = connection.execute(query).one_or_none()
@@ -181,10 +191,11 @@ def _replace_job(connection: Connection, job: Job) -> None:
 def _event_row(event: JobEvent) -> dict[str, object]:
     return {
         "unix_seconds": event.unix_seconds,
-        "job_number": int(event.job_id[1:]),
+        "job_number": job_number(event.job_id),
         "from_state": None if event.from_state is None else event.from_state.value,
         "to_state": event.to_state.value,
         "reason": event.reason,
+        "reason_code": event.reason_code.value,
         "nodes": json.dumps(event.nodes),
         "release_seconds": event.release_seconds,
     }
@@ -196,6 +207,7 @@ def _stored_event(row: Row[tuple[object, ...]]) -> StoredEvent:
         job_id=job_id(row.job_number),
         from_state=None if row.from_state is None else JobState(row.from_state),
         to_state=JobState(row.to_state),
+        reason_code=JobReason(row.reason_code),
         reason=row.reason,
         nodes=tuple(json.loads(row.nodes)),
         release_seconds=row.release_seconds,

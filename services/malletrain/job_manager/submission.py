@@ -1,25 +1,30 @@
-"""Checking what users submit; every complaint names the field."""
+"""Checks what users submit. Every error names the field."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from malletrain.job_manager.commands import check_command, check_working_directory
-from malletrain.job_manager.jobs import DEFAULT_MAX_RESTARTS, Backend, CurvePoint, ProfileMode, Spec
+from malletrain.common.environment import PREFIX
+from malletrain.common.python_command import parse_python_command
+from malletrain.job_manager.jobs import DEFAULT_MAX_RESTARTS, JobProfileMode, JobSpec, LauncherBackend
+from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
 
+MOST_SPECS = 10_000
 _MOST_NODES = 1_000_000
 _LONGEST_NAME = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_RESERVED = "MALLETRAIN_"
 
 
-def check_specs(specs: Sequence[resources_pb2.JobSpec], search_path: str) -> tuple[Spec, ...]:
-    """The specs with their defaults filled in; all of them or none.
+def check_specs(specs: Sequence[resources_pb2.JobSpec], search_path: str) -> tuple[JobSpec, ...]:
+    """The specs of a submission with their defaults filled in.
 
     Args:
         specs: What was submitted.
@@ -28,13 +33,13 @@ def check_specs(specs: Sequence[resources_pb2.JobSpec], search_path: str) -> tup
     Raises:
         InvalidInputError: a field can't be used; it is named like `specs[0].min_nodes`.
     """
-    if not specs:
-        raise InvalidInputError("specs", "at least one job", [])
+    if not 1 <= len(specs) <= MOST_SPECS:
+        raise InvalidInputError("specs", f"1 to {MOST_SPECS} jobs", len(specs))
     return tuple(_check_spec(f"specs[{index}]", spec, search_path) for index, spec in enumerate(specs))
 
 
 def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
-    """A fingerprint of the specs of a submission, to tell a repetition from a mix-up."""
+    """A digest of the specs of a submission, which tells a repeated submission from another one with the same id."""
     whole = hashlib.sha256()
     for spec in specs:
         body = spec.SerializeToString(deterministic=True)
@@ -42,16 +47,16 @@ def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
     return whole.hexdigest()
 
 
-def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> Spec:
+def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSpec:
     if not spec.name.strip() or len(spec.name) > _LONGEST_NAME:
         raise InvalidInputError(f"{at}.name", f"1 to {_LONGEST_NAME} characters", spec.name)
     _check_bounds(at, spec)
     _check_permitted(at, spec)
     _check_figures(at, spec)
-    check_working_directory(at, spec.working_directory)
+    _check_working_directory(at, spec.working_directory)
     environment = _check_environment(at, spec)
     check_command(at, spec.command, spec.working_directory, environment.get("PATH", search_path))
-    return Spec(
+    return JobSpec(
         name=spec.name,
         command=tuple(spec.command),
         working_directory=spec.working_directory,
@@ -72,16 +77,16 @@ def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> Spec:
     )
 
 
-def _check_profile(at: str, spec: resources_pb2.JobSpec) -> ProfileMode:
+def _check_profile(at: str, spec: resources_pb2.JobSpec) -> JobProfileMode:
     if spec.profile not in resources_pb2.ProfileMode.values():
         raise InvalidInputError(f"{at}.profile", "a known profile mode", spec.profile)
-    return ProfileMode(resources_pb2.ProfileMode.Name(spec.profile).removeprefix("PROFILE_MODE_"))
+    return JobProfileMode(resources_pb2.ProfileMode.Name(spec.profile).removeprefix("PROFILE_MODE_"))
 
 
-def _check_backend(at: str, spec: resources_pb2.JobSpec) -> Backend:
+def _check_backend(at: str, spec: resources_pb2.JobSpec) -> LauncherBackend:
     if spec.backend not in resources_pb2.LauncherBackend.values():
         raise InvalidInputError(f"{at}.backend", "a known launcher backend", spec.backend)
-    return Backend(resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_"))
+    return LauncherBackend(resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_"))
 
 
 def _check_family(at: str, family: str) -> str:
@@ -127,7 +132,7 @@ def _check_finite(field: str, value: float, expected: str = "a finite number, at
         raise InvalidInputError(field, expected, value)
 
 
-def _check_curve(at: str, curve: Sequence[resources_pb2.ScalingPoint]) -> tuple[CurvePoint, ...]:
+def _check_curve(at: str, curve: Sequence[resources_pb2.ScalingPoint]) -> tuple[ScalingPoint, ...]:
     before = -1
     for index, point in enumerate(curve):
         field = f"{at}.curve[{index}]"
@@ -139,7 +144,7 @@ def _check_curve(at: str, curve: Sequence[resources_pb2.ScalingPoint]) -> tuple[
         if point.nodes == 0 and point.rate != 0:
             raise InvalidInputError(f"{field}.rate", "0, as at 0 nodes by definition", point.rate)
         before = point.nodes
-    return tuple(CurvePoint(point.nodes, point.rate) for point in curve)
+    return tuple(ScalingPoint(point.nodes, point.rate) for point in curve)
 
 
 def _check_environment(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
@@ -147,8 +152,46 @@ def _check_environment(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
         field = f"{at}.environment[{name!r}]"
         if not _VARIABLE.match(name):
             raise InvalidInputError(field, "a name of letters, digits and _ that does not begin with a digit", name)
-        if name.startswith(_RESERVED):
-            raise InvalidInputError(field, f"a name that does not begin with {_RESERVED}, which is reserved", name)
+        if name.startswith(PREFIX):
+            raise InvalidInputError(field, f"a name that does not begin with {PREFIX}, which is reserved", name)
         if "\0" in value:
             raise InvalidInputError(field, "a value without zero bytes", value)
     return dict(spec.environment)
+
+
+def _check_working_directory(at: str, directory: str) -> None:
+    field = f"{at}.working_directory"
+    if not Path(directory).is_absolute():
+        raise InvalidInputError(field, "an absolute path", directory)
+    if not Path(directory).is_dir():
+        raise InvalidInputError(field, "an existing directory", directory)
+
+
+def check_command(at: str, command: Sequence[str], directory: str, search_path: str) -> None:
+    """Refuse a command whose program or Python script does not exist, so that the user is told at once.
+
+    Args:
+        at: Path of the job's spec, for errors.
+        command: Program and arguments.
+        directory: The working directory.
+        search_path: Where programs are looked for, as in PATH.
+
+    Raises:
+        InvalidInputError: it can't be started.
+    """
+    if not command or not command[0]:
+        raise InvalidInputError(f"{at}.command", "a program and its arguments", list(command))
+    for index, word in enumerate(command):
+        if "\0" in word:
+            raise InvalidInputError(f"{at}.command[{index}]", "text without zero bytes", word)
+    program = command[0]
+    if os.sep in program:
+        path = Path(directory, program)
+        if not path.is_file() or not os.access(path, os.X_OK):
+            raise InvalidInputError(f"{at}.command[0]", "an executable file", program)
+    elif shutil.which(program, path=search_path) is None:
+        raise InvalidInputError(f"{at}.command[0]", "a program that is found on PATH", program)
+    python = parse_python_command(command)
+    if python is not None and python.kind == "script" and not Path(directory, python.target).is_file():
+        field = f"{at}.command[{len(python.interpreter)}]"
+        raise InvalidInputError(field, f"an existing script (relative ones in {directory})", python.target)

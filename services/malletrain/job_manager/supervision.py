@@ -1,15 +1,15 @@
-"""What supervisors tell: their hosts, nodes that are free, and their end."""
+"""Handles what supervisors say: the nodes their workers use, nodes that are free again, and their end."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from malletrain.job_manager.jobs import Job, Release, StopIntent, nodes_in_words
-from malletrain.job_manager.states import JobState
+from malletrain.job_manager.jobs import Job, NodeRelease, StopIntent, count_nodes
 from malletrain.job_manager.stimuli import NodesReleased, Outcome, SupervisorEnded, SupervisorSeen
-from malletrain.job_manager.stopping import finish
-from malletrain.job_manager.world import Turn
+from malletrain.job_manager.transaction import Transaction
+from malletrain.job_manager.transitions import JobReason
+from malletrain.model.job_state import JobState
 
 _NO_PROCESSES: dict[str, Any] = {
     "supervised": False,
@@ -28,139 +28,173 @@ _NO_PROCESSES: dict[str, Any] = {
 }
 
 
-def see_supervisor(turn: Turn, seen: SupervisorSeen) -> None:
-    """Take over a supervisor's state; one that is no longer the job's is ignored."""
-    job = _job_of(turn, seen.job_id, seen.incarnation)
-    if job is None:
+def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> None:
+    """Take over a supervisor's state. An earlier supervisor of the job is ignored, and so is a state that is overtaken.
+
+    The answer to a command may arrive before an older state that the stream of states still carries.
+    """
+    job = _job_of(transaction, seen.job_id, seen.incarnation)
+    if job is None or seen.commanded_sequence < job.taken_sequence:
         return
-    leaving = {release.node for release in job.releases}
-    confirmed = tuple(node for node in job.held if node in seen.confirmed - leaving)
+    in_release = {release.node for release in job.releases}
+    confirmed = tuple(node for node in job.held if node in seen.confirmed - in_release)
     if job.stop is not None:
         confirmed = ()
-    job = turn.put(job, serving=True, taken_sequence=seen.commanded_sequence, confirmed=confirmed)
+    job = transaction.put(job, serving=True, taken_sequence=seen.commanded_sequence, confirmed=confirmed)
     if job.stop is not None or seen.confirmed_sequence < job.sequence:
         return
     if seen.confirmed == frozenset(job.commanded):
         if job.state is not JobState.RUNNING:
-            job = _settle(turn, job)
-        _let_go(turn, job, seen.occupied)
+            job = _confirm_scale(transaction, job)
+        _free_given_up_nodes(transaction, job, seen.occupied)
     elif job.state is JobState.RUNNING:
         names = ", ".join(sorted(set(job.commanded) - seen.confirmed)) or "none"
-        turn.move(job, JobState.RESCALING, f"workers were lost, on: {names}", changed_at=turn.now)
+        reason = f"workers were lost, on: {names}"
+        transaction.move(job, JobState.RESCALING, JobReason.WORKERS_LOST, reason, changed_at=transaction.now)
 
 
-def _settle(turn: Turn, job: Job) -> Job:
+def _confirm_scale(transaction: Transaction, job: Job) -> Job:
     first = job.state is JobState.STARTING
-    return turn.move(
+    return transaction.move(
         job,
         JobState.RUNNING,
-        f"trains on {nodes_in_words(len(job.commanded))}",
+        JobReason.CONFIRMED,
+        f"trains on {count_nodes(len(job.commanded))}",
         preempted=False,
         trained=job.commanded,
-        start_time=turn.now if job.start_time is None else job.start_time,
-        good_since=turn.now if first or job.good_since is None else job.good_since,
+        start_time=transaction.now if job.start_time is None else job.start_time,
+        good_since=transaction.now if first or job.good_since is None else job.good_since,
         # Monitor may have called it stalled during the change; the time that counts begins now.
-        stalled_since=None if job.stalled_since is None else turn.now,
+        stalled_since=None if job.stalled_since is None else transaction.now,
     )
 
 
-def _let_go(turn: Turn, job: Job, occupied: frozenset[str]) -> None:
-    """Nodes that a shrink gave up are free once no worker is seen there; a worker that lingers is made to end."""
-    leaving = {release.node for release in job.releases}
-    given_up = [node for node in job.held if node not in job.commanded and node not in leaving]
-    lingering = tuple(Release(node, turn.now, left=False) for node in given_up if node in occupied)
+def _free_given_up_nodes(transaction: Transaction, job: Job, occupied: frozenset[str]) -> None:
+    """Free the nodes that a shrink gave up and that have no worker any more; have the workers on the others ended."""
+    in_release = {release.node for release in job.releases}
+    given_up = [node for node in job.held if node not in job.commanded and node not in in_release]
+    lingering = tuple(NodeRelease(node, transaction.now, left=False) for node in given_up if node in occupied)
     kept = tuple(node for node in job.held if node not in given_up or node in occupied)
-    turn.put(job, held=kept, releases=job.releases + lingering)
+    transaction.put(job, held=kept, releases=job.releases + lingering)
 
 
-def see_released(turn: Turn, released: NodesReleased) -> None:
-    """Nodes are confirmed to be free of a job's processes."""
-    job = _job_of(turn, released.job_id, released.incarnation)
+def handle_nodes_released(transaction: Transaction, released: NodesReleased) -> None:
+    """Free nodes that are confirmed to be without processes of the job."""
+    job = _job_of(transaction, released.job_id, released.incarnation)
     if job is None:
         return
     free = set(released.nodes).difference(job.commanded)
     if job.stop is not None:
         free = set(released.nodes).intersection(release.node for release in job.releases)
-    _note_releases(turn, job, [release for release in job.releases if release.node in free])
-    turn.put(
+    _note_releases(transaction, job, [release for release in job.releases if release.node in free])
+    transaction.put(
         job,
         held=tuple(node for node in job.held if node not in free),
         releases=tuple(release for release in job.releases if release.node not in free),
     )
 
 
-def _note_releases(turn: Turn, job: Job, releases: list[Release]) -> None:
+def _note_releases(transaction: Transaction, job: Job, releases: list[NodeRelease]) -> None:
     for release in releases:
         if release.left:
-            seconds = max(0.0, turn.now - release.since)
-            turn.note(job, f"released: no process is left on {release.node}", seconds)
+            seconds = max(0.0, transaction.now - release.since)
+            reason = f"released: no process is left on {release.node}"
+            transaction.note(job, JobReason.NODE_RELEASED, reason, seconds)
 
 
-def see_end(turn: Turn, ended: SupervisorEnded) -> None:
-    """A supervisor has ended with all its processes: decide what becomes of the job."""
-    job = _job_of(turn, ended.job_id, ended.incarnation)
+def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) -> None:
+    """Decide what becomes of a job whose supervisor has ended with all its processes."""
+    job = _job_of(transaction, ended.job_id, ended.incarnation)
     if job is None:
         return
-    _note_releases(turn, job, list(job.releases))
+    _note_releases(transaction, job, list(job.releases))
     bare = replace(job, **_NO_PROCESSES)
-    turn.jobs[job.id] = bare
-    if ended.completion is not None:
-        samples = bare.samples if ended.completion.samples is None else ended.completion.samples
-        metrics = dict(ended.completion.metrics)
-        finish(turn, bare, JobState.COMPLETED, "the trainer says that it is done", samples=samples, metrics=metrics)
+    transaction.jobs[job.id] = bare
+    if _has_completed(job, ended):
+        _complete(transaction, bare, ended)
     elif job.stop is not None:
-        _end_stopped(turn, bare, job.stop, ended)
-    elif job.target_reached:
-        finish(turn, bare, JobState.COMPLETED, f"reached its target of {job.spec.target_samples} samples")
+        _end_stopped(transaction, bare, job.stop, ended)
     elif job.preempted:
-        turn.move(bare, JobState.WAITING, f"did not survive a preemption, waits for nodes ({_what(ended)})")
+        reason = f"did not survive a preemption, waits for nodes ({_failure_text(ended)})"
+        transaction.move(bare, JobState.WAITING, JobReason.PREEMPTION_NOT_SURVIVED, reason)
     else:
-        _fail(turn, replace(bare, wanted=()), _what(ended), ended.log_tail)
+        _fail(transaction, replace(bare, wanted=()), JobReason.WORKER_FAILED, _failure_text(ended), ended.log_tail)
 
 
-def _end_stopped(turn: Turn, job: Job, intent: StopIntent, ended: SupervisorEnded) -> None:
+def _has_completed(job: Job, ended: SupervisorEnded) -> bool:
+    # EXITED counts even if a stop is under way: the supervisor says that nobody had been asked to leave by then.
+    return ended.completion is not None or ended.outcome is Outcome.EXITED or (job.target_reached and job.stop is None)
+
+
+def _complete(transaction: Transaction, job: Job, ended: SupervisorEnded) -> None:
+    if ended.completion is not None:
+        samples = job.samples if ended.completion.samples is None else ended.completion.samples
+        job = replace(job, samples=samples, metrics=dict(ended.completion.metrics))
+        code, reason = JobReason.TRAINER_DONE, "the trainer says that it is done"
+    elif job.target_reached:
+        code, reason = JobReason.TARGET_REACHED, f"reached its target of {job.spec.target_samples} samples"
+    else:
+        code, reason = JobReason.EXITED, ended.message or "rank 0 ended with exit status 0"
+    transaction.finish(job, JobState.COMPLETED, code, reason)
+
+
+def _end_stopped(transaction: Transaction, job: Job, intent: StopIntent, ended: SupervisorEnded) -> None:
     if intent is StopIntent.CANCEL:
-        finish(turn, job, JobState.CANCELLED, job.reason)
+        transaction.finish(job, JobState.CANCELLED, JobReason.CANCELLED, job.reason)
     elif intent is StopIntent.COMPLETE:
-        finish(turn, job, JobState.COMPLETED, job.reason)
+        transaction.finish(job, JobState.COMPLETED, job.reason_code, job.reason)
     elif intent is StopIntent.RESTART:
-        _fail(turn, job, job.reason, ended.log_tail)
+        _fail(transaction, job, job.reason_code, job.reason, ended.log_tail, restart_code=JobReason.RESTARTED)
     else:
-        turn.move(job, JobState.WAITING, f"waits for nodes ({job.reason})")
+        transaction.move(job, JobState.WAITING, JobReason.STOPPED, f"waits for nodes ({job.reason})")
 
 
-def _fail(turn: Turn, job: Job, what: str, log_tail: tuple[str, ...]) -> None:
+def _fail(
+    transaction: Transaction,
+    job: Job,
+    code: JobReason,
+    what: str,
+    log_tail: tuple[str, ...],
+    restart_code: JobReason | None = None,
+) -> None:
     """Restart from the last checkpoint, or give up.
 
-    A job that keeps its wanted nodes (it hung rather than failed, and its time limit was pause enough) may start again
-    at once; another one waits twice as long as the time before.
+    A job that keeps its wanted nodes may start again at once: it hung rather than failed, and its time limit was pause
+    enough. Another one waits twice as long as the time before.
+
+    Args:
+        transaction: The transaction.
+        job: The job, without processes.
+        code: The failure, for scripts.
+        what: The failure, for people.
+        log_tail: The last lines of the job's log.
+        restart_code: Code of a restart; None: that of the failure.
     """
     allowed = job.spec.max_restarts
-    strikes = job.strikes + 1
-    if strikes > allowed:
+    counted_failures = job.counted_failures + 1
+    if counted_failures > allowed:
         reason = "\n".join((f"{what}; restarted {allowed} times before; the last lines of its log:", *log_tail))
-        finish(turn, job, JobState.FAILED, reason, strikes=strikes)
+        transaction.finish(job, JobState.FAILED, code, reason, counted_failures=counted_failures)
         return
-    policy = turn.policy
-    pause = min(policy.restart_backoff_seconds * 2.0 ** (strikes - 1), policy.restart_backoff_max_seconds)
+    policy = transaction.policy
+    pause = min(policy.restart_backoff_seconds * 2.0 ** (counted_failures - 1), policy.restart_backoff_max_seconds)
     soon = bool(job.wanted)
     when = "at once" if soon else f"in {pause:g} s"
-    turn.move(
+    transaction.move(
         job,
         JobState.WAITING,
-        f"restart {strikes} of {allowed} {when}: {what}",
-        strikes=strikes,
+        restart_code or code,
+        f"restart {counted_failures} of {allowed} {when}: {what}",
+        counted_failures=counted_failures,
         restarts=job.restarts + 1,
-        not_before=None if soon else turn.now + pause,
+        not_before=None if soon else transaction.now + pause,
     )
 
 
-def _what(ended: SupervisorEnded) -> str:
-    if ended.outcome is Outcome.EXITED:
-        return "the trainer exited without saying that it is done"
-    return ended.message or "its processes ended without a word"
+def _failure_text(ended: SupervisorEnded) -> str:
+    return ended.message or "its processes ended, and it is not known why"
 
 
-def _job_of(turn: Turn, job_id: str, incarnation: int) -> Job | None:
-    job = turn.jobs.get(job_id)
+def _job_of(transaction: Transaction, job_id: str, incarnation: int) -> Job | None:
+    job = transaction.jobs.get(job_id)
     return job if job is not None and job.supervised and job.incarnation == incarnation else None

@@ -1,27 +1,27 @@
-"""Between the contract's messages and the core."""
+"""Converts between protobuf messages and the core's types, and checks what reporters send."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from malletrain.monitor.records import NO_POSITION, Batch, Record
-from malletrain.monitor.tracker import JobTracker
+from malletrain.monitor.progress import NO_POSITION, ProgressRecord, ReportedBatch
+from malletrain.monitor.trackers import JobTracker
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
 
 MOST_SAMPLES = 2**40
-"""Largest global batch that is believed."""
+"""Largest global batch that is accepted."""
 
 MOST_POSITION = 2**60
-"""Largest sample position, sequence and count that is believed."""
+"""Largest sample position, sequence number and count that is accepted."""
 
 MOST_WORKERS = 2**24
-"""Largest number of worker processes that is believed."""
+"""Largest number of worker processes that is accepted."""
 
 
-def batch_of(request: monitor_pb2.ReportRequest) -> Batch:
-    """The batch of a reporter's message.
+def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
+    """Check a reporter's message.
 
     Raises:
         InvalidInputError: a field is outside its range, or the columns differ in length.
@@ -47,18 +47,18 @@ def batch_of(request: monitor_pb2.ReportRequest) -> Batch:
     _check_column("positions", columns.positions, NO_POSITION, MOST_POSITION)
     _check_column("workers", columns.workers, 1, MOST_WORKERS)
     rows = zip(columns.unix_seconds, columns.samples, columns.positions, columns.workers, strict=True)
-    return Batch(
+    return ReportedBatch(
         job_id=request.job_id,
         reporter_id=request.reporter_id,
         first_sequence=columns.first_sequence,
-        records=tuple(Record(*row) for row in rows),
+        records=tuple(ProgressRecord(*row) for row in rows),
         slots_per_node=request.slots_per_node,
         dropped_records=request.dropped_records,
     )
 
 
 def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
-    """How far a job is.
+    """Progress of a job.
 
     Args:
         tracker: The job.
@@ -79,8 +79,8 @@ def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
 
 
 def scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
-    """What is known of a job's scaling."""
-    stalls = tracker.stalls()
+    """Throughput at each scale and rescale stalls of a job."""
+    stalls = tracker.stalls
     return monitor_pb2.ScalingRecord(
         job_id=tracker.job_id,
         points=[
@@ -99,7 +99,7 @@ def scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
             monitor_pb2.MeasuredRescale(
                 from_nodes=rescale.from_nodes,
                 to_nodes=rescale.to_nodes,
-                stall_seconds=rescale.stall_seconds,
+                stall_seconds=rescale.seconds,
                 unix_seconds=rescale.unix_seconds,
             )
             for rescale in stalls.rescales()

@@ -1,4 +1,8 @@
-"""How far a job is: samples net of rollbacks, its scale, its usual step, and whether it is stalled."""
+"""What trainers report, and the progress of a job: samples net of rollbacks, scale, usual step, stalled or not. Pure.
+
+A reporter sends records, one for each global batch. Two successive records of a job make a step; throughput and rescale
+stalls are measured from steps.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,99 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, replace
 
-from malletrain.monitor.records import NO_POSITION, Batch, Record, Step
 from malletrain.monitor.settings import MonitorSettings
 
+NO_POSITION = -1
+"""Position of a record whose trainer does not tell its sample counter."""
+
 REPORTERS_KEPT = 256
-"""Reporters of a job whose sequences are remembered; each rescale that takes rank 0 away makes a new one."""
+"""Reporters of a job whose sequences are remembered. A rescale that moves rank 0 to another process adds one."""
 
 _USUAL_STEPS = 64
 _USUAL_NEEDED = 3
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressRecord:
+    """One global batch of a job.
+
+    Attributes:
+        unix_seconds: When the batch ended, in seconds since the epoch.
+        samples: Samples of the batch, over all workers.
+        position: The job's sample counter after the batch, or NO_POSITION.
+        workers: Worker processes of the job.
+    """
+
+    unix_seconds: float
+    samples: int
+    position: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedBatch:
+    """Successive records of one reporter, sent together.
+
+    Attributes:
+        job_id: The job.
+        reporter_id: The reporting process. Sequence numbers count within it.
+        first_sequence: Sequence number of the first record, from 1. The others follow without gaps.
+        records: The records, oldest first; may be empty.
+        slots_per_node: Worker processes per node.
+        dropped_records: Records that the reporter has dropped so far.
+    """
+
+    job_id: str
+    reporter_id: str
+    first_sequence: int
+    records: tuple[ProgressRecord, ...]
+    slots_per_node: int
+    dropped_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """The interval between two successive records of a job.
+
+    Attributes:
+        unix_seconds: When it ended, in seconds since the epoch.
+        seconds: Its duration; negative if the clocks of two reporters disagree.
+        samples: Samples of the record at its end.
+        from_nodes: Scale at its beginning, in nodes.
+        to_nodes: Scale at its end, in nodes.
+        contiguous: Whether both records are from one reporter and none is missing between them.
+        new_reporter: Whether the record at its end is the first one of a new reporter.
+        samples_lost: Samples that were rolled back during it.
+    """
+
+    unix_seconds: float
+    seconds: float
+    samples: int
+    from_nodes: int
+    to_nodes: int
+    contiguous: bool
+    new_reporter: bool
+    samples_lost: int
+
+    @property
+    def steady(self) -> bool:
+        """Whether this is an ordinary step: no rescale, no rollback, no missing record."""
+        return self.contiguous and self.from_nodes == self.to_nodes and self.samples_lost == 0 and self.seconds >= 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Where a job stands after its newest record.
+    """Progress of a job after its newest record.
 
     Attributes:
         samples: Samples processed, net of rollbacks.
-        samples_lost: Samples processed and lost again by rollbacks.
-        positioned: The trainer says its positions; `samples` is then the newest of them.
+        samples_lost: Samples that were processed and rolled back.
+        positioned: Whether the trainer tells its sample counter. `samples` is then the newest value of it.
         nodes: Scale in nodes; 0 before the first record.
-        last_record_unix_seconds: Time of the newest record; 0 before the first.
+        last_record_unix_seconds: Time of the newest record in seconds since the epoch; 0 before the first.
         records: Records received.
         reporter_id: The reporter of the newest record.
-        sequence: Sequence of the newest record.
+        sequence: Sequence number of the newest record.
     """
 
     samples: int = 0
@@ -41,29 +115,29 @@ class JobProgress:
     sequence: int = 0
 
 
-def nodes_of(workers: int, slots_per_node: int) -> int:
-    """Nodes that hold so many workers."""
+def nodes_needed(workers: int, slots_per_node: int) -> int:
+    """Number of nodes that a number of workers occupies."""
     return -(-workers // slots_per_node)
 
 
 def advance(
-    progress: JobProgress, record: Record, reporter_id: str, sequence: int, nodes: int
-) -> tuple[JobProgress, Step | None]:
-    """Progress after one more record of the newest reporter, and the step that led there.
+    progress: JobProgress, record: ProgressRecord, reporter_id: str, sequence: int, nodes: int
+) -> tuple[JobProgress, TrainingStep | None]:
+    """Take the next record of the newest reporter into account.
 
-    A record that begins (position less its samples) before the newest position is a rollback: what lies between the
-    two was processed in vain. So samples + samples_lost stays the sum of all batches, whichever of them were redone.
-    Without positions rollbacks can't be seen, and batches are added up.
+    A record that begins (its position less its samples) before the newest position shows a rollback: the samples
+    between the two were processed in vain. The sum of samples and samples_lost therefore always equals the sum of all
+    batches, repeated ones included. Without positions a rollback can't be detected, and batches are added up.
 
     Args:
-        progress: Before the record.
+        progress: Progress before the record.
         record: The record.
         reporter_id: Its reporter.
-        sequence: Its sequence within the reporter.
+        sequence: Its sequence number within the reporter.
         nodes: Scale in nodes.
 
     Returns:
-        The progress after it; the step, or None for the job's first record.
+        The progress after the record, and the step that ends with it; None for the job's first record.
     """
     samples, lost = progress.samples + record.samples, 0
     if record.position != NO_POSITION:
@@ -71,7 +145,7 @@ def advance(
         if progress.positioned:
             lost = max(0, progress.samples - max(0, record.position - record.samples))
     same = progress.reporter_id == reporter_id
-    step = Step(
+    step = TrainingStep(
         unix_seconds=record.unix_seconds,
         seconds=record.unix_seconds - progress.last_record_unix_seconds,
         samples=record.samples,
@@ -94,24 +168,24 @@ def advance(
     return after, step if progress.records else None
 
 
-def add_late(progress: JobProgress, record: Record) -> JobProgress:
-    """Progress after a record of a reporter that another one has succeeded meanwhile.
+def add_late(progress: JobProgress, record: ProgressRecord) -> JobProgress:
+    """Take a record into account that arrives after a newer reporter has begun.
 
-    Its time and scale are past. Its samples count where batches are added up; where positions are known, the
-    successor's say already what of them was kept.
+    Its time and scale are out of date. Its samples count only if the trainer does not tell positions: otherwise the
+    newer reporter's positions already show which of its samples were kept.
     """
     late_samples = 0 if progress.positioned else record.samples
     return replace(progress, samples=progress.samples + late_samples, records=progress.records + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class ReporterMark:
+class ReporterState:
     """What is known of one reporter.
 
     Attributes:
         number: Order of first appearance within the job, from 1.
-        sequence: Its records up to this sequence are counted.
-        dropped_records: Records it has dropped.
+        sequence: Its records up to this sequence number are counted.
+        dropped_records: Records that it has dropped.
     """
 
     number: int
@@ -119,72 +193,73 @@ class ReporterMark:
     dropped_records: int
 
 
-class ReporterLedger:
-    """Which records of which reporter have been counted, so that none counts twice."""
+class ReporterSequences:
+    """Which records of which reporter have been counted, so that none is counted twice."""
 
-    def __init__(self, marks: dict[str, ReporterMark] | None = None) -> None:
-        self._marks: dict[str, ReporterMark] = dict(marks or {})
-        self._newest = max((mark.number for mark in self._marks.values()), default=0)
+    def __init__(self, reporters: dict[str, ReporterState] | None = None) -> None:
+        self._reporters: dict[str, ReporterState] = dict(reporters or {})
+        self._newest = max((reporter.number for reporter in self._reporters.values()), default=0)
 
-    def marks(self) -> dict[str, ReporterMark]:
+    def states(self) -> dict[str, ReporterState]:
         """A copy, by reporter."""
-        return dict(self._marks)
+        return dict(self._reporters)
 
     def sequence(self, reporter_id: str) -> int:
-        """Everything up to this sequence is counted; 0 for an unknown reporter."""
-        mark = self._marks.get(reporter_id)
-        return mark.sequence if mark else 0
+        """Records up to this sequence number are counted; 0 for an unknown reporter."""
+        reporter = self._reporters.get(reporter_id)
+        return reporter.sequence if reporter else 0
 
     def is_newest(self, reporter_id: str) -> bool:
-        """No reporter has appeared after this one."""
-        mark = self._marks.get(reporter_id)
-        return mark is not None and mark.number == self._newest
+        """Whether no other reporter has appeared after this one."""
+        reporter = self._reporters.get(reporter_id)
+        return reporter is not None and reporter.number == self._newest
 
-    def take(self, batch: Batch) -> tuple[int, int]:
-        """Note a batch.
+    def take(self, batch: ReportedBatch) -> tuple[int, int]:
+        """Mark the records of a batch as counted.
 
         Returns:
-            How many of its first records were counted before, and how many drops of the reporter are new.
+            How many of its first records had been counted before, and how many dropped records are newly known.
         """
-        mark = self._marks.get(batch.reporter_id)
-        if mark is None:
+        before = self._reporters.get(batch.reporter_id)
+        if before is None:
             if not batch.records:
-                # A sign of life: only a record makes a reporter the newest one.
+                # A keep-alive message: a reporter becomes the newest one with its first record.
                 return 0, 0
             self._newest += 1
-            mark = ReporterMark(self._newest, 0, 0)
-        known = max(0, min(len(batch.records), mark.sequence - batch.first_sequence + 1))
+            before = ReporterState(self._newest, 0, 0)
+        known = max(0, min(len(batch.records), before.sequence - batch.first_sequence + 1))
         last = batch.first_sequence + len(batch.records) - 1 if batch.records else 0
-        dropped = max(mark.dropped_records, batch.dropped_records)
-        self._marks[batch.reporter_id] = ReporterMark(mark.number, max(mark.sequence, last), dropped)
+        dropped = max(before.dropped_records, batch.dropped_records)
+        self._reporters[batch.reporter_id] = ReporterState(before.number, max(before.sequence, last), dropped)
         self._forget_oldest()
-        return known, dropped - mark.dropped_records
+        return known, dropped - before.dropped_records
 
     def _forget_oldest(self) -> None:
-        while len(self._marks) > REPORTERS_KEPT:
-            del self._marks[min(self._marks, key=lambda reporter_id: self._marks[reporter_id].number)]
+        while len(self._reporters) > REPORTERS_KEPT:
+            del self._reporters[min(self._reporters, key=lambda reporter_id: self._reporters[reporter_id].number)]
 
 
 class UsualStep:
-    """The median of the newest steady steps, in seconds."""
+    """The median duration of the newest steady steps."""
 
-    def __init__(self, seed_seconds: float = 0.0) -> None:
-        """Start from what was known before; 0: nothing."""
-        self._seed = seed_seconds
+    def __init__(self, initial_seconds: float = 0.0) -> None:
+        """Start from an earlier estimate in seconds; 0 if there is none."""
+        self._initial = initial_seconds
         self._seconds: deque[float] = deque(maxlen=_USUAL_STEPS)
         self._median: float | None = None
 
-    def add(self, step: Step) -> None:
-        """Take a step into account if it is a steady one."""
+    def add(self, step: TrainingStep) -> None:
+        """Take a step into account. Steps that are not steady are ignored."""
         if step.steady:
             self._seconds.append(step.seconds)
             self._median = None
 
     @property
     def seconds(self) -> float:
-        """The usual step; 0 while unknown."""
+        """The median in seconds; 0 while unknown."""
         if self._median is None:
-            self._median = statistics.median(self._seconds) if len(self._seconds) >= _USUAL_NEEDED else self._seed
+            enough = len(self._seconds) >= _USUAL_NEEDED
+            self._median = statistics.median(self._seconds) if enough else self._initial
         return self._median
 
 
@@ -192,9 +267,9 @@ def is_stalled(silence_seconds: float, usual_step_seconds: float, settings: Moni
     """Whether a job has been silent for much longer than its usual step.
 
     Args:
-        silence_seconds: Time since its newest record came in, or since Monitor began to listen if that is later.
-        usual_step_seconds: Its usual step; 0 while unknown.
-        settings: The factor and the floors.
+        silence_seconds: Time since its newest record arrived, or since Monitor started if that is later.
+        usual_step_seconds: Duration of its usual step; 0 while unknown.
+        settings: Factor and lower bounds.
     """
     if silence_seconds <= min(settings.stall_floor_seconds, settings.stall_unknown_seconds):
         return False

@@ -14,36 +14,41 @@ class MonitorSettings(BaseModel):
         default=0.25, gt=0, le=10, description="Time between two writes; records are acknowledged after theirs."
     )
     publish_seconds: float = Field(
-        default=1.0, gt=0, le=60, description="Time between two messages about a job to those who watch."
+        default=1.0, gt=0, le=60, description="Time between two messages about a job to its watchers."
     )
     command_seconds: float = Field(
-        default=10.0, ge=0, description="How long a command waits for a reporter where none is connected."
+        default=10.0, ge=0, description="How long a command waits for a reporter if none is connected."
     )
     stall_factor: float = Field(
         default=20.0, gt=1, description="A job is stalled after this many usual steps without a record."
     )
     stall_floor_seconds: float = Field(default=60.0, gt=0, description="No job is stalled before this silence.")
     stall_unknown_seconds: float = Field(
-        default=600.0, gt=0, description="The silence after which a job is stalled whose usual step is not known."
+        default=600.0, gt=0, description="Silence after which a job is stalled if its usual step is not known."
     )
     warmup_steps: int = Field(
         default=3, ge=0, description="Steps left out of the throughput after a rescale, besides the one with the stall."
     )
     warmup_seconds: float = Field(default=1.0, ge=0, description="Time left out of the throughput after a rescale.")
     window_steps: int = Field(default=256, ge=16, description="Newest steps of a visit to a scale that count.")
-    min_steps: int = Field(default=5, ge=1, description="Steps before a throughput is believed.")
+    min_steps: int = Field(default=5, ge=1, description="Steps that a throughput needs at least.")
     outlier_fence: float = Field(
         default=5.0, gt=0, description="Steps this many standard deviations (by MAD) off the median are outliers."
     )
     max_outlier_share: float = Field(
-        default=0.1, ge=0, lt=0.5, description="Outliers above this share of the steps are ordinary and are kept."
+        default=0.1,
+        ge=0,
+        lt=0.5,
+        description="A larger share of outliers is normal for the job, and they are kept.",
     )
     cold_gap_seconds: float = Field(
-        default=90.0, gt=0, description="A longer gap between records is a start from nothing, not a rescale."
+        default=90.0, gt=0, description="A longer gap between records is a start from a checkpoint, not a rescale."
     )
     stall_median_count: int = Field(
-        default=15, ge=1, le=64, description="Newest rescales that the median stall covers."
+        default=15, ge=1, le=64, description="Newest rescales that the median stall is taken from."
     )
     rest_seconds: float = Field(
-        default=600.0, gt=0, description="Silence after which a job's single steps are let go; its figures stay."
+        default=600.0,
+        gt=0,
+        description="Silence after which single steps of a job are forgotten; its points stay.",
     )

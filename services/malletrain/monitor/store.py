@@ -23,10 +23,10 @@ from sqlalchemy import (
     select,
 )
 
-from malletrain.monitor.progress import JobProgress, ReporterMark
-from malletrain.monitor.stalls import Rescale
-from malletrain.monitor.throughput import Point
-from malletrain.monitor.tracker import StoredJob
+from malletrain.monitor.progress import JobProgress, ReporterState
+from malletrain.monitor.stalls import MeasuredRescale
+from malletrain.monitor.throughput import MeasuredPoint
+from malletrain.monitor.trackers import StoredJob
 
 _METADATA = MetaData()
 
@@ -87,10 +87,10 @@ Rows = dict[str, dict[tuple[Any, ...], Row]]
 
 
 class MonitorStore:
-    """Keeps what trackers know, and writes only rows that differ from what is there."""
+    """Stores trackers. Only rows that have changed are written."""
 
     def __init__(self, engine: Engine) -> None:
-        """Open the tables, making them where needed.
+        """Open the tables and create those that do not exist.
 
         Raises:
             sqlalchemy.exc.OperationalError: the database can't be opened.
@@ -100,7 +100,7 @@ class MonitorStore:
         _METADATA.create_all(engine)
 
     def load(self) -> list[StoredJob]:
-        """All jobs, in the order of their identifiers."""
+        """All stored jobs, by identifier."""
         with self._engine.connect() as connection:
             found = {table.name: _by_job(connection, table) for table in _TABLES}
         jobs = [
@@ -116,7 +116,7 @@ class MonitorStore:
         return jobs
 
     def write(self, jobs: Iterable[StoredJob]) -> None:
-        """Store jobs as they are now, all in one transaction.
+        """Store jobs in one transaction.
 
         Raises:
             sqlalchemy.exc.OperationalError: the database can't be written; nothing of this call is stored.
@@ -128,7 +128,7 @@ class MonitorStore:
         self._written.update(fresh)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
     def _write_table(self, connection: Connection, table: Table, fresh: dict[str, Rows]) -> None:
@@ -167,11 +167,13 @@ def _rows_of(job: StoredJob) -> Rows:
             }
         ],
         _REPORTERS: [
-            {**key, "reporter_id": reporter_id, **_fields(mark, _MARK_FIELDS)}
-            for reporter_id, mark in job.reporters.items()
+            {**key, "reporter_id": reporter_id, **_fields(reporter, _REPORTER_FIELDS)}
+            for reporter_id, reporter in job.reporters.items()
         ],
         _POINTS: [{**key, **_fields(point, _POINT_FIELDS)} for point in job.points],
-        _RESCALES: [{**key, **_fields(rescale, _RESCALE_FIELDS)} for rescale in job.rescales],
+        _RESCALES: [
+            {**key, **_fields(rescale, _RESCALE_FIELDS), "stall_seconds": rescale.seconds} for rescale in job.rescales
+        ],
     }
     return {
         table.name: {tuple(row[column.name] for column in table.primary_key): row for row in rows_of_table}
@@ -184,25 +186,29 @@ def _job_of(
 ) -> StoredJob:
     return StoredJob(
         job_id=job["job_id"],
-        progress=JobProgress(**{name: job[name] for name in _PROGRESS_FIELDS}),
+        progress=JobProgress(**_select(job, _PROGRESS_FIELDS)),
         dropped_records=job["dropped_records"],
         usual_step_seconds=job["usual_step_seconds"],
-        reporters={row["reporter_id"]: ReporterMark(**{name: row[name] for name in _MARK_FIELDS}) for row in reporters},
+        reporters={row["reporter_id"]: ReporterState(**_select(row, _REPORTER_FIELDS)) for row in reporters},
         points=tuple(
-            Point(**{name: row[name] for name in _POINT_FIELDS}) for row in sorted(points, key=lambda row: row["nodes"])
+            MeasuredPoint(**_select(row, _POINT_FIELDS)) for row in sorted(points, key=lambda row: row["nodes"])
         ),
         rescales=tuple(
-            Rescale(**{name: row[name] for name in _RESCALE_FIELDS})
+            MeasuredRescale(seconds=row["stall_seconds"], **_select(row, _RESCALE_FIELDS))
             for row in sorted(rescales, key=lambda row: row["number"])
         ),
     )
 
 
 _PROGRESS_FIELDS = tuple(JobProgress.__dataclass_fields__)
-_MARK_FIELDS = tuple(ReporterMark.__dataclass_fields__)
-_POINT_FIELDS = tuple(Point.__dataclass_fields__)
-_RESCALE_FIELDS = tuple(Rescale.__dataclass_fields__)
+_REPORTER_FIELDS = tuple(ReporterState.__dataclass_fields__)
+_POINT_FIELDS = tuple(MeasuredPoint.__dataclass_fields__)
+_RESCALE_FIELDS = tuple(name for name in MeasuredRescale.__dataclass_fields__ if name != "seconds")
 
 
 def _fields(item: object, names: tuple[str, ...]) -> Row:
     return {name: getattr(item, name) for name in names}
+
+
+def _select(row: RowMapping, names: tuple[str, ...]) -> Row:
+    return {name: row[name] for name in names}

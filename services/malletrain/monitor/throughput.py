@@ -1,72 +1,80 @@
-"""Throughput per scale, from the steady steps between rescales.
+"""Throughput at each scale with its confidence interval, measured from the steady steps between rescales. Pure.
 
-A visit is a stretch of steps at one scale. Its first step holds the rescale and is left out, and so are the warm-up
-steps and seconds that follow. What remains is estimated robustly, and visits to the same scale are merged, the newer
-one outweighing the older.
+A visit is a series of steps at one scale. Its first step contains the rescale and is left out, and so are the warm-up
+steps and seconds after it. The rest is estimated robustly. Visits to the same scale are merged; the newer one has the
+larger weight.
+
+The confidence interval comes from means of consecutive steps (method of batch means). Steps of a training are not
+independent: a prefetching data loader makes every fourth one slow, a processor raises its clock for a while. The spread
+of single steps therefore misjudges the error. Means of series of steps are nearly independent once a series is longer
+than such patterns; their spread gives the interval by Student's t distribution.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from malletrain.monitor.confidence import UNKNOWN, pooled_error, relative_error
-from malletrain.monitor.records import Step
+from malletrain.model.scaling import ScalingPoint
+from malletrain.monitor.progress import TrainingStep
 from malletrain.monitor.settings import MonitorSettings
 
+UNKNOWN_ERROR = 1.0
+"""Relative error if there are too few steps to estimate it."""
+
 _SIGMA_PER_MAD = 1.4826
-# Steps as alike as this are never outliers of each other, however small the spread of the others.
 _LEAST_RELATIVE_FENCE = 0.25
-# What the visits before may weigh against a very short visit, in steps: damps the noise of a handful of steps.
+"""Steps within this relative distance of the median are never outliers, however small the spread of the others."""
 _OLD_WEIGHT = 8.0
+"""Weight in steps that earlier visits may have against a very short new one. It damps the noise of a few steps."""
+_MOST_BATCHES = 16
+_FEWEST_BATCHES = 4
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """Throughput at one scale.
+class MeasuredPoint(ScalingPoint):
+    """Throughput measured at one scale.
 
     Attributes:
-        nodes: Scale in nodes.
-        rate: Samples per second.
-        weight: What it weighs against a new visit, in steps.
-        steps: Steps that it rests on.
-        unix_seconds: When the newest of them was recorded.
-        relative_error: Half-width of the rate's 95 % confidence interval, relative to it.
+        weight: Its weight in steps when it is merged with a new visit.
+        steps: Number of steps that it is measured from.
+        unix_seconds: When the newest of them ended, in seconds since the epoch.
+        relative_error: Half-width of the rate's 95 % confidence interval, relative to the rate.
     """
 
-    nodes: int
-    rate: float
     weight: float
     steps: int
     unix_seconds: float
-    relative_error: float = UNKNOWN
+    relative_error: float = UNKNOWN_ERROR
 
 
 def robust_rate(steps: Sequence[tuple[float, int]], fence: float, max_outlier_share: float) -> float | None:
-    """Samples per second of a series of steps, rare hiccups left out.
+    """Throughput of a series of steps in samples/s, without rare outliers.
 
-    The samples of all steps over the time of all steps, so that ordinary costs of a step count in full. Left out are
-    steps whose time per sample is further than `fence` standard deviations (estimated by the median absolute
-    deviation) from the median: a waiting data loader, a checkpoint. Where more than `max_outlier_share` of the steps
-    are such, they are no hiccups but the way the job runs (a prefetching loader makes every fourth step slow, say),
-    and all steps count.
+    The samples of all steps divided by their time, so that the regular costs of a step count in full. Steps are
+    outliers if their time per sample differs from the median by more than `fence` standard deviations (estimated by
+    the median absolute deviation): a data loader that stalls, a checkpoint. If more than `max_outlier_share` of the
+    steps differ so much, that is how the job runs (with a prefetching loader every fourth step may be slow), and all
+    steps count.
 
     Args:
-        steps: Seconds (at least 0) and samples (above 0) of each.
-        fence: Width of what is ordinary, in standard deviations to each side.
+        steps: Seconds (at least 0) and samples (above 0) of each step.
+        fence: Largest distance from the median, in standard deviations.
         max_outlier_share: Largest share of steps that may be left out.
 
     Returns:
-        The rate; None without steps or where they took no time at all.
+        The rate; None without steps or if they took no time.
     """
-    kept = without_hiccups(steps, fence, max_outlier_share)
+    kept = without_outliers(steps, fence, max_outlier_share)
     total_seconds = sum(seconds for seconds, _ in kept)
     return sum(samples for _, samples in kept) / total_seconds if total_seconds > 0 else None
 
 
-def without_hiccups(
+def without_outliers(
     steps: Sequence[tuple[float, int]], fence: float, max_outlier_share: float
 ) -> list[tuple[float, int]]:
     """The steps that count; see `robust_rate`."""
@@ -82,23 +90,70 @@ def without_hiccups(
     return kept
 
 
-class ThroughputMeter:
-    """Throughput of one job at every scale it has been at.
+def relative_error(steps: Sequence[tuple[float, int]]) -> float:
+    """Half-width of the 95 % confidence interval of the time per sample, relative to it.
 
-    Memory: one window of steps for the present visit, one Point for each scale.
+    Args:
+        steps: Seconds and samples (above 0) of consecutive steps, outliers left out.
+
+    Returns:
+        At least 0; UNKNOWN_ERROR with fewer than four steps or if they took no time.
+    """
+    batches = min(_MOST_BATCHES, len(steps))
+    if batches < _FEWEST_BATCHES:
+        return UNKNOWN_ERROR
+    length = len(steps) // batches
+    # The oldest steps, which do not fill a batch, are left out: they are the most likely to be warm-up.
+    first = len(steps) - batches * length
+    costs = [_cost(steps[begin : begin + length]) for begin in range(first, len(steps), length)]
+    mean = statistics.fmean(costs)
+    if mean <= 0:
+        return UNKNOWN_ERROR
+    half = student_quantile(0.5 + _LEVEL / 2, batches - 1) * statistics.stdev(costs) / math.sqrt(batches)
+    return min(UNKNOWN_ERROR, half / mean)
+
+
+def pooled_error(first: float, first_weight: float, second: float, second_weight: float) -> float:
+    """Relative error of the weighted mean of two independent values of about the same size."""
+    total = first_weight + second_weight
+    return math.hypot(first * first_weight, second * second_weight) / total if total > 0 else UNKNOWN_ERROR
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """Quantile of Student's t distribution, by its expansion in 1/freedom; within 1 % from 3 degrees of freedom on.
+
+    Args:
+        probability: Between 0 and 1.
+        freedom: Degrees of freedom, at least 1.
+    """
+    z = statistics.NormalDist().inv_cdf(probability)
+    square = z * z
+    terms = (
+        z,
+        z * (square + 1) / 4,
+        z * ((5 * square + 16) * square + 3) / 96,
+        z * (((3 * square + 19) * square + 17) * square - 15) / 384,
+    )
+    return sum(term / float(freedom) ** power for power, term in enumerate(terms))
+
+
+class ThroughputMeter:
+    """Throughput of one job at every scale that it has had.
+
+    Memory: a window of steps of the present visit, and one point for each scale.
     """
 
-    def __init__(self, settings: MonitorSettings, points: Iterable[Point] = ()) -> None:
-        """Go on from the points of before."""
+    def __init__(self, settings: MonitorSettings, points: Iterable[MeasuredPoint] = ()) -> None:
+        """Continue from points that were measured before."""
         self._settings = settings
         self._points = {point.nodes: point for point in points}
         self._nodes = 0
         self._begin_visit(0.0)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: TrainingStep) -> None:
         """Take the next step of the job into account."""
         if step.to_nodes != self._nodes or step.new_reporter or step.samples_lost or step.seconds < 0:
-            self.close_visit()
+            self.end_visit()
             self._nodes = step.to_nodes
             self._begin_visit(step.unix_seconds)
             return
@@ -109,20 +164,20 @@ class ThroughputMeter:
         elif warm and step.unix_seconds - self._begin >= self._settings.warmup_seconds:
             self._keep(step)
 
-    def points(self) -> tuple[Point, ...]:
-        """What is known now, by nodes ascending."""
+    def points(self) -> tuple[MeasuredPoint, ...]:
+        """The points, by nodes ascending; the present visit is included."""
         present = self._present_point()
         points = self._points if present is None else {**self._points, present.nodes: present}
         return tuple(points[nodes] for nodes in sorted(points))
 
     def rate(self, nodes: int) -> float:
-        """Samples per second at a scale; 0 while unknown."""
+        """Throughput at a scale in samples/s; 0 while unknown."""
         point = self._present_point() if nodes == self._nodes else None
         point = point or self._points.get(nodes)
         return point.rate if point else 0.0
 
-    def close_visit(self) -> None:
-        """Merge the present visit into its scale's point and forget its single steps."""
+    def end_visit(self) -> None:
+        """Merge the present visit into the point of its scale and forget its steps."""
         present = self._present_point()
         if present is not None:
             self._points[present.nodes] = present
@@ -136,8 +191,8 @@ class ThroughputMeter:
         self._carried_seconds = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=self._settings.window_steps)
 
-    def _keep(self, step: Step) -> None:
-        # A report without samples is time that the next batch took.
+    def _keep(self, step: TrainingStep) -> None:
+        # The time of a record without samples belongs to the next batch.
         seconds = self._carried_seconds + step.seconds
         if step.samples == 0:
             self._carried_seconds = seconds
@@ -147,7 +202,7 @@ class ThroughputMeter:
         self._kept += 1
         self._newest = step.unix_seconds
 
-    def _present_point(self) -> Point | None:
+    def _present_point(self) -> MeasuredPoint | None:
         if len(self._window) < self._settings.min_steps:
             return None
         steps = list(self._window)
@@ -155,18 +210,22 @@ class ThroughputMeter:
         if rate is None:
             return None
         weight = float(len(self._window))
-        kept = without_hiccups(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
-        present = Point(self._nodes, rate, weight, self._kept, self._newest, relative_error(kept))
+        kept = without_outliers(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
+        present = MeasuredPoint(self._nodes, rate, weight, self._kept, self._newest, relative_error(kept))
         before = self._points.get(self._nodes)
         return present if before is None else _merge(before, present, float(self._settings.window_steps))
 
 
-def _merge(before: Point, present: Point, most_weight: float) -> Point:
-    # Halved at every visit, and never above half of the present one unless that is very short: the newer outweighs.
+def _merge(before: MeasuredPoint, present: MeasuredPoint, most_weight: float) -> MeasuredPoint:
+    # The old weight is halved at every visit and at most half of the present one, unless that one is very short.
     old_weight = min(before.weight / 2, max(present.weight / 2, _OLD_WEIGHT))
     weight = present.weight + old_weight
-    # Means of the time per sample, not of the rate: that is what adds up.
+    # The mean of the times per sample, not of the rates: times add up.
     cost = (present.weight / present.rate + old_weight / before.rate) / weight
     error = pooled_error(present.relative_error, present.weight, before.relative_error, old_weight)
     steps = before.steps + present.steps
-    return Point(present.nodes, 1 / cost, min(weight, most_weight), steps, present.unix_seconds, error)
+    return MeasuredPoint(present.nodes, 1 / cost, min(weight, most_weight), steps, present.unix_seconds, error)
+
+
+def _cost(steps: Sequence[tuple[float, int]]) -> float:
+    return sum(seconds for seconds, _ in steps) / sum(samples for _, samples in steps)

@@ -1,20 +1,20 @@
-"""Who gives nodes to a profile: the least recently interrupted job first, one job at a time, none to zero."""
+"""Which job gives nodes to a profile: the least recently interrupted one, one job at a time, and none to zero."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Giver:
+class Donor:
     """A job that could give nodes.
 
     Attributes:
         job_id: The job.
-        nodes: What it has.
+        nodes: Number of nodes that it has.
         scales: Permitted scales in nodes, ascending.
-        steady: It trains, and no change of its scale is under way.
+        steady: Whether it trains and no change of its scale is under way.
     """
 
     job_id: str
@@ -22,8 +22,8 @@ class Giver:
     scales: tuple[int, ...]
     steady: bool
 
-    def after_giving(self, nodes: int) -> int:
-        """The largest permitted scale that gives away so many nodes, or the smallest one where none does."""
+    def scale_after_giving(self, nodes: int) -> int:
+        """The largest permitted scale that frees so many nodes; the smallest one where none does."""
         smaller = [scale for scale in self.scales if scale < self.nodes]
         if not smaller:
             return self.nodes
@@ -31,37 +31,38 @@ class Giver:
 
     @property
     def spare(self) -> int:
-        """Nodes that it could give at most: never all, never below its smallest scale."""
-        return self.nodes - self.after_giving(self.nodes)
+        """Number of nodes that it could give at most. It keeps at least its smallest scale."""
+        return self.nodes - self.scale_after_giving(self.nodes)
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """Who has been interrupted for profiles.
+class InterruptionHistory:
+    """Which jobs have given nodes to profiles.
 
     Attributes:
-        turns: Number of the newest interruption of each job, counted over all jobs.
-        counts: How often each job has been interrupted.
+        latest: Sequence number of each job's newest interruption, counted over all jobs.
+        counts: Number of interruptions of each job.
     """
 
-    turns: Mapping[str, int] = field(default_factory=dict)
+    latest: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
 
-    def interrupted(self, job_id: str) -> Ledger:
-        """The ledger after one more interruption."""
-        turn = 1 + max(self.turns.values(), default=0)
-        return Ledger({**self.turns, job_id: turn}, {**self.counts, job_id: self.counts.get(job_id, 0) + 1})
+    def interrupted(self, job_id: str) -> InterruptionHistory:
+        """The history after one more interruption."""
+        number = 1 + max(self.latest.values(), default=0)
+        return InterruptionHistory(
+            {**self.latest, job_id: number}, {**self.counts, job_id: self.counts.get(job_id, 0) + 1}
+        )
 
-    def only(self, job_ids: Sequence[str]) -> Ledger:
-        """Without jobs that have ended."""
-        known = set(job_ids)
-        return Ledger(
-            {name: turn for name, turn in self.turns.items() if name in known},
-            {name: count for name, count in self.counts.items() if name in known},
+    def only(self, job_ids: Collection[str]) -> InterruptionHistory:
+        """The history of these jobs alone."""
+        return InterruptionHistory(
+            {job_id: number for job_id, number in self.latest.items() if job_id in job_ids},
+            {job_id: count for job_id, count in self.counts.items() if job_id in job_ids},
         )
 
 
-def next_donor(givers: Sequence[Giver], ledger: Ledger) -> Giver | None:
-    """The job whose last interruption is longest ago, of those that can give anything; earlier jobs first of equals."""
-    able = [giver for giver in givers if giver.steady and giver.spare > 0]
-    return min(able, key=lambda giver: (ledger.turns.get(giver.job_id, 0), giver.job_id), default=None)
+def next_donor(candidates: Sequence[Donor], history: InterruptionHistory) -> Donor | None:
+    """The steady job with nodes to spare whose last interruption is longest ago; ties go to the earlier job."""
+    able = [donor for donor in candidates if donor.steady and donor.spare > 0]
+    return min(able, key=lambda donor: (history.latest.get(donor.job_id, 0), donor.job_id), default=None)

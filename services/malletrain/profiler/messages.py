@@ -1,51 +1,42 @@
-"""Between the contract's messages and the core."""
+"""Protocol buffers in, values of the pure core out, and back."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
-from malletrain.profiler.book import JobFacts, JobProfile, Measurements
-from malletrain.profiler.curve import PairStall, Source
-from malletrain.profiler.desk import JobView, Order
-from malletrain.profiler.knots import Knot
-from malletrain.profiler.modes import Mode
-from malletrain.profiler.runs import Run
-from malletrain.profiler.sizes import permitted_scales
+from malletrain.model.scaling import RescaleStall, permitted_scales
+from malletrain.profiler.curve_estimator import JobDeclaration, JobMeasurements, JobProfile
+from malletrain.profiler.points import CurvePoint, CurveSource
+from malletrain.profiler.profile_scheduler import JobView, ProfilingState
+from malletrain.profiler.runs import ProfileRun
+from malletrain.profiler.settings import ProfilingMode
+from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import monitor_pb2, profiler_pb2, resources_pb2
 
-FINAL_STATES = frozenset(
-    (
-        resources_pb2.JOB_STATE_COMPLETED,
-        resources_pb2.JOB_STATE_FAILED,
-        resources_pb2.JOB_STATE_CANCELLED,
-    )
-)
-"""States of jobs that never train again."""
-
 _MODES = {
-    resources_pb2.PROFILE_MODE_AUTO: Mode.AUTO,
-    resources_pb2.PROFILE_MODE_ALWAYS: Mode.ALWAYS,
-    resources_pb2.PROFILE_MODE_NEVER: Mode.NEVER,
+    resources_pb2.PROFILE_MODE_AUTO: ProfilingMode.AUTO,
+    resources_pb2.PROFILE_MODE_ALWAYS: ProfilingMode.ALWAYS,
+    resources_pb2.PROFILE_MODE_NEVER: ProfilingMode.NEVER,
 }
 
 _SOURCES = {
-    Source.PRIOR: profiler_pb2.CURVE_SOURCE_PRIOR,
-    Source.DECLARED: profiler_pb2.CURVE_SOURCE_DECLARED,
-    Source.MEASURED: profiler_pb2.CURVE_SOURCE_MEASURED,
-    Source.EXTRAPOLATED: profiler_pb2.CURVE_SOURCE_EXTRAPOLATED,
-    Source.FAMILY: profiler_pb2.CURVE_SOURCE_FAMILY,
+    CurveSource.PRIOR: profiler_pb2.CURVE_SOURCE_PRIOR,
+    CurveSource.DECLARED: profiler_pb2.CURVE_SOURCE_DECLARED,
+    CurveSource.MEASURED: profiler_pb2.CURVE_SOURCE_MEASURED,
+    CurveSource.EXTRAPOLATED: profiler_pb2.CURVE_SOURCE_EXTRAPOLATED,
+    CurveSource.FAMILY: profiler_pb2.CURVE_SOURCE_FAMILY,
 }
 
 
-def facts_of(job: resources_pb2.Job) -> JobFacts:
+def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
     """What the user has declared of a job."""
     spec = job.spec
-    return JobFacts(
+    return JobDeclaration(
         job_id=job.id,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
-        curve=tuple(Knot(point.nodes, point.rate) for point in spec.curve),
+        curve=tuple(CurvePoint(point.nodes, point.rate, source=CurveSource.DECLARED) for point in spec.curve),
         scale_up_seconds=spec.scale_up_seconds if spec.HasField("scale_up_seconds") else None,
         scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
         permitted_nodes=tuple(spec.permitted_nodes),
@@ -56,7 +47,7 @@ def facts_of(job: resources_pb2.Job) -> JobFacts:
 
 
 def view_of(job: resources_pb2.Job, now: float, pools: Mapping[str, str]) -> JobView:
-    """A job as runs see it.
+    """A job as the profile scheduler sees it.
 
     Args:
         job: The job.
@@ -66,7 +57,7 @@ def view_of(job: resources_pb2.Job, now: float, pools: Mapping[str, str]) -> Job
     wanted, commanded, confirmed = set(job.wanted_nodes), set(job.commanded_nodes), set(job.confirmed_nodes)
     trains = job.state == resources_pb2.JOB_STATE_RUNNING and commanded == confirmed
     rests = job.state == resources_pb2.JOB_STATE_WAITING and not commanded
-    backs_off = job.HasField("not_before") and job.not_before.ToNanoseconds() / 1e9 > now
+    backs_off = job.HasField("not_before") and unix_seconds(job.not_before) > now
     return JobView(
         job_id=job.id,
         scales=tuple(permitted_scales(job.spec.min_nodes, job.spec.max_nodes, job.spec.permitted_nodes)),
@@ -78,7 +69,7 @@ def view_of(job: resources_pb2.Job, now: float, pools: Mapping[str, str]) -> Job
 
 
 def _pool_of(job: resources_pb2.Job, pools: Mapping[str, str]) -> str | None:
-    """Where most of its nodes are; the only one there is where it has none."""
+    """The pool of most of its nodes. For a job without nodes the only pool, or None where there are several."""
     own = Counter(pools[node] for node in job.commanded_nodes if node in pools)
     if own:
         return own.most_common(1)[0][0]
@@ -86,48 +77,32 @@ def _pool_of(job: resources_pb2.Job, pools: Mapping[str, str]) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-def measurements_of(record: monitor_pb2.ScalingRecord) -> Measurements:
+def measurements_of(record: monitor_pb2.ScalingRecord) -> JobMeasurements:
     """What Monitor has measured of a job."""
-    rescales = (PairStall(entry.from_nodes, entry.to_nodes, entry.stall_seconds) for entry in record.rescales)
+    rescales = (RescaleStall(entry.from_nodes, entry.to_nodes, entry.stall_seconds) for entry in record.rescales)
     points = (
-        Knot(point.nodes, point.rate, point.steps, point.relative_error, point.unix_seconds) for point in record.points
+        CurvePoint(point.nodes, point.rate, point.steps, point.relative_error, point.unix_seconds)
+        for point in record.points
     )
-    return Measurements(
-        rescales=tuple(rescales),
+    return JobMeasurements(
         points=tuple(points),
         scale_up_seconds=record.scale_up_seconds if record.HasField("scale_up_seconds") else None,
         scale_down_seconds=record.scale_down_seconds if record.HasField("scale_down_seconds") else None,
+        rescales=tuple(rescales),
     )
 
 
-def profile_message(
-    profile: JobProfile, order: Order | None = None, until: float = 0.0, run: Run | None = None, profiled: str = ""
-) -> profiler_pb2.Profile:
-    """A profile for the wire.
+def profile_message(profile: JobProfile, state: ProfilingState) -> profiler_pb2.Profile:
+    """All that is told of a job: its curve and costs, what the allocator is asked to do, and the newest run.
 
     Args:
-        profile: What the allocator should believe.
-        order: What it is asked to do with the job.
-        until: When that runs out, in seconds since the epoch.
-        run: The newest measuring of the curve.
-        profiled: Job that the order is for.
+        profile: Curve and costs.
+        state: All runs and requests.
     """
-    hold = None
-    if order is not None:
-        hold = profiler_pb2.Hold(nodes=order.nodes, grow=order.grow, until_unix_seconds=until, profiled_job_id=profiled)
+    run = state.runs.get(profile.job_id)
     return profiler_pb2.Profile(
         job_id=profile.job_id,
-        points=[
-            profiler_pb2.ProfilePoint(
-                nodes=point.nodes,
-                rate=point.rate,
-                source=_SOURCES[point.source],
-                relative_error=point.error,
-                steps=point.steps,
-                unix_seconds=point.unix_seconds,
-            )
-            for point in profile.points
-        ],
+        points=[_point_message(point) for point in profile.points],
         scale_up_seconds=profile.scale_up.seconds,
         scale_up_source=_SOURCES[profile.scale_up.source],
         scale_down_seconds=profile.scale_down.seconds,
@@ -136,15 +111,37 @@ def profile_message(
             resources_pb2.RescaleStall(from_nodes=s.from_nodes, to_nodes=s.to_nodes, seconds=s.seconds)
             for s in profile.stalls
         ],
-        hold=hold,
-        run=None if run is None else run_message(run),
+        hold=_request_message(profile.job_id, state),
+        run=None if run is None else _run_message(run),
         fit=profile.fit,
         family=profile.family,
     )
 
 
-def run_message(run: Run) -> profiler_pb2.ProfileRun:
-    """A run for the wire."""
+def _point_message(point: CurvePoint) -> profiler_pb2.ProfilePoint:
+    return profiler_pb2.ProfilePoint(
+        nodes=point.nodes,
+        rate=point.rate,
+        source=_SOURCES[point.source],
+        relative_error=point.relative_error,
+        steps=point.steps,
+        unix_seconds=point.unix_seconds,
+    )
+
+
+def _request_message(job_id: str, state: ProfilingState) -> profiler_pb2.Hold | None:
+    request, active = state.requests.get(job_id), state.active
+    if request is None or active is None:
+        return None
+    return profiler_pb2.Hold(
+        nodes=request.nodes,
+        grow=request.grow,
+        until_unix_seconds=state.requests_until,
+        profiled_job_id=active.job_id,
+    )
+
+
+def _run_message(run: ProfileRun) -> profiler_pb2.ProfileRun:
     return profiler_pb2.ProfileRun(
         state=profiler_pb2.ProfileState.Value(f"PROFILE_STATE_{run.state.value}"),
         reason=run.reason,

@@ -1,4 +1,4 @@
-"""The measuring of one job's curve: where it stands and what it has cost so far."""
+"""A profile run: the measurement of one job's curve, how far it is and what it has cost."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class RunState(StrEnum):
-    """Where a run stands."""
+class ProfileRunState(StrEnum):
+    """State of a run: waiting, growing to its largest scale, measuring downwards, or complete."""
 
     QUEUED = "QUEUED"
     CLIMBING = "CLIMBING"
@@ -16,41 +16,41 @@ class RunState(StrEnum):
 
     @property
     def active(self) -> bool:
-        """Whether it holds jobs at scales now."""
-        return self in (RunState.CLIMBING, RunState.MEASURING)
+        """Whether it asks for scales now."""
+        return self in (ProfileRunState.CLIMBING, ProfileRunState.MEASURING)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run. Times are in seconds since the epoch.
+class ProfileRun:
+    """A run. Times are in seconds since the epoch, scales in nodes. The store writes these fields by their names.
 
     Attributes:
         job_id: The job that is profiled.
         state: Where it stands.
-        reason: Why; for people.
-        asked: Somebody asked for it; it goes on whatever becomes known of the curve meanwhile.
-        not_before: It is not tried again before this time.
-        began: When it became active; the first time counts.
-        top: Largest scale that it goes for, in nodes.
-        nodes: The scale that is measured, or on the way there.
+        reason: Why it stands there, for people.
+        asked: Whether a user asked for it. It then continues even if the curve becomes known otherwise.
+        not_before: Earliest time of the next attempt.
+        began: When it became active the last time; None before the first.
+        top: Largest scale that it aims for.
+        nodes: Scale that is being measured or approached.
         arrived: When the job was first seen steady at that scale; None before.
-        base_steps: Steps known at that scale before, that do not count.
-        visited: Scales measured, in their order.
-        donor: Who gives nodes at present.
-        donor_nodes: What it is to keep, in nodes.
-        donors: All that have given, in their order.
-        growths: Growths of the job, starts from nothing not counted.
-        shrinks: Shrinks of the job.
-        node_seconds: Node-seconds that it held while the run was active.
-        stalled_node_seconds: Those in which a change of scale was under way.
+        base_steps: Steps known at that scale before, which do not count.
+        visited: Scales measured so far, in order.
+        donor: Job that is giving nodes now; empty where there is none.
+        donor_nodes: Scale that the donor keeps.
+        donors: All jobs that have given nodes, in order.
+        growths: Number of growths of the job; starts from zero nodes do not count.
+        shrinks: Number of shrinks of the job.
+        node_seconds: Node-seconds that the job had while the run was active.
+        stalled_node_seconds: Part of them during which a change of scale was under way.
         seconds: How long the run has been active.
-        seen: When the figures above were last brought up to date; None while it is not active.
-        seen_nodes: Nodes that it held then.
+        seen: When these figures were last updated; None while it is not active.
+        seen_nodes: Number of nodes that the job had then.
         seen_steady: Whether it was steady then.
     """
 
     job_id: str
-    state: RunState
+    state: ProfileRunState
     reason: str
     asked: bool = False
     not_before: float = 0.0
@@ -72,8 +72,8 @@ class Run:
     seen_nodes: int = 0
     seen_steady: bool = False
 
-    def looked_at(self, now: float, nodes: int, steady: bool) -> Run:
-        """Costs brought up to date, with the job on `nodes` nodes from now on."""
+    def updated(self, now: float, nodes: int, steady: bool) -> ProfileRun:
+        """The run with its costs up to now; from now on the job has `nodes` nodes."""
         elapsed = 0.0 if self.seen is None else max(0.0, now - self.seen)
         held = elapsed * self.seen_nodes
         known = self.seen is not None
@@ -89,11 +89,11 @@ class Run:
             seen_steady=steady,
         )
 
-    def put_back(self, reason: str, not_before: float = 0.0) -> Run:
-        """Back in the queue, in its place; what was measured stays measured."""
+    def requeued(self, reason: str, not_before: float = 0.0) -> ProfileRun:
+        """The run queued again at its place. What it has measured stays measured."""
         return replace(
             self,
-            state=RunState.QUEUED,
+            state=ProfileRunState.QUEUED,
             reason=reason,
             not_before=not_before,
             arrived=None,

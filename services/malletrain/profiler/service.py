@@ -1,27 +1,30 @@
-"""Profiler over gRPC: follows JobManager, Monitor and Scavenger, serves profiles, and asks for what runs need."""
+"""Profiler over gRPC: follows JobManager, Monitor and Scavenger, and serves curves and requests for scales."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import structlog
 from sqlalchemy.exc import OperationalError
 from typing_extensions import override
 
-from malletrain.profiler.book import ProfileBook
-from malletrain.profiler.messages import FINAL_STATES, facts_of, measurements_of, profile_message, view_of
-from malletrain.profiler.office import Brief, Office
+from malletrain.profiler.curve_estimator import CurveEstimator, JobProfile
+from malletrain.profiler.messages import declaration_of, measurements_of, profile_message, view_of
+from malletrain.profiler.profile_scheduler import ClusterView, advance, changed_jobs
+from malletrain.profiler.profiling_policy import CurveBasedPolicy
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
+from malletrain.profiler.validation import validate_curves, validate_runs
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub
+from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.store import open_engine
 from malletrain.v1 import (
@@ -45,22 +48,37 @@ def create(settings: Settings, section: ProfilerSettings, clock: Clock) -> Profi
     Raises:
         sqlalchemy.exc.OperationalError: the database can't be opened.
     """
-    return ProfilerService(
-        settings.addresses, section, ProfilerStore(open_engine(settings.database("profiler"))), clock
-    )
+    store = ProfilerStore(open_engine(settings.database("profiler")))
+    return ProfilerService(settings.addresses, section, store, clock, settings.validate_state)
 
 
 class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
-    """Learns from ordinary running, and measures curves on purpose where that is wanted."""
+    """Learns curves from ordinary running, and profiles jobs where that is wanted."""
 
-    def __init__(self, addresses: Addresses, section: ProfilerSettings, store: ProfilerStore, clock: Clock) -> None:
-        """Go on from what the store holds; `run` learns the rest from the peers."""
+    def __init__(
+        self,
+        addresses: Addresses,
+        section: ProfilerSettings,
+        store: ProfilerStore,
+        clock: Clock,
+        validate_state: bool = False,
+    ) -> None:
+        """Continue with what is stored; `run` learns the rest from the peers.
+
+        Args:
+            addresses: Addresses of the peers.
+            section: Settings of Profiler.
+            store: Its database.
+            clock: Source of time.
+            validate_state: Whether to check the invariants of the state after each change.
+        """
         self._addresses = addresses
         self._section = section
         self._store = store
         self._clock = clock
-        book = ProfileBook(section, store.load_kinship(section.family_members))
-        self._office = Office(section, book, store.load_desk())
+        self._validate_state = validate_state
+        self._curves = CurveEstimator(section, store.load_families(section.family_members), store.load_histories())
+        self._state = store.load_state()
         self._jobs: dict[str, resources_pb2.Job] = {}
         self._nodes: dict[str, str] | None = None
         self._hub: Hub[list[profiler_pb2.Profile]] = Hub()
@@ -74,7 +92,11 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         host.add(SERVICE_NAME, profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, self)
 
     async def run(self) -> None:
-        """Follow the peers, until cancelled."""
+        """Follow the peers, until cancelled.
+
+        Raises:
+            InvariantError: the state contradicts itself; only with `validate_state`.
+        """
         async with (
             open_channel(self._addresses.job_manager) as job_manager_channel,
             open_channel(self._addresses.monitor) as monitor_channel,
@@ -97,11 +119,11 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             group.create_task(
                 follow("nodes", lambda: scavenger.WatchNodes(scavenger_pb2.WatchNodesRequest()), self._take_nodes)
             )
-            group.create_task(self._stop_waiting())
-            group.create_task(self._look_again())
+            group.create_task(self._stop_waiting_for_monitor())
+            group.create_task(self._look_regularly())
 
     async def close(self) -> None:
-        """End all streams and let go of the database."""
+        """End all streams and close the database."""
         self._hub.close()
         self._store.close()
 
@@ -111,65 +133,66 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
     ) -> profiler_pb2.GetProfileResponse:
         """The profile of one job."""
         del context
-        if not request.job_id:
-            raise InvalidInputError("job_id", "a job identifier", request.job_id)
         return profiler_pb2.GetProfileResponse(profile=self._message(request.job_id))
 
     @override
     async def StartProfile(
         self, request: profiler_pb2.StartProfileRequest, context: Any
     ) -> profiler_pb2.StartProfileResponse:
-        """Queue a run; asking again while it is queued or active changes nothing."""
+        """Queue a run. Asking again while one is queued or active changes nothing."""
         del context
-        if not request.job_id:
-            raise InvalidInputError("job_id", "a job identifier", request.job_id)
         self._message(request.job_id)
         spec = self._jobs[request.job_id].spec
         if len(spec.permitted_nodes) == 1 or spec.min_nodes == spec.max_nodes:
             raise InvalidInputError("job_id", "a job that may run at more than one scale", request.job_id)
-        self._office.ask(request.job_id)
+        self._state = self._state.with_requested_run(request.job_id)
         self._publish()
-        self._store.save(self._office.desk, self._office.book.kinship)
+        self._save()
         return profiler_pb2.StartProfileResponse(profile=self._message(request.job_id))
 
     @override
     async def WatchProfiles(
         self, request: profiler_pb2.WatchProfilesRequest, context: Any
     ) -> AsyncIterator[profiler_pb2.WatchProfilesResponse]:
-        """All profiles first (as soon as the peers' snapshots are in; none is a message, too), then each change."""
+        """All profiles as soon as the peers' snapshots are in, even if there are none; then each change."""
         del request, context
         with self._hub.subscribe() as changes:
             if self._ready:
-                yield _response([_message_of(brief) for brief in self._office.briefs()])
+                yield profiler_pb2.WatchProfilesResponse(profiles=self._messages(self._curves.profiles()))
             async for profiles in changes:
-                yield _response(profiles)
+                yield profiler_pb2.WatchProfilesResponse(profiles=profiles)
 
     def _message(self, job_id: str) -> profiler_pb2.Profile:
+        if not job_id:
+            raise InvalidInputError("job_id", "a job identifier", job_id)
         if not self._ready:
             raise UnavailableError("no profiles yet: JobManager has not been reached since the start")
-        brief = self._office.brief(job_id)
-        if brief is None:
+        profile = self._curves.profile(job_id)
+        if profile is None:
             raise NotFoundError(f"job {job_id!r} is not known, or has ended")
-        return _message_of(brief)
+        return profile_message(profile, self._state)
+
+    def _messages(self, profiles: Sequence[JobProfile]) -> list[profiler_pb2.Profile]:
+        return [profile_message(profile, self._state) for profile in profiles]
 
     async def _take_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         if message.snapshot:
-            self._office.book.keep_only(job.id for job in message.jobs)
+            self._curves.keep_only(job.id for job in message.jobs)
             self._jobs = {}
             self._jobs_known = True
         for job in message.jobs:
-            if job.state in FINAL_STATES:
+            if job.state in FINAL_JOB_STATES:
                 self._jobs.pop(job.id, None)
-                self._office.book.remove_job(job.id)
+                self._curves.remove_job(job.id)
             else:
                 self._jobs[job.id] = job
-                self._office.put_job(facts_of(job))
+                self._curves.put_job(declaration_of(job))
         self._publish()
 
     async def _take_scaling(self, message: monitor_pb2.WatchScalingResponse) -> None:
         self._scaling_known = True
         for record in message.records:
-            self._office.put_measurements(record.job_id, measurements_of(record))
+            self._curves.put_measurements(record.job_id, measurements_of(record))
         self._publish()
 
     async def _take_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
@@ -178,40 +201,51 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._nodes = kept | {node.name: node.pool for node in message.joined}
         self._publish()
 
-    async def _stop_waiting(self) -> None:
-        """Without Monitor's records a measured job would look unknown, and be rescaled twice for nothing."""
+    async def _stop_waiting_for_monitor(self) -> None:
+        """Serve without Monitor's records after a while. Measured jobs then get priors, and may be rescaled for it."""
         await asyncio.sleep(self._section.snapshot_seconds)
         if not self._scaling_known:
             self._log.warning("Monitor not reached, going on without its records")
             self._scaling_known = True
             self._publish()
 
-    async def _look_again(self) -> None:
-        """Time passes for runs as well as events."""
+    async def _look_regularly(self) -> None:
+        """Let runs and curves go on when no message arrives: some steps are due after a time."""
         while True:
             await asyncio.sleep(self._section.look_seconds)
             self._publish()
 
     def _publish(self) -> None:
+        """Recompute curves and runs, store them, and tell watchers what has changed."""
         if not (self._jobs_known and self._scaling_known):
             return
         now = self._clock.time()
-        views = [view_of(job, now, self._nodes or {}) for _, job in sorted(self._jobs.items()) if job.admitted]
-        idle = None if self._nodes is None else Counter(self._nodes.values())
-        changed = self._office.look(now, idle, views)
+        changed = {profile.job_id for profile in self._curves.refresh(now)}
+        if self._nodes is not None:
+            changed |= self._advance_runs(now, self._nodes)
+        if self._validate_state:
+            validate_curves(self._curves)
         try:
-            self._store.save(self._office.desk, self._office.book.kinship)
+            self._save()
         except OperationalError as error:
             self._log.error("runs could not be stored, trying again", error=str(error))
         if changed or not self._ready:
             self._ready = True
-            self._hub.publish([self._message(job_id) for job_id in changed])
-            self._log.debug("profiles changed", jobs=changed)
+            known = [profile for profile in self._curves.profiles() if profile.job_id in changed]
+            self._hub.publish(self._messages(known))
+            self._log.debug("profiles changed", jobs=sorted(changed))
 
+    def _advance_runs(self, now: float, nodes: dict[str, str]) -> set[str]:
+        """Take the next step of the runs; returns the jobs of which watchers should be told."""
+        views = tuple(view_of(job, now, nodes) for _, job in sorted(self._jobs.items()) if job.admitted)
+        view = ClusterView(now, len(nodes), views, Counter(nodes.values()))
+        policy = CurveBasedPolicy(self._curves, self._section, [job.job_id for job in views], now)
+        before = self._state
+        after = advance(before, view, policy, self._section.profiling_parameters())
+        if self._validate_state:
+            validate_runs(after, view)
+        self._state = after
+        return changed_jobs(before, after)
 
-def _message_of(brief: Brief) -> profiler_pb2.Profile:
-    return profile_message(brief.profile, brief.order, brief.until, brief.run, brief.profiled)
-
-
-def _response(profiles: list[profiler_pb2.Profile]) -> profiler_pb2.WatchProfilesResponse:
-    return profiler_pb2.WatchProfilesResponse(profiles=profiles)
+    def _save(self) -> None:
+        self._store.save(self._state, self._curves.families, self._curves.histories)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from malletrain.profiler.desk import Pace
-from malletrain.profiler.modes import Mode
-from malletrain.profiler.sizes import Strategy
+from malletrain.profiler.profile_scheduler import ProfilingParameters
+from malletrain.profiler.scale_selection import ScaleStrategy
+
+
+class ProfilingMode(StrEnum):
+    """When a job's curve is profiled: if no usable one is known, once, or only on request."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 class ProfilerSettings(BaseModel):
-    """What Profiler believes before anything is known, and when it tells others."""
+    """What is assumed of unknown jobs, how profiles are taken, and when watchers are told of changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,11 +48,12 @@ class ProfilerSettings(BaseModel):
     least_stall_change_seconds: float = Field(
         default=0.1, ge=0, description="Change of a stall that must be exceeded as well before watchers are told."
     )
-    default_mode: Mode = Field(
-        default=Mode.NEVER, description="For jobs that do not say: auto, always, or never measure curves on purpose."
+    default_mode: ProfilingMode = Field(
+        default=ProfilingMode.NEVER, description="When jobs that do not say are profiled: auto, always or never."
     )
-    strategy: Strategy = Field(
-        default=Strategy.ADAPTIVE, description="Which scales are measured: adaptive, every, or fleet (three steps)."
+    strategy: ScaleStrategy = Field(
+        default=ScaleStrategy.ADAPTIVE,
+        description="Which scales are measured: adaptive, every, or fleet (three steps).",
     )
     target_error: float = Field(
         default=0.05, gt=0, lt=1, description="A scale is measured until its rate's 95 % interval is this narrow."
@@ -60,13 +70,15 @@ class ProfilerSettings(BaseModel):
         description="A profile begins when it can get this share of the job's largest scale (or of the idle nodes).",
     )
     climb_seconds: float = Field(
-        default=180.0, gt=0, description="A profile that has not reached its largest scale by then waits again."
+        default=180.0, gt=0, description="A profile that has not reached its largest scale by then is queued again."
     )
     retry_seconds: float = Field(default=60.0, ge=0, description="How long it then waits at least.")
     hold_seconds: float = Field(
-        default=120.0, gt=0, description="How long the allocator holds jobs for a Profiler it hears nothing of."
+        default=120.0, gt=0, description="Until when the allocator honours requests if Profiler no longer renews them."
     )
-    look_seconds: float = Field(default=0.25, gt=0, le=10, description="How often runs are looked at, events apart.")
+    look_seconds: float = Field(
+        default=0.25, gt=0, le=10, description="How often running profiles are checked when nothing happens."
+    )
     drift_per_hour: float = Field(default=0.02, ge=0, description="Relative error that an hour adds to a point.")
     contradiction: float = Field(
         default=0.1, gt=0, description="Change of a scale's rate, beyond its error, that casts doubt on older points."
@@ -74,13 +86,13 @@ class ProfilerSettings(BaseModel):
     most_error: float = Field(
         default=0.3, gt=0, le=1, description="Points with a larger relative error are left out of the curve."
     )
-    fade_seconds: float = Field(default=60.0, gt=0, description="How often curves are made anew as points age.")
+    fade_seconds: float = Field(default=60.0, gt=0, description="How often curves are recomputed as points age.")
     fleet_nodes: int = Field(default=2, ge=1, description="M_b of the strategy `fleet`, in nodes.")
     family_members: int = Field(default=8, ge=1, description="Jobs of a family whose points are kept.")
     snapshot_seconds: float = Field(
         default=3.0, ge=0, description="After a start, wait so long for Monitor's records before jobs get priors."
     )
 
-    def pace(self) -> Pace:
-        """The part that runs rest on."""
-        return Pace(**{name: getattr(self, name) for name in Pace.__dataclass_fields__})
+    def profiling_parameters(self) -> ProfilingParameters:
+        """The settings that the profile scheduler reads."""
+        return ProfilingParameters(**{name: getattr(self, name) for name in ProfilingParameters.__dataclass_fields__})

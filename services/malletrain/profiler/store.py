@@ -1,4 +1,7 @@
-"""What of the Profiler outlives the process: runs, interruptions, families."""
+"""The part of Profiler's state that outlives the process: runs, interruptions, families and histories of points.
+
+The names of the two documents and of their fields are those of version 0.1.0, so that older databases can be read.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,14 @@ from typing import Any
 from sqlalchemy import Engine, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from malletrain.profiler.curve import PairStall
-from malletrain.profiler.desk import Desk
-from malletrain.profiler.donors import Ledger
-from malletrain.profiler.evidence import Memory
-from malletrain.profiler.families import Member
-from malletrain.profiler.kinship import Kinship
-from malletrain.profiler.knots import Knot
-from malletrain.profiler.runs import Run, RunState
+from malletrain.model.scaling import RescaleStall
+from malletrain.profiler.donors import InterruptionHistory
+from malletrain.profiler.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.points import CurvePoint, PointHistory
+from malletrain.profiler.profile_scheduler import ProfilingState
+from malletrain.profiler.runs import ProfileRun, ProfileRunState
 
-_DESK, _KINSHIP = "desk", "kinship"
+_RUNS_DOCUMENT, _POINTS_DOCUMENT = "desk", "kinship"
 
 
 class _Base(DeclarativeBase):
@@ -34,10 +35,10 @@ class _Document(_Base):
 
 
 class ProfilerStore:
-    """Two documents; each is written only when it differs from what is there."""
+    """Two JSON documents. Each is written only when it differs from what is stored."""
 
     def __init__(self, engine: Engine) -> None:
-        """Open the table, making it where needed.
+        """Open the table, creating it where needed.
 
         Raises:
             sqlalchemy.exc.OperationalError: the database can't be opened.
@@ -47,33 +48,50 @@ class ProfilerStore:
         with Session(engine) as session:
             self._written = {row.name: row.body for row in session.query(_Document)}
 
-    def load_desk(self) -> Desk:
-        """The desk as it was last saved; an empty one before."""
-        found = self._read(_DESK)
+    def load_state(self) -> ProfilingState:
+        """Runs and interruptions as they were last saved; an empty state before."""
+        found = self._read(_RUNS_DOCUMENT)
         runs = {entry["job_id"]: _run(entry) for entry in found.get("runs", ())}
-        ledger = found.get("ledger", {})
-        return Desk(runs, Ledger(ledger.get("turns", {}), ledger.get("counts", {})))
+        interruptions = found.get("ledger", {})
+        history = InterruptionHistory(interruptions.get("turns", {}), interruptions.get("counts", {}))
+        return ProfilingState(runs, history)
 
-    def load_kinship(self, members_kept: int) -> Kinship:
-        """What was learned, as it was last saved."""
-        found = self._read(_KINSHIP)
-        memories = {job_id: _memory(entry) for job_id, entry in found.get("memories", {}).items()}
+    def load_families(self, members_kept: int) -> FamilyStore:
+        """Families as they were last saved.
+
+        Args:
+            members_kept: Number of newest members of a family whose points are kept from now on.
+        """
+        found = self._read(_POINTS_DOCUMENT)
         families = {name: [_member(entry) for entry in members] for name, members in found.get("families", {}).items()}
-        return Kinship(members_kept, memories, families, found.get("left", ()))
+        return FamilyStore(members_kept, families, found.get("left", ()))
 
-    def save(self, desk: Desk, kinship: Kinship) -> None:
+    def load_histories(self) -> dict[str, PointHistory]:
+        """Histories of the measured points, by job, as they were last saved."""
+        memories = self._read(_POINTS_DOCUMENT).get("memories", {})
+        return {job_id: _history(entry) for job_id, entry in memories.items()}
+
+    def save(self, state: ProfilingState, families: FamilyStore, histories: Mapping[str, PointHistory]) -> None:
         """Write what has changed, in one transaction.
 
         Raises:
             sqlalchemy.exc.OperationalError: the database can't be written; nothing of this call is stored.
         """
         documents = {
-            _DESK: json.dumps({"runs": [asdict(run) for run in desk.runs.values()], "ledger": asdict(desk.ledger)}),
-            _KINSHIP: json.dumps(
+            _RUNS_DOCUMENT: json.dumps(
                 {
-                    "memories": {job_id: asdict(memory) for job_id, memory in kinship.memories.items()},
-                    "families": {name: [asdict(m) for m in members] for name, members in kinship.families.items()},
-                    "left": sorted(kinship.left),
+                    "runs": [asdict(run) for run in state.runs.values()],
+                    "ledger": {"turns": state.interruptions.latest, "counts": state.interruptions.counts},
+                }
+            ),
+            _POINTS_DOCUMENT: json.dumps(
+                {
+                    "memories": {job_id: asdict(history) for job_id, history in histories.items()},
+                    "families": {
+                        name: [_member_document(member) for member in members]
+                        for name, members in families.families.items()
+                    },
+                    "left": sorted(families.left),
                 }
             ),
         }
@@ -86,7 +104,7 @@ class ProfilerStore:
         self._written.update(changed)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -94,16 +112,35 @@ class ProfilerStore:
         return found
 
 
-def _run(entry: dict[str, Any]) -> Run:
+def _run(entry: dict[str, Any]) -> ProfileRun:
     lists = {name: tuple(entry[name]) for name in ("visited", "donors")}
-    return Run(**{**entry, **lists, "state": RunState(entry["state"])})
+    return ProfileRun(**{**entry, **lists, "state": ProfileRunState(entry["state"])})
 
 
-def _memory(entry: Mapping[str, Mapping[str, float]]) -> Memory:
-    # JSON knows no numbers as keys.
-    return Memory(**{name: {int(nodes): value for nodes, value in part.items()} for name, part in entry.items()})
+def _history(entry: Mapping[str, Mapping[str, float]]) -> PointHistory:
+    # JSON has strings as keys only.
+    return PointHistory(**{name: {int(nodes): value for nodes, value in part.items()} for name, part in entry.items()})
 
 
-def _member(entry: dict[str, Any]) -> Member:
-    knots = tuple(Knot(**knot) for knot in entry["knots"])
-    return Member(entry["job_id"], knots, tuple(PairStall(**stall) for stall in entry["rescales"]))
+def _member(entry: dict[str, Any]) -> FamilyMember:
+    points = (
+        CurvePoint(point["nodes"], point["rate"], point["steps"], point["error"], point["unix_seconds"])
+        for point in entry["knots"]
+    )
+    return FamilyMember(entry["job_id"], tuple(points), tuple(RescaleStall(**stall) for stall in entry["rescales"]))
+
+
+def _member_document(member: FamilyMember) -> dict[str, Any]:
+    points = [
+        {
+            "nodes": point.nodes,
+            "rate": point.rate,
+            "steps": point.steps,
+            "error": point.relative_error,
+            "unix_seconds": point.unix_seconds,
+            # Version 0.1.0 expects it; a member's own points are never those of others.
+            "shared": False,
+        }
+        for point in member.points
+    ]
+    return {"job_id": member.job_id, "knots": points, "rescales": [asdict(stall) for stall in member.rescales]}

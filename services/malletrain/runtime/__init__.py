@@ -1,1 +1,1 @@
-"""The five services of MalleTrain share this package: configuration, servers, channels, logging, clocks."""
+"""What the five services share: configuration, servers, channels, logs, clocks, databases."""

@@ -1,19 +1,21 @@
-"""Channels to peers: one long-lived channel each, every call with a deadline."""
+"""Channels to services."""
 
 from __future__ import annotations
 
 import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 DEADLINE_SECONDS = 5.0
-"""Deadline of an ordinary unary call, in seconds."""
+"""Deadline of most unary calls, in seconds."""
+_HEALTH_DEADLINE_SECONDS = 0.5
 
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A peer that was restarted is found again within a second rather than after gRPC's usual two minutes.
+    # A peer that was restarted is reached again within a second; gRPC's default is two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -23,10 +25,21 @@ _OPTIONS = (
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel for the event loop that runs."""
+    """A channel for the running event loop."""
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 def open_blocking_channel(address: str) -> grpc.Channel:
     """A channel for programs without an event loop, such as the command."""
     return grpc.insecure_channel(address, options=_OPTIONS)
+
+
+def is_serving(channel: grpc.Channel) -> bool:
+    """Whether the server of a channel answers a health check (grpc.health.v1) with SERVING within half a second."""
+    try:
+        response = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=_HEALTH_DEADLINE_SECONDS
+        )
+    except grpc.RpcError:
+        return False
+    return bool(response.status == health_pb2.HealthCheckResponse.SERVING)

@@ -1,4 +1,4 @@
-"""Time, injected: services use the system's clock, tests and simulations their own."""
+"""Clocks, which are passed in: services use the system's, tests and simulations their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of the project knows of time."""
+    """The time."""
 
     def time(self) -> float:
         """Seconds since the epoch."""
@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that only moves when told to."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -43,7 +43,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move on.
+        """Let time pass.
 
         Raises:
             ValueError: seconds is negative.

@@ -1,4 +1,4 @@
-"""Configuration: defaults that run as they are, overridden by `MALLETRAIN_*` variables or a TOML file."""
+"""Configuration: defaults that work, overridden by a TOML file and by `MALLETRAIN_*` variables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from malletrain.common.environment import PREFIX
 from malletrain.runtime.errors import InvalidInputError
 
 CONFIG_FILE = "malletrain.toml"
@@ -19,23 +20,24 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Addresses(BaseModel):
-    """Where each service listens, as HOST:PORT. Loopback only: nothing here is encrypted yet.
-
-    Attributes:
-        monitor_gate: Where trainers on other nodes are let through to Monitor: their agents show the token of the
-            installation. May be any address of this machine; empty: nobody is let through.
-        scavenger_metrics: Where Prometheus finds the metrics of the Scavenger, over HTTP; empty: nowhere.
-    """
+    """Where each service listens, as HOST:PORT. Services listen on loopback only: nothing here is encrypted yet."""
 
     model_config = ConfigDict(extra="forbid")
 
-    scavenger: str = "127.0.0.1:7701"
-    allocator: str = "127.0.0.1:7702"
-    job_manager: str = "127.0.0.1:7703"
-    monitor: str = "127.0.0.1:7704"
-    profiler: str = "127.0.0.1:7705"
-    monitor_gate: str = ""
-    scavenger_metrics: str = ""
+    scavenger: str = Field(default="127.0.0.1:7701", description="Loopback address of the Scavenger.")
+    allocator: str = Field(default="127.0.0.1:7702", description="Loopback address of the Allocator.")
+    job_manager: str = Field(default="127.0.0.1:7703", description="Loopback address of JobManager.")
+    monitor: str = Field(default="127.0.0.1:7704", description="Loopback address of Monitor.")
+    profiler: str = Field(default="127.0.0.1:7705", description="Loopback address of the Profiler.")
+    monitor_gate: str = Field(
+        default="",
+        description="Address at which Monitor accepts the records of trainers on other nodes, whose agents show the "
+        "installation's token. May be any address of this machine; empty: no records from other nodes are accepted.",
+    )
+    scavenger_metrics: str = Field(
+        default="",
+        description="Address at which the Scavenger serves Prometheus metrics over HTTP; empty: nowhere.",
+    )
 
     @pydantic.field_validator("monitor_gate", "scavenger_metrics")
     @classmethod
@@ -61,15 +63,19 @@ class Addresses(BaseModel):
 
 
 class Settings(BaseSettings):
-    """What every service process shares."""
+    """Settings that all services share."""
 
-    model_config = SettingsConfigDict(env_prefix="MALLETRAIN_", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore")
 
     state_dir: Path = Field(
         default_factory=lambda: Path.home() / ".local/state/malletrain",
         description="Folder of databases, job folders and logs.",
     )
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Smallest level logged.")
+    validate_state: bool = Field(
+        default=False,
+        description="Whether JobManager, Scavenger and Profiler check the invariants of their state after each change.",
+    )
     addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
 
     @classmethod
@@ -81,7 +87,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments win over the environment, the environment over the file named by `toml_file`."""
+        """Arguments take precedence over environment variables, and these over the TOML file."""
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
@@ -111,7 +117,7 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
 
 
 def _expected(message: str) -> str:
-    """What was expected, out of pydantic's sentence."""
+    """What was expected, from a message of pydantic."""
     for opening in ("Input should be ", "Value error, expected ", "Value error, "):
         message = message.removeprefix(opening)
     return {"Extra inputs are not permitted": "a known key"}.get(message, message)

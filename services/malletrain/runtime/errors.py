@@ -1,4 +1,4 @@
-"""Errors that services raise in their pure cores and turn into gRPC status codes at the edge."""
+"""Errors with a message for the user. `malletrain.runtime.interceptor` turns them into gRPC status codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _NOTHING = object()
 
 
 class MalleTrainError(Exception):
-    """Base of all errors that are meant for a user's eyes."""
+    """Base of all errors with a message for the user."""
 
 
 class InvalidInputError(MalleTrainError, ValueError):
@@ -14,7 +14,7 @@ class InvalidInputError(MalleTrainError, ValueError):
 
     Attributes:
         field: Path of the field (`jobs[2].min_nodes`) or place in a file (`trace.csv:17`).
-        expected: What would have been right.
+        expected: What is allowed.
     """
 
     def __init__(self, field: str, expected: str, got: object = _NOTHING) -> None:
@@ -25,12 +25,16 @@ class InvalidInputError(MalleTrainError, ValueError):
 
 
 class NotFoundError(MalleTrainError, LookupError):
-    """Something that was asked for by name does not exist; becomes NOT_FOUND."""
+    """There is nothing with the name that was asked for; becomes NOT_FOUND."""
 
 
 class StalePlanError(MalleTrainError):
-    """A plan does not fit the present; becomes FAILED_PRECONDITION."""
+    """A plan does not fit the present state; becomes FAILED_PRECONDITION."""
 
 
 class UnavailableError(MalleTrainError):
     """A peer can't be reached now; becomes UNAVAILABLE."""
+
+
+class InvariantError(MalleTrainError, AssertionError):
+    """The state of a service contradicts itself: a defect of MalleTrain. Raised only where `validate_state` is set."""

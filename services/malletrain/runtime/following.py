@@ -1,4 +1,4 @@
-"""Following a peer's stream for ever, across its restarts."""
+"""Follows the stream of another service across its restarts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ async def follow(
     handle: Callable[[MessageT], Awaitable[None]],
     on_lost: Callable[[], None] | None = None,
 ) -> None:
-    """Handle every message of a server stream; when the stream breaks or ends, open it again, with back-off.
+    """Handle every message of a server stream. Open the stream again, with back-off, whenever it breaks or ends.
 
-    Runs until cancelled. Errors of `handle` are not the peer's and are raised.
+    Runs until cancelled. Errors of `handle` are raised.
 
     Args:
         name: What is followed, for the log.
         open_stream: Makes the call; its first message is expected to be a snapshot.
         handle: Called with each message, one at a time.
-        on_lost: Called when a stream that had delivered something breaks.
+        on_lost: Called when a stream breaks that had delivered something.
     """
     log = structlog.get_logger(__name__).bind(stream=name)
     pause = _FIRST_PAUSE_SECONDS

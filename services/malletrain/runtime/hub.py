@@ -1,4 +1,4 @@
-"""One publisher, many watchers."""
+"""Publishing to many subscribers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Subscription(Generic[ItemT]):
         self._queue.put_nowait((item,))
 
     def end(self) -> None:
-        """Let the iteration end after what is queued."""
+        """End the iteration after the items that are queued."""
         self._queue.put_nowait(None)
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
@@ -30,9 +30,9 @@ class Subscription(Generic[ItemT]):
 
 
 class Hub(Generic[ItemT]):
-    """Hands every published item to every subscription.
+    """Passes every published item to every subscription.
 
-    A watcher subscribes before it reads its snapshot, so that nothing falls between the two.
+    Subscribe before you read a snapshot, so that no item is missed between the two.
     """
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class Hub(Generic[ItemT]):
         self._closed = False
 
     def publish(self, item: ItemT) -> None:
-        """Queue an item for everybody who watches now."""
+        """Queue an item for every present subscription."""
         for subscription in self._subscriptions:
             subscription.put(item)
 
     @contextmanager
     def subscribe(self) -> Iterator[Subscription[ItemT]]:
-        """Watch from now on until the block is left."""
+        """Subscribe until the block is left."""
         subscription: Subscription[ItemT] = Subscription()
         if self._closed:
             subscription.end()
@@ -57,7 +57,7 @@ class Hub(Generic[ItemT]):
             self._subscriptions.discard(subscription)
 
     def close(self) -> None:
-        """End every subscription, present and future: what a server does when it drains."""
+        """End every subscription, present and future; for a server that drains."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.end()

@@ -1,4 +1,4 @@
-"""Errors of the pure cores become canonical status codes, with details that name the field."""
+"""Turns errors of the services into gRPC status codes, with details that name the field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: MalleTrainError) -> NoReturn:
-    """End a call with the status that fits the error; never returns."""
+    """End a call with the status code of an error, and for a wrong input the name of the field. Never returns."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     status = status_pb2.Status(code=code.value[0], message=str(error))
     if isinstance(error, InvalidInputError):
@@ -43,14 +43,14 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: MalleTrainEr
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler so that a MalleTrainError ends its call with the right status."""
+    """Wraps every handler so that a `MalleTrainError` ends its call with the status code of that error."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The handler of a method, wrapped."""
+        """The wrapped handler of a method."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/malletrain."):
             return handler

@@ -1,4 +1,4 @@
-"""Structured logs: one line per event, readable on a terminal, JSON elsewhere."""
+"""Structured logs: one line per event; text on a terminal, JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import structlog
 
 
 def configure_logging(service: str, level: str = "info") -> None:
-    """Send structlog's events to standard error, each with the service's name.
+    """Write log events to standard error, each with the name of the service.
 
     Args:
         service: Name of the process, e.g. "monitor".
-        level: Smallest level that is shown: debug, info, warning or error.
+        level: Lowest level that is logged: debug, info, warning or error.
     """
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()

@@ -1,17 +1,30 @@
-"""A service process: start, serve, drain at SIGTERM."""
+"""The process of a service: it starts, serves, and drains at SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from typing import Protocol
 
 import structlog
 
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.service import Service
 
 GRACE_SECONDS = 2.0
-"""What calls under way get to end by themselves when the process is asked to end."""
+"""How long calls may go on after the process was told to end."""
+
+
+class Service(Protocol):
+    """A gRPC service with background tasks."""
+
+    def register(self, host: ServiceHost) -> None:
+        """Add the servicers to a server that has not started."""
+
+    async def run(self) -> None:
+        """Run the background tasks, until cancelled."""
+
+    async def close(self) -> None:
+        """End streams and close files, when the process ends in good order."""
 
 
 async def run_service(service: Service, address: str) -> None:
@@ -19,7 +32,7 @@ async def run_service(service: Service, address: str) -> None:
 
     Raises:
         UnavailableError: the address can't be bound.
-        Exception: whatever ended the service's background loops.
+        Exception: the error that ended the service's background tasks.
     """
     log = structlog.get_logger(__name__)
     host = ServiceHost(address)
@@ -36,7 +49,7 @@ async def run_service(service: Service, address: str) -> None:
         await asyncio.wait({background, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if background.done():
             background.result()
-            raise RuntimeError("the background loops ended by themselves")
+            raise RuntimeError("the background tasks ended by themselves")
     finally:
         waiting.cancel()
         await host.drain()

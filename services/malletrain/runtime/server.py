@@ -1,4 +1,4 @@
-"""A gRPC server with health, reflection and errors as status codes."""
+"""A gRPC server with health checks, reflection and errors as status codes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OPTIONS = (
 
 
 class ServiceHost:
-    """One server for the services of a process."""
+    """The gRPC server of a process."""
 
     def __init__(self, address: str) -> None:
-        """Listen on HOST:PORT from `start` on; port 0 takes a free one."""
+        """Listen on HOST:PORT once started; port 0 means any free port."""
         self._address = address
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
         self._health = HealthServicer()
@@ -40,7 +40,7 @@ class ServiceHost:
         self._names.append(service_full_name)
 
     async def start(self) -> int:
-        """Serve, and return the port.
+        """Serve; returns the port.
 
         Raises:
             UnavailableError: the address can't be bound.
@@ -58,9 +58,9 @@ class ServiceHost:
         return port
 
     async def drain(self) -> None:
-        """Tell health watchers that the end is near."""
+        """Report NOT_SERVING to health checks."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace: float = 2.0) -> None:
-        """Take no new calls, give those under way `grace` seconds, then end them."""
+        """Accept no new calls, and cancel those that are under way after `grace` seconds."""
         await self._server.stop(grace)

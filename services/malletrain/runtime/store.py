@@ -1,16 +1,17 @@
-"""Databases: SQLite by default, any other by its SQLAlchemy URL."""
+"""Databases: SQLite by default, others by their SQLAlchemy URL."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, MetaData, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.schema import CreateColumn
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for a service's own database; the folder of a SQLite file is made where needed.
+    """An engine for the database of a service. The folder of a SQLite file is made if needed.
 
     SQLite runs in WAL mode with foreign keys on and waits up to 5 s for another writer. A committed transaction
     survives a kill of the process.
@@ -30,3 +31,20 @@ def open_engine(url: str) -> Engine:
 
     event.listen(engine, "connect", prepare)
     return engine
+
+
+def create_tables(engine: Engine, metadata: MetaData) -> None:
+    """Make the tables that are missing, and add the columns that a table of an earlier version lacks.
+
+    A column that was added later must be nullable or have a server default.
+    """
+    metadata.create_all(engine)
+    known = inspect(engine)
+    for table in metadata.sorted_tables:
+        present = {column["name"] for column in known.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in present:
+                definition = CreateColumn(column).compile(dialect=engine.dialect)
+                name = engine.dialect.identifier_preparer.format_table(table)
+                with engine.begin() as connection:
+                    connection.execute(text(f"ALTER TABLE {name} ADD COLUMN {definition}"))

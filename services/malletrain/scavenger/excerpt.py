@@ -1,4 +1,4 @@
-"""Finding a busy piece of a trace: short, on few nodes, and still with all that makes idle nodes hard to use."""
+"""Finds a short excerpt of a trace with few nodes that join and leave often. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FEW_NODES = 2
 
 
 @dataclass(frozen=True)
-class _Story:
-    """What one node does in a window.
+class _NodeActivity:
+    """When one node joins and leaves in a window.
 
     Attributes:
         node: Name.
         idle_first: Whether it is idle at the start.
-        changes: Seconds from the start and 1 for a join, -1 for a leave; in order.
+        changes: Seconds from the start, with 1 for a join and -1 for a leave, in order.
         share: Part of the window in which it is idle.
     """
 
@@ -38,11 +38,11 @@ class _Story:
 
 
 def busy_excerpt(trace: Trace, duration_s: float, nodes: int) -> Trace:
-    """The window and the nodes with many joins and leaves in turn, and some nodes that stay.
+    """The window and the nodes with the most joins and leaves in turn, and some nodes that stay.
 
-    Windows that overlap by half are ranked by the changes of their liveliest nodes; in the best of them, nodes are
-    added one by one, each the one that makes the liveliest whole (`_score`). Nothing is renamed, and the fragments at
-    both ends keep their length. The same trace gives the same excerpt.
+    Windows that overlap by half are ranked by the number of changes of their most active nodes. In the best windows,
+    nodes are added one by one, each time the node with the best score together with the others (`_score`). Names stay,
+    and fragments at both ends keep their length. The same trace gives the same excerpt.
 
     Args:
         trace: What to cut from.
@@ -50,7 +50,7 @@ def busy_excerpt(trace: Trace, duration_s: float, nodes: int) -> Trace:
         nodes: Number of nodes in it.
 
     Raises:
-        InvalidInputError: the trace is shorter, or knows fewer nodes.
+        InvalidInputError: the trace is shorter or has fewer nodes.
     """
     if not 0 < duration_s <= trace.duration_s:
         raise InvalidInputError("duration_s", f"above 0 and at most the trace's {trace.duration_s:g}", duration_s)
@@ -58,20 +58,20 @@ def busy_excerpt(trace: Trace, duration_s: float, nodes: int) -> Trace:
         raise InvalidInputError("nodes", f"1 to {len(trace.nodes)}, as many as the trace knows", nodes)
     index = _Index(trace, duration_s)
     best: tuple[float, float, list[str]] | None = None
-    for start_s in index.liveliest_windows(nodes):
-        chosen, score = _choose(index.stories(start_s), nodes, duration_s)
+    for start_s in index.most_active_windows(nodes):
+        chosen, score = _choose(index.activities(start_s), nodes, duration_s)
         if best is None or (score, -start_s) > (best[0], -best[1]):
             best = (score, start_s, chosen)
     if best is None:
         raise InvalidInputError("trace", "a window in which a node joins or leaves")
     _, start_s, names = best
-    # Where too few nodes are ever idle in the window, busy ones make up the number.
+    # If fewer nodes are ever idle in the window, nodes that never are fill up the number.
     names += [name for name in trace.nodes if name not in frozenset(names)][: nodes - len(names)]
     return window(trace, start_s, duration_s, names)
 
 
 class _Index:
-    """The trace as columns, to look into many windows of one length quickly."""
+    """The trace as columns, for fast searches of many windows of one length."""
 
     def __init__(self, trace: Trace, duration_s: float) -> None:
         positions = {name: index for index, name in enumerate(trace.nodes)}
@@ -83,12 +83,12 @@ class _Index:
         self._from = np.array([entry.idle_from_s for entry in trace.fragments], dtype=np.float64)
         self._until = np.array([entry.idle_until_s for entry in trace.fragments], dtype=np.float64)
 
-    def liveliest_windows(self, nodes: int) -> list[float]:
-        """Starts of the windows whose liveliest nodes change most often."""
+    def most_active_windows(self, nodes: int) -> list[float]:
+        """Starts of the windows whose most active nodes change most often."""
         times = np.concatenate((self._from, self._until))
         who = np.concatenate((self._node, self._node))
         newest = np.floor(times / self._stride).astype(np.int64)
-        # Every instant lies in two windows, the one that begins at or before it and the one before that.
+        # Each instant lies in two windows: the newest that has begun by then, and the one before.
         which = np.concatenate((newest, newest - 1))
         who = np.concatenate((who, who))
         inside = (which >= 0) & (which < self._windows)
@@ -99,8 +99,8 @@ class _Index:
         ranked = np.lexsort((windows, -totals))[:_WINDOWS_TRIED]
         return [float(number) * self._stride for number in windows[ranked]]
 
-    def stories(self, start_s: float) -> list[_Story]:
-        """The nodes that are idle at any time in a window, in the trace's order."""
+    def activities(self, start_s: float) -> list[_NodeActivity]:
+        """Nodes that are idle at any time in a window, in the order of the trace."""
         end_s = start_s + self._duration
         inside = (self._until > start_s) & (self._from < end_s)
         found: dict[int, list[tuple[float, float]]] = {}
@@ -108,9 +108,9 @@ class _Index:
             _list(self._node[inside]), _list(self._from[inside]), _list(self._until[inside]), strict=True
         ):
             found.setdefault(int(node), []).append((begin - start_s, end - start_s))
-        return [self._story(self._names[node], spans) for node, spans in sorted(found.items())]
+        return [self._activity(self._names[node], spans) for node, spans in sorted(found.items())]
 
-    def _story(self, name: str, spans: Iterable[tuple[float, float]]) -> _Story:
+    def _activity(self, name: str, spans: Iterable[tuple[float, float]]) -> _NodeActivity:
         changes: list[tuple[float, int]] = []
         idle = 0.0
         idle_first = False
@@ -119,7 +119,7 @@ class _Index:
             idle_first = idle_first or begin <= 0
             changes += [(begin, 1)] if begin > 0 else []
             changes += [(end, -1)] if end < self._duration else []
-        return _Story(name, idle_first, tuple(changes), idle / self._duration)
+        return _NodeActivity(name, idle_first, tuple(changes), idle / self._duration)
 
 
 def _list(column: NDArray[np.float64] | NDArray[np.int64]) -> list[float]:
@@ -127,33 +127,33 @@ def _list(column: NDArray[np.float64] | NDArray[np.int64]) -> list[float]:
     return found
 
 
-def _choose(stories: Sequence[_Story], nodes: int, duration_s: float) -> tuple[list[str], float]:
-    """Names of at most so many nodes that make a lively whole, and its score."""
-    busy = sorted(stories, key=lambda story: -len(story.changes))[:_BUSY_CANDIDATES]
-    staying = [story for story in stories if story.share >= _STAYING_SHARE and story not in busy]
+def _choose(activities: Sequence[_NodeActivity], nodes: int, duration_s: float) -> tuple[list[str], float]:
+    """Names of at most `nodes` nodes with a good score together, and that score."""
+    busy = sorted(activities, key=lambda activity: -len(activity.changes))[:_BUSY_CANDIDATES]
+    staying = [activity for activity in activities if activity.share >= _STAYING_SHARE and activity not in busy]
     candidates = busy + staying[:_STAYING_CANDIDATES]
-    chosen: list[_Story] = []
+    chosen: list[_NodeActivity] = []
     score = 0.0
     for _ in range(min(nodes, len(candidates))):
-        scores = [_score([*chosen, story], nodes, duration_s) for story in candidates]
+        scores = [_score([*chosen, activity], nodes, duration_s) for activity in candidates]
         score = max(scores)
         chosen.append(candidates.pop(scores.index(score)))
-    return [story.node for story in chosen], score
+    return [activity.node for activity in chosen], score
 
 
-def _score(stories: Sequence[_Story], nodes: int, duration_s: float) -> float:
-    """How well nodes show what is hard about idle nodes.
+def _score(activities: Sequence[_NodeActivity], nodes: int, duration_s: float) -> float:
+    """How well some nodes show what is difficult about idle nodes; more is better.
 
-    Counts joins, leaves and turns from one to the other, each up to what can still be followed; favours nodes that
-    stay; takes off for time with fewer than two idle nodes, and more for time with none.
+    Counts joins, leaves and changes from one to the other, each up to a limit. Adds for nodes that stay. Subtracts for
+    time with fewer than two idle nodes, and again for time with none.
     """
     enough = _CHANGES_PER_NODE * nodes / 2
-    idle = sum(story.idle_first for story in stories)
+    idle = sum(activity.idle_first for activity in activities)
     joins: set[float] = set()
     leaves: set[float] = set()
     turns = direction = 0
     last = few = none = 0.0
-    for time, change in sorted(change for story in stories for change in story.changes):
+    for time, change in sorted(change for activity in activities for change in activity.changes):
         few += (time - last) * (idle < _FEW_NODES)
         none += (time - last) * (idle == 0)
         turns += direction == -change
@@ -161,13 +161,13 @@ def _score(stories: Sequence[_Story], nodes: int, duration_s: float) -> float:
         (joins if change > 0 else leaves).add(time)
     few += (duration_s - last) * (idle < _FEW_NODES)
     none += (duration_s - last) * (idle == 0)
-    staying = sum(story.share >= _STAYING_SHARE for story in stories)
+    staying = sum(activity.share >= _STAYING_SHARE for activity in activities)
     return (
         min(len(joins), enough)
         + min(len(leaves), enough)
         + min(turns, enough)
         + 2.0 * min(staying, nodes / 4)
-        + 4.0 * sum(story.share for story in stories) / nodes
+        + 4.0 * sum(activity.share for activity in activities) / nodes
         - 30.0 * few / duration_s
         - 30.0 * none / duration_s
     )

@@ -6,11 +6,7 @@ import math
 import random
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.excerpt import busy_excerpt
-from malletrain.scavenger.fragments import write_trace
 from malletrain.scavenger.idle_trace import Fragment, Trace
-
-__all__ = ["busy_excerpt", "generate", "write_trace"]
 
 _Mixture = tuple[tuple[float, float, float], ...]
 """Log-normal parts: share, median in seconds, standard deviation of the logarithm."""
@@ -25,10 +21,10 @@ _WARM_UP_CYCLES = 10
 
 
 def generate(nodes: int, duration_s: float, idle_fraction: float, rng: random.Random) -> Trace:
-    """Draw a trace: each node by itself is idle and busy in turn.
+    """Draw a trace. Each node is idle and busy in turn, independently of the others.
 
-    Lengths of fragments, and of the gaps between them, are drawn from mixtures of two log-normal distributions fitted
-    to Summit; gaps are scaled to the idle fraction. As in a log, fragments are cut at both ends of the trace.
+    Lengths of fragments and of the gaps between them are drawn from mixtures of two log-normal distributions fitted to
+    Summit. Gaps are scaled to the idle fraction. As in a log, fragments are cut at both ends of the trace.
 
     Args:
         nodes: Number of nodes, at least 1.
@@ -56,7 +52,7 @@ def generate(nodes: int, duration_s: float, idle_fraction: float, rng: random.Ra
 
 
 def _node(name: str, duration_s: float, gap_mean: float, gap_scale: float, rng: random.Random) -> list[Fragment]:
-    """One node's fragments. It begins long before second 0, so that it is in the midst of things by then."""
+    """The fragments of one node. It begins long before second 0, so that its state at second 0 is a typical one."""
     cycle = gap_mean + _mean(_FRAGMENT_PARTS)
     time = -_WARM_UP_CYCLES * cycle - rng.random() * cycle
     found: list[Fragment] = []
@@ -67,7 +63,7 @@ def _node(name: str, duration_s: float, gap_mean: float, gap_scale: float, rng: 
             return found
         if end > 0:
             found.append(Fragment(name, float(max(begin, 0)), float(min(end, duration_s))))
-        # Half a second and more beyond the end, so that rounding never lets two fragments touch.
+        # At least half a second of gap, so that rounding never makes two fragments touch.
         time = end + 0.5
 
 

@@ -25,21 +25,20 @@ class Fragment:
 
     @property
     def length_s(self) -> float:
-        """Seconds from the first to the last."""
+        """Its length in seconds."""
         return self.idle_until_s - self.idle_from_s
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Idle fragments that never overlap nor touch on one node.
+    """Idle fragments. Those of one node neither overlap nor touch.
 
     Attributes:
         fragments: By idle_from_s, then by the order of the nodes.
-        nodes: All nodes that the trace knows, also those that are never idle; the order matters.
-        duration_s: The trace tells of the seconds from 0 to this one; fragments may go on beyond it.
-        earliest_s: No fragment begins before it; below 0 in an excerpt, whose first nodes were idle before.
-        origin: Second 0 on the calendar in ISO 8601, with its zone or else in the system's local time; None where
-            that is not known.
+        nodes: All nodes, also those that are never idle. "The first nodes" of a trace are meant in this order.
+        duration_s: Length of the trace, which begins at second 0. Fragments may go on beyond its end.
+        earliest_s: No fragment begins before this second. Below 0 in an excerpt whose first nodes were idle before.
+        origin: Second 0 in ISO 8601, with a zone or in the system's local time; None if it is not known.
     """
 
     fragments: tuple[Fragment, ...]
@@ -57,15 +56,15 @@ def window(
     *,
     cut_end: bool = False,
 ) -> Trace:
-    """An excerpt with its own second 0.
+    """An excerpt of a trace, whose second 0 is `start_s`.
 
     Args:
         trace: What to cut from.
         start_s: Second of the trace that becomes 0.
         duration_s: Length of the excerpt in seconds.
         nodes: Names of the nodes to keep, or how many of the first; None keeps all.
-        cut_end: End the fragments that go on beyond the excerpt at its end. Those that began before it always keep
-            their age, so that their idle_from_s is below 0.
+        cut_end: Whether fragments that go on beyond the excerpt are cut at its end. Fragments that began before it
+            are never cut: their idle_from_s is below 0.
 
     Raises:
         InvalidInputError: duration_s is not above 0, or a node is not in the trace.

@@ -1,51 +1,65 @@
-"""From the pure core to the contract's messages."""
+"""From values to the messages of the contract."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from malletrain.runtime.messages import timestamp
 from malletrain.scavenger.idle_set import IdleNode
-from malletrain.scavenger.quarantine import Record
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, QueryStatus
+from malletrain.scavenger.quarantine import NodeFailureRecord
+from malletrain.scavenger.sources.base import NO_FACTS, Observation, PlaceholderStatus, QueryStatus
+from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 
-def timestamp(seconds: float) -> Timestamp:
-    """A time stamp from seconds since the epoch."""
-    stamp = Timestamp()
-    stamp.FromNanoseconds(round(seconds * 1e9))
-    return stamp
+class NodeDescriber:
+    """Describes nodes by the newest observation, and by how long nodes have stayed idle so far."""
 
+    def __init__(self, stays: StayEstimator) -> None:
+        """Begin without an observation.
 
-def node_message(
-    node: IdleNode, expected_stay: float, facts: NodeFacts = NO_FACTS, known_end: float | None = None, agent: str = ""
-) -> resources_pb2.Node:
-    """A node.
+        Args:
+            stays: Learns how long nodes stay idle.
+        """
+        self._stays = stays
+        self._newest = Observation(0.0, {})
 
-    Args:
-        node: The node.
-        expected_stay: Expected further stay in seconds.
-        facts: What it is.
-        known_end: When that ends at the latest, in seconds since the epoch.
-        agent: Where its agent serves; empty where it is this machine.
-    """
-    return resources_pb2.Node(
-        name=node.name,
-        idle_since=timestamp(node.idle_since),
-        expected_stay_seconds=expected_stay,
-        pool=facts.likeness,
-        gpu_type=facts.gpu_type,
-        gpus=facts.gpus,
-        features=facts.features,
-        idle_until=None if known_end is None else timestamp(known_end),
-        agent=agent,
-    )
+    @property
+    def stale(self) -> bool:
+        """Whether the newest observation is stale."""
+        return self._newest.stale
+
+    def observe(self, observation: Observation) -> None:
+        """Take over an observation."""
+        if not observation.stale:  # else nodes are missing whose fragments have not ended
+            watched = observation.idle if observation.watched is None else observation.watched
+            self._stays.observe(observation.time, watched)
+        self._newest = observation
+
+    def messages(self, nodes: Sequence[IdleNode], now: float) -> list[resources_pb2.Node]:
+        """Nodes with everything that is known of them at `now`, in seconds since the epoch."""
+        return [self._message(node, now) for node in nodes]
+
+    def _message(self, node: IdleNode, now: float) -> resources_pb2.Node:
+        newest = self._newest
+        end = newest.ends.get(node.name)
+        facts = newest.facts.get(node.name, NO_FACTS)
+        return resources_pb2.Node(
+            name=node.name,
+            idle_since=timestamp(node.idle_since),
+            expected_stay_seconds=self._stays.expected_stay(now, node.idle_since, end),
+            pool=facts.pool_key,
+            gpu_type=facts.gpu_type,
+            gpus=facts.gpus,
+            features=facts.features,
+            idle_until=None if end is None else timestamp(end),
+            agent=newest.agents.get(node.name, ""),
+        )
 
 
 def query_message(status: QueryStatus) -> scavenger_pb2.QueryStatus:
-    """How a kind of question fares."""
+    """How one kind of query fares."""
     return scavenger_pb2.QueryStatus(
         source=status.source,
         query=status.query,
@@ -58,8 +72,23 @@ def query_message(status: QueryStatus) -> scavenger_pb2.QueryStatus:
     )
 
 
-def quarantine_message(name: str, record: Record) -> scavenger_pb2.QuarantinedNode:
-    """A node that is left alone."""
+def placeholder_message(status: PlaceholderStatus) -> scavenger_pb2.PlaceholderStatus:
+    """How the placeholders of a source fare."""
+    return scavenger_pb2.PlaceholderStatus(
+        source=status.source,
+        pending=status.pending,
+        running=status.running,
+        ending=status.ending,
+        failures_in_a_row=status.failures_in_a_row,
+        paused=status.paused,
+        retry_time=None if status.retry_at is None else timestamp(status.retry_at),
+        node=status.node,
+        error=status.error,
+    )
+
+
+def quarantine_message(name: str, record: NodeFailureRecord) -> scavenger_pb2.QuarantinedNode:
+    """A quarantined node."""
     return scavenger_pb2.QuarantinedNode(
         name=name, until=timestamp(record.until), failures=record.failures, reason=record.reason
     )

@@ -1,4 +1,4 @@
-"""Rows of idle fragments in Parquet files. PyArrow is imported when a file of this kind is met, and only then."""
+"""Rows of idle fragments in Parquet files. PyArrow is imported only when such a file is read or written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from malletrain.runtime.errors import InvalidInputError
 
 
 def read_parquet_rows(path: Path, columns: Sequence[str]) -> list[tuple[object, object, object]]:
-    """All rows of a file's three columns: a name, two numbers; None where the file has none.
+    """All rows of a file with three columns: a name and two numbers. Values may be None.
 
     Raises:
         InvalidInputError: PyArrow is missing, the file isn't Parquet, or its columns are others.

@@ -1,4 +1,4 @@
-"""Nodes on which work keeps failing are left alone for a while. Pure."""
+"""Quarantine of nodes on which work keeps failing. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """When a node is left alone.
+class QuarantinePolicy:
+    """When a node is quarantined.
 
     Attributes:
-        failures: So many failures at once lead to a quarantine.
-        half_life_seconds: After so long a failure counts half.
+        failures: Score at which a node is quarantined. A new failure adds 1.
+        half_life_seconds: Time in which the score halves.
         longest_seconds: Longest quarantine.
     """
 
@@ -22,15 +22,15 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What is held against a node.
+class NodeFailureRecord:
+    """Failures of work on a node.
 
     Attributes:
-        score: Failures, each halved with every half-life since, as of `at`.
-        at: When that was, in seconds since the epoch.
-        until: When its quarantine ends; 0 where it never was in one.
-        failures: Failures ever.
-        reason: Why the last one happened; for people.
+        score: Number of failures, each halved with every half-life that has passed, as of `at`.
+        at: Time of the last failure, in seconds since the epoch.
+        until: When the quarantine ends, in seconds since the epoch; 0 if there never was one.
+        failures: Number of all failures.
+        reason: Why the last one happened, for people.
     """
 
     score: float
@@ -40,42 +40,46 @@ class Record:
     reason: str = ""
 
     def score_at(self, now: float, half_life_seconds: float) -> float:
-        """The score as of `now`."""
+        """The score at `now`, in seconds since the epoch."""
         return self.score * math.exp2(-max(0.0, now - self.at) / half_life_seconds)
 
 
 class Quarantine:
-    """Counts failures per node. Each one fades; the node comes back when half of what led to it has faded.
+    """Counts failures per node with exponential decay. A quarantine ends when the score is down to half the limit.
 
-    A node that fails again soon after has most of its score left, so that its next quarantine comes at once and is
-    longer: up to the longest.
+    A node that fails again soon after that still has most of its score. Its next quarantine comes at once and is
+    longer, up to the longest.
     """
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._records: dict[str, Record] = {}
+    def __init__(self, policy: QuarantinePolicy) -> None:
+        self._policy = policy
+        self._records: dict[str, NodeFailureRecord] = {}
 
     def failed(self, name: str, now: float, reason: str = "") -> float:
-        """Work has failed on a node; for how many seconds it is to be left alone from now on, 0 for not at all."""
-        rules = self._rules
-        before = self._records.get(name, Record(0.0, now))
-        score = before.score_at(now, rules.half_life_seconds) + 1.0
+        """Work has failed on a node.
+
+        Returns:
+            For how many seconds the node is quarantined from now on; 0: it is not.
+        """
+        policy = self._policy
+        before = self._records.get(name, NodeFailureRecord(0.0, now))
+        score = before.score_at(now, policy.half_life_seconds) + 1.0
         seconds = 0.0
-        # A score that has faded by a trifle since the failures before still counts as reached.
-        if score > rules.failures - 0.5:
-            release = rules.failures / 2.0
-            seconds = min(rules.longest_seconds, rules.half_life_seconds * max(0.0, math.log2(score / release)))
+        # Failures do not come at one instant: by the last one, the score of the others has decayed a little.
+        if score > policy.failures - 0.5:
+            release = policy.failures / 2.0
+            seconds = min(policy.longest_seconds, policy.half_life_seconds * max(0.0, math.log2(score / release)))
         until = max(before.until, now + seconds) if seconds else before.until
-        self._records[name] = Record(score, now, until, before.failures + 1, reason)
+        self._records[name] = NodeFailureRecord(score, now, until, before.failures + 1, reason)
         self._forget(now)
         return max(0.0, until - now)
 
-    def quarantined(self, now: float) -> dict[str, Record]:
-        """The nodes that are left alone, by name."""
+    def quarantined(self, now: float) -> dict[str, NodeFailureRecord]:
+        """Quarantined nodes, by name."""
         return {name: record for name, record in sorted(self._records.items()) if record.until > now}
 
     def _forget(self, now: float) -> None:
-        kept = self._rules.half_life_seconds
+        kept = self._policy.half_life_seconds
         self._records = {
             name: record
             for name, record in self._records.items()

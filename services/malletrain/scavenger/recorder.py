@@ -1,4 +1,4 @@
-"""From pictures of a source to a trace of idle fragments. Pure."""
+"""Records a trace of idle fragments from the observations of a source. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LONGEST_GAP_SECONDS = 60.0
 
 
 class FragmentRecorder:
-    """Collects the fragments that a source shows. Second 0 is the first picture.
+    """Collects the idle fragments that a source observes. Second 0 is the time of the first observation.
 
-    A fragment ends with the first picture that no longer has it; where the source was silent for long before that, with
-    the last one that had it: nobody knows what happened in between.
+    A fragment ends with the first observation without it. If the source was silent for more than a minute before that,
+    it ends with the last observation that had it, since it is not known what happened in between.
     """
 
     def __init__(self) -> None:
@@ -27,16 +27,16 @@ class FragmentRecorder:
 
     @property
     def idle(self) -> int:
-        """Nodes that were idle in the last picture."""
+        """Number of nodes that were idle in the last observation."""
         return len(self._open)
 
     @property
     def known(self) -> int:
-        """Nodes that were ever seen."""
+        """Number of nodes in all observations."""
         return len(self._names)
 
     def observe(self, observation: Observation) -> None:
-        """Take over a picture; one that is stale tells nothing."""
+        """Take over an observation; stale ones are ignored."""
         if observation.stale:
             return
         now, idle = observation.time, observation.idle
@@ -53,7 +53,7 @@ class FragmentRecorder:
         self._last = now
 
     def trace(self) -> Trace | None:
-        """What was seen up to the last picture; None before any time has passed."""
+        """What was recorded up to the last observation; None before any time has passed."""
         if self._begin is None or self._last <= self._begin:
             return None
         names = tuple(sorted(self._names))
@@ -74,7 +74,7 @@ class FragmentRecorder:
 
     def _fragment(self, name: str, end: float) -> Fragment | None:
         begin = self._begin or 0.0
-        # What was idle before the first picture counts from there on: how long before, nobody has seen.
+        # A node that was idle at the first observation counts from there on: since when it was idle is not known.
         since = max(0.0, round(self._open[name] - begin, 3))
         until = round(end - begin, 3)
         return Fragment(name, since, until) if until > since else None

@@ -1,4 +1,4 @@
-"""Having JobManager free the nodes that are wanted back."""
+"""Has JobManager free nodes that are wanted back."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import grpc.aio
 from malletrain.runtime.errors import UnavailableError
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 
-# What is left of a caller's deadline for our own answer: this share, and at least so many seconds.
+# How much of a caller's deadline is kept for our own answer: this share, and at least so many seconds.
 _ANSWER_SHARE = 0.1
 _ANSWER_SECONDS = 0.1
 
 
 class Releaser:
-    """Asks JobManager to free nodes and to confirm it."""
+    """Asks JobManager to free nodes and to confirm that they are free."""
 
     def __init__(self, channel: grpc.aio.Channel, deadline_seconds: float) -> None:
         """Use a channel to JobManager, which `close` closes.
 
         Args:
-            channel: To JobManager.
-            deadline_seconds: What JobManager gets where the caller has no deadline of its own.
+            channel: Channel to JobManager.
+            deadline_seconds: Deadline for JobManager where the caller has none.
         """
         self._channel = channel
         self._stub: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(
@@ -32,7 +32,7 @@ class Releaser:
         self._deadline = deadline_seconds
 
     async def release(self, names: Sequence[str], remaining: float | None) -> list[str]:
-        """Those of the nodes that are confirmed to be free by the deadline.
+        """The nodes that JobManager confirms to be free by the deadline.
 
         Args:
             names: Names of the nodes.

@@ -1,4 +1,4 @@
-"""The Scavenger over gRPC: who is idle, who joins, who leaves."""
+"""The Scavenger over gRPC: which nodes are idle, which join, which leave."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.hub import Hub
+from malletrain.runtime.messages import timestamp
 from malletrain.runtime.server import ServiceHost
-from malletrain.scavenger.describing import NodeDescriber
-from malletrain.scavenger.holds import HoldsFile
 from malletrain.scavenger.idle_set import IdleEvent, IdleSet
-from malletrain.scavenger.messages import quarantine_message, query_message, timestamp
-from malletrain.scavenger.metrics import Gauges, ScavengerMetrics
-from malletrain.scavenger.quarantine import Quarantine, Rules
-from malletrain.scavenger.reclaim_steps import CONFIRMED
+from malletrain.scavenger.messages import NodeDescriber, placeholder_message, quarantine_message, query_message
+from malletrain.scavenger.metrics import CONFIRMED, Gauges, ScavengerMetrics
+from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
 from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, Source, SourceError
+from malletrain.scavenger.sources.base import NodeSource, Observation, SourceError
 from malletrain.scavenger.sources.build import build_source, past_lengths
+from malletrain.scavenger.state_file import RECLAIM_COOLDOWNS, ScavengerStateFile
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name
-HOLDS_FILE = "scavenger-holds.json"
 
-# The debounce timer looks at the wall clock at least so often: that clock may be set.
+# The wall clock may be set: the debounce timer looks at it at least so often.
 _LONGEST_SLEEP_SECONDS = 1.0
-# What ListNodes waits for the source at the very start.
-_FIRST_PICTURE_SECONDS = 1.0
+# How long ListNodes waits for the first observation.
+_FIRST_OBSERVATION_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
 
@@ -45,25 +43,30 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> ScavengerService:
-    """The service, to be made while an event loop runs.
+    """Create the service; an event loop must be running.
 
     Raises:
         InvalidInputError: a setting or a trace can't be used; names the setting, or the file and line.
     """
     metrics = ScavengerMetrics()
-    source = build_source(section, settings.state_dir, settings.addresses.job_manager, clock, metrics.reclaim_step)
+    state_file = ScavengerStateFile(settings.state_dir)
+    source = build_source(section, settings, state_file, clock, metrics.reclaim_step)
     stays = StayEstimator(
         [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
     )
-    holds = HoldsFile(settings.state_dir / HOLDS_FILE)
-    # A static node is not idle between two jobs; and after a restart it must count at once.
-    # One that is held was idle for so long before it was taken.
+    # Nodes that are held were idle for so long before they were taken. Static nodes have no debounce: they are never
+    # idle between two jobs, and count at once after a restart.
     held = any(scheduler.hold.held for scheduler in (section.slurm, section.pbs))
     debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
-    idle_set = IdleSet(debounce, source.order(), holds.read())
+    idle_set = IdleSet(debounce, source.order(), _stored_cooldowns(state_file))
     releaser = Releaser(open_channel(settings.addresses.job_manager), section.release_deadline_seconds)
     metrics.serve(settings.addresses.scavenger_metrics)
-    return ScavengerService(source, idle_set, stays, releaser, holds, section, clock, metrics)
+    return ScavengerService(source, idle_set, stays, releaser, state_file, section, clock, metrics)
+
+
+def _stored_cooldowns(state_file: ScavengerStateFile) -> dict[str, float]:
+    found = state_file.section(RECLAIM_COOLDOWNS)
+    return {name: float(until) for name, until in found.items() if isinstance(until, int | float)}
 
 
 class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
@@ -71,32 +74,32 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     def __init__(
         self,
-        source: Source,
+        source: NodeSource,
         idle_set: IdleSet,
         stays: StayEstimator,
         releaser: Releaser,
-        holds: HoldsFile,
+        state_file: ScavengerStateFile,
         section: ScavengerSettings,
         clock: Clock,
         metrics: ScavengerMetrics | None = None,
     ) -> None:
-        """Take over the parts; `run` sets them going.
+        """Take over the parts; `run` starts them.
 
         Args:
             source: Tells which nodes are idle.
             idle_set: Decides which of them count.
             stays: Learns how long they stay.
-            releaser: Has reclaimed nodes freed; closed by `close`.
-            holds: Keeps reclaims for the next life.
+            releaser: Has JobManager free reclaimed nodes; closed by `close`.
+            state_file: Keeps reclaims over a restart.
             section: Settings.
             clock: Wall clock.
-            metrics: What Prometheus is told.
+            metrics: Metrics for Prometheus.
         """
         self._source = source
         self._idle_set = idle_set
         self._nodes = NodeDescriber(stays)
         self._releaser = releaser
-        self._holds = holds
+        self._state_file = state_file
         self._section = section
         self._clock = clock
         self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
@@ -105,13 +108,13 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._source_ended = False
         self._seen = False
         self._closing = False
-        # Set once there is a picture, or none will come.
+        # Set once there is an observation, or once none will come.
         self._ready = asyncio.Event()
         self._reschedule = asyncio.Event()
-        rules = Rules(
+        policy = QuarantinePolicy(
             section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
         )
-        self._quarantine = Quarantine(rules)
+        self._quarantine = Quarantine(policy)
         self._metrics = metrics or ScavengerMetrics()
         self._metrics.follow(self._gauges)
         self._log = structlog.get_logger(__name__)
@@ -127,7 +130,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             group.create_task(self._follow_deadlines(), name="deadlines")
 
     async def close(self) -> None:
-        """End the streams, and the replay of a trace: the next start begins it anew."""
+        """End the streams and the replay of a trace; the next start begins the replay anew."""
         self._closing = True
         self._ready.set()
         self._events.close()
@@ -141,7 +144,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         del context
         if request.page_size < 0:
             raise InvalidInputError("page_size", "at least 0", request.page_size)
-        await self._first_picture()
+        await self._first_observation()
         nodes = self._idle_set.members()
         if request.page_token:
             last = self._idle_set.rank(request.page_token)
@@ -158,7 +161,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     async def WatchNodes(
         self, request: scavenger_pb2.WatchNodesRequest, context: _Context
     ) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
-        """The present nodes, then every event. Waits until the source has told of nodes: unknown is not none."""
+        """The present nodes, then every event. Waits for the first observation: before it, no set would be true."""
         del request, context
         await self._ready.wait()
         if self._closing:
@@ -177,30 +180,30 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     async def ReclaimNodes(
         self, request: scavenger_pb2.ReclaimNodesRequest, context: _Context
     ) -> scavenger_pb2.ReclaimNodesResponse:
-        """Takes nodes out at once, tells everybody, then has JobManager confirm that they are free.
+        """Takes nodes out at once, tells watchers, then has JobManager confirm that the nodes are free.
 
-        A node that has counted as idle at any time is asked for again: a repeated call gets its confirmation, too.
+        JobManager is asked for every node that has ever counted as idle, so that a repeated call is confirmed, too.
         """
         names = _names(request.nodes)
-        hold = request.hold_seconds or self._section.reclaim_hold_seconds
-        if not 0 < hold < math.inf:
+        cooldown = request.hold_seconds or self._section.reclaim_hold_seconds
+        if not 0 < cooldown < math.inf:
             raise InvalidInputError("hold_seconds", "a finite number, at least 0", request.hold_seconds)
         known = [name for name in names if self._idle_set.was_announced(name) or not self._seen]
         begin, now = self._clock.monotonic(), self._clock.time()
-        self._announce(self._idle_set.reclaim(now, names, hold), now)
+        self._announce(self._idle_set.reclaim(now, names, cooldown), now)
         self._reschedule.set()
-        self._holds.write(self._idle_set.holds())
+        self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
         released = await self._releaser.release(known, context.time_remaining()) if known else []
         if known and len(released) == len(known):
             self._metrics.reclaim_step(CONFIRMED, self._clock.monotonic() - begin)
         unknown = [name for name in names if name not in known]
-        self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, hold_seconds=hold)
+        self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, cooldown_seconds=cooldown)
         return scavenger_pb2.ReclaimNodesResponse(released=released, unknown=unknown)
 
     async def ReportNodeFailures(
         self, request: scavenger_pb2.ReportNodeFailuresRequest, context: _Context
     ) -> scavenger_pb2.ReportNodeFailuresResponse:
-        """Takes note of work that failed on nodes; those on which it keeps failing leave, as if reclaimed."""
+        """Counts failures of work on nodes. Nodes on which work keeps failing leave, as if reclaimed."""
         del context
         _names([failure.node for failure in request.failures], "failures", ".node")
         now = self._clock.time()
@@ -209,20 +212,22 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
                 self._announce(self._idle_set.reclaim(now, [failure.node], seconds), now)
                 self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=failure.reason)
         self._reschedule.set()
-        self._holds.write(self._idle_set.holds())
+        self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
         return scavenger_pb2.ReportNodeFailuresResponse(quarantined=self._quarantined(now))
 
     async def GetStatus(
         self, request: scavenger_pb2.GetStatusRequest, context: _Context
     ) -> scavenger_pb2.GetStatusResponse:
-        """How the source fares, and which nodes are left alone."""
+        """How the source and the placeholders fare, and which nodes are quarantined."""
         del request, context
+        status = self._source.status()
         return scavenger_pb2.GetStatusResponse(
             source=self._section.source,
             seen=self._seen,
             stale=self._nodes.stale,
-            queries=[query_message(status) for status in self._source.status()],
+            queries=[query_message(query) for query in status.queries],
             quarantined=self._quarantined(self._clock.time()),
+            placeholders=[placeholder_message(entry) for entry in status.placeholders],
         )
 
     def _gauges(self) -> Gauges:
@@ -232,9 +237,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     def _quarantined(self, now: float) -> list[scavenger_pb2.QuarantinedNode]:
         return [quarantine_message(name, record) for name, record in self._quarantine.quarantined(now).items()]
 
-    async def _first_picture(self) -> None:
+    async def _first_observation(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), _FIRST_PICTURE_SECONDS)
+            await asyncio.wait_for(self._ready.wait(), _FIRST_OBSERVATION_SECONDS)
         if not self._seen:
             raise UnavailableError("the source has not yet told which nodes are idle")
 
@@ -247,7 +252,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
                     self._observe(observation)
                 return
             except (SourceError, OSError) as error:
-                # The last picture stays: a source that fails does not mean that nodes have left.
+                # The last observation stays: nodes have not left because a source fails.
                 self._log.error("source failed, trying again", error=str(error), pause_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
@@ -264,7 +269,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     def _observe(self, observation: Observation) -> None:
         if observation.stale != self._nodes.stale:
-            self._log.warning("the picture is too old" if observation.stale else "the picture is fresh again")
+            self._log.warning("the newest answer is too old" if observation.stale else "answers are fresh again")
         self._nodes.observe(observation)
         event = self._idle_set.observe(observation.time, observation.idle)
         just_ended = observation.ended and not self._source_ended

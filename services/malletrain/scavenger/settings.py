@@ -11,7 +11,7 @@ from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmS
 
 
 class ScavengerSettings(BaseModel):
-    """Where idle nodes come from, and when they count.
+    """Section `[scavenger]`: where idle nodes come from, and when they count.
 
     Fields that end in `_seconds` are wall-clock seconds, those that end in `_s` are seconds of the trace.
     """
@@ -30,20 +30,22 @@ class ScavengerSettings(BaseModel):
     trace_nodes: int = Field(default=0, ge=0, description="Only the first nodes of the trace, this many; 0: all.")
     start_s: float = Field(default=0.0, ge=0, description="Second of the trace at which the replay begins.")
     duration_s: float = Field(
-        default=0.0, ge=0, description="Seconds of the trace that are replayed; 0: to its end. Then the picture stays."
+        default=0.0,
+        ge=0,
+        description="Seconds of the trace that are replayed; 0: to its end. The nodes idle by then remain so.",
     )
     speed: float = Field(default=1.0, gt=0, le=1e6, description="Seconds of the trace per wall-clock second.")
     resume: bool = Field(
         default=True,
         description="After a kill, go on where the trace is by now if trace, speed and start are the same. False, or "
-        "a graceful end before, begins anew.",
+        "after a graceful end: begin anew.",
     )
     debounce_seconds: float = Field(
         default=10.0,
         ge=0,
         le=3600,
         description="How long a node must be idle before it counts. Wall-clock seconds also for a trace: at speed 60, "
-        "10 s are 600 s of the trace. The static source has no need of it and goes without.",
+        "10 s are 600 s of the trace. The static source has no debounce.",
     )
     history_path: Path | None = Field(
         default=None,
@@ -63,10 +65,12 @@ class ScavengerSettings(BaseModel):
     quarantine_failures: float = Field(
         default=3.0,
         ge=1,
-        description="So many failures of work on a node, soon after each other, and it is left out.",
+        description="A node is quarantined after so many failures of work soon after each other.",
     )
     quarantine_half_life_seconds: float = Field(
-        default=1800.0, gt=0, description="After so long a failure counts half; a quarantine ends as they fade."
+        default=1800.0,
+        gt=0,
+        description="Time in which the weight of a failure halves; a quarantine ends as the weights fall.",
     )
     quarantine_longest_seconds: float = Field(default=86400.0, gt=0, description="The longest quarantine.")
 

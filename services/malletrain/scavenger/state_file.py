@@ -1,33 +1,81 @@
-"""Small JSON files that outlive the process."""
+"""What the Scavenger keeps over a restart, in one JSON file of the state folder."""
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from malletrain.common.files import write_atomically
 
-def read_state(path: Path) -> dict[str, Any]:
-    """The content of a state file; empty where there is none or it can't be used, which is logged."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        structlog.get_logger(__name__).warning("state file ignored", path=str(path), error=str(error))
-        return {}
-    return found if isinstance(found, dict) else {}
+STATE_FILE = "scavenger.json"
+RECLAIM_COOLDOWNS = "reclaim_cooldowns"
+"""Section: until when each reclaimed node stays out, in seconds since the epoch."""
+TRACE_ORIGIN = "trace_origin"
+"""Section: which trace is replayed, and when its second 0 was."""
+IDLE_AGES = "idle_ages_"
+"""Section, with the name of the scheduler after it: since when nodes are idle, and how long idle fragments lasted."""
+
+_EARLIER_FILES = {
+    RECLAIM_COOLDOWNS: "scavenger-holds.json",
+    TRACE_ORIGIN: "scavenger-origin.json",
+    f"{IDLE_AGES}slurm": "scavenger-slurm.json",
+    f"{IDLE_AGES}pbs": "scavenger-pbs.json",
+}
+"""Versions up to 0.1.0 had a file for each section. They are read where the one file does not exist, then removed."""
 
 
-def write_state(path: Path, content: dict[str, Any]) -> None:
-    """Replace a state file in one step: a kill leaves the old content or the new.
+class ScavengerStateFile:
+    """Sections of JSON that outlive the process. Only one Scavenger uses a state folder at a time."""
 
-    Raises:
-        OSError: the file can't be written.
-    """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    draft.replace(path)
+    def __init__(self, state_dir: Path) -> None:
+        """Read what is there; what can't be read is logged and left out.
+
+        Args:
+            state_dir: The folder.
+        """
+        self._path = state_dir / STATE_FILE
+        self._earlier = {name: state_dir / file for name, file in _EARLIER_FILES.items()}
+        self._log = structlog.get_logger(__name__)
+        self._sections: dict[str, Any] = (
+            self._read(self._path)
+            if self._path.exists()
+            else {name: found for name, path in self._earlier.items() if (found := self._read(path))}
+        )
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The content of a section; empty where there is none."""
+        found = self._sections.get(name)
+        return dict(found) if isinstance(found, dict) else {}
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace a section. After a kill the file has either the old content or the new.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._sections[name] = dict(content)
+        write_atomically(self._path, json.dumps(self._sections), sync=False)
+        for path in self._earlier.values():
+            path.unlink(missing_ok=True)
+        self._earlier = {}
+
+    def try_write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace a section, where a restart that does not know it does little harm: a failure is logged."""
+        try:
+            self.write(name, content)
+        except OSError as error:
+            self._log.error("state could not be stored", section=name, path=str(self._path), error=str(error))
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            self._log.warning("state file ignored", path=str(path), error=str(error))
+            return {}
+        return found if isinstance(found, dict) else {}

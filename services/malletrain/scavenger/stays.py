@@ -1,4 +1,4 @@
-"""Learning from a source how long its idle nodes stay, as it goes along."""
+"""Learns from the observations of a source how long idle nodes stay. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REFIT_SECONDS = 30.0
 
 
 class LearnedStay:
-    """The survival curve of the fragments that have ended, fitted anew from time to time from the newest 10,000."""
+    """The survival curve of the newest 10,000 fragments that have ended, fitted again from time to time."""
 
     def __init__(
         self,
@@ -23,13 +23,13 @@ class LearnedStay:
         refit_share: float = _REFIT_SHARE,
         refit_seconds: float = _REFIT_SECONDS,
     ) -> None:
-        """Begin with what is known already.
+        """Begin with earlier fragments.
 
         Args:
-            past_lengths: Seconds that earlier fragments lasted, oldest first.
-            horizon_seconds: How far expected stays look ahead; the largest that is given out.
-            refit_share: The curve is fitted anew when more fragments than this share of all are new,
-            refit_seconds: or when so many seconds have passed.
+            past_lengths: Lengths of earlier fragments in seconds, oldest first.
+            horizon_seconds: How far expected stays look ahead; also the largest expected stay.
+            refit_share: The curve is fitted again when more than this share of the fragments is new.
+            refit_seconds: It is also fitted again after so many seconds.
         """
         self._lengths: deque[float] = deque((length for length in past_lengths if length > 0), maxlen=KEPT_FRAGMENTS)
         self._horizon = horizon_seconds
@@ -46,9 +46,14 @@ class LearnedStay:
             self._new += 1
 
     def refit(self, now: float, idle_since: Iterable[float]) -> None:
-        """Fit the curve if it is time; `idle_since` are the beginnings of the fragments that go on."""
+        """Fit the curve if that is due.
+
+        Args:
+            now: Seconds since the epoch.
+            idle_since: When the fragments began that have not ended, in seconds since the epoch.
+        """
         if not self._due(now) or not self._lengths:
-            # Where nothing has ever left, how long nodes stay is not known.
+            # Without a fragment that has ended, nothing is known of their lengths.
             return
         self._curve = fit(tuple(self._lengths), [now - since for since in idle_since if since < now])
         self._fitted_at = now
@@ -60,8 +65,8 @@ class LearnedStay:
         Args:
             age: Idle age in seconds.
             known_end: In how many seconds its idleness ends at the latest, where the scheduler says. Planned starts
-                come early when other jobs end early, and unplanned jobs come in between: so it bounds how far the
-                curve looks, rather than taking its place. Without a curve it is all that is known.
+                come earlier when other jobs end early, and unplanned jobs come in between. The curve is therefore
+                still used, up to this time. Without a curve, this time itself is the result.
         """
         horizon = self._horizon if known_end is None else min(known_end, self._horizon)
         if horizon <= 0:
@@ -75,22 +80,22 @@ class LearnedStay:
 
 
 class StayEstimator:
-    """Collects the fragments that a source has shown, and nothing of what is still to come.
+    """Expected stays from the fragments that a source has observed so far.
 
-    The curve is fitted anew when the fragments seen since the last fit are 2 % of all or 30 s have passed.
+    The curve is fitted again when 2 % of the fragments are new, or after 30 s.
     """
 
     def __init__(self, past_lengths: Iterable[float] = (), *, horizon_seconds: float) -> None:
-        """Begin with what is known already; arguments as for `LearnedStay`."""
+        """Begin with earlier fragments; arguments as for `LearnedStay`."""
         self._learned = LearnedStay(past_lengths, horizon_seconds=horizon_seconds)
         self._idle: dict[str, float] = {}
 
     def observe(self, time: float, idle: Mapping[str, float]) -> None:
-        """Take over a picture of the source: fragments that are no longer in it have ended.
+        """Take over an observation: fragments that are no longer in it have ended.
 
         Args:
-            time: When the picture came to be, in seconds since the epoch.
-            idle: Each idle node with the time since when, in seconds since the epoch.
+            time: Time of the observation, in seconds since the epoch.
+            idle: All idle nodes, and since when each is idle, in seconds since the epoch.
         """
         for name, since in self._idle.items():
             if name not in idle or idle[name] > since:

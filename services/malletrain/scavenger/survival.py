@@ -1,7 +1,7 @@
 """How long idle nodes stay: survival curve of idle fragments, and the expected remaining stay.
 
-The estimator of the curve is that of Kaplan and Meier (1958): fragments that ended are deaths, those that go on are
-censored. Idle fragments have a falling hazard (the longer idle, the longer still), so the idle age tells a lot.
+The curve is the Kaplan-Meier estimator (1958): fragments that have ended are deaths, those that go on are censored. The
+hazard of idle fragments falls with age: the longer a node has been idle, the longer it is expected to stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MIN_AT_RISK = 10
-"""Fragments that must still be under observation for a step of the curve to be believed."""
+"""A step of the curve is used only if so many fragments are still under observation there."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class SurvivalCurve:
         """Expected further stay of a node idle for `age` seconds, within the next `horizon` seconds.
 
         This is the restricted mean residual life: the integral of S from age to age + horizon, over S(age). The
-        restriction keeps a few very long fragments from deciding. O(log n).
+        restriction limits the influence of a few very long fragments. O(log n).
 
         Args:
             age: Idle age in seconds, at least 0.
-            horizon: Seconds that count, above 0; also the largest answer.
+            horizon: How far to look ahead in seconds, above 0; also the largest result.
         """
         if age >= self.times[-1]:
             return -math.expm1(-self.tail_rate * horizon) / self.tail_rate
@@ -65,12 +65,12 @@ class SurvivalCurve:
 def fit(lengths: Sequence[float], censored: Sequence[float] = (), min_at_risk: int = MIN_AT_RISK) -> SurvivalCurve:
     """Kaplan-Meier curve of fragments.
 
-    Steps are taken as long as at least `min_at_risk` fragments, and more than end there, are under observation. What
-    follows is a tail of constant hazard: deaths over the time observed there. With few fragments it is all there is.
+    There are steps as long as at least `min_at_risk` fragments are under observation, and more than end there. After
+    the last step the hazard is constant: deaths over the time observed there. With few fragments there are no steps.
 
     Args:
-        lengths: Seconds that ended fragments lasted.
-        censored: Seconds that fragments have lasted so far which go on.
+        lengths: Lengths in seconds of the fragments that have ended.
+        censored: Lengths in seconds, so far, of the fragments that go on.
         min_at_risk: See above, at least 1.
 
     Raises:
@@ -97,8 +97,8 @@ def fit(lengths: Sequence[float], censored: Sequence[float] = (), min_at_risk: i
 
 
 def _tail_rate(deaths: int, seconds: float, start: float, survival: float) -> float:
-    """Hazard of the tail, per second; one death is assumed where none was seen, so that nothing lasts for ever."""
+    """Hazard of the tail per second. At least one death is assumed, so that no expected stay is infinite."""
     if seconds > 0:
         return max(deaths, 1) / seconds
-    # Everything that outlived the last step was censored right there: the mean hazard so far goes on.
+    # All fragments that outlived the last step were censored at it. The mean hazard up to there is used.
     return -math.log(survival) / start

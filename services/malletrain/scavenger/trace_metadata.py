@@ -1,4 +1,4 @@
-"""The JSON beside a trace: `nodes`, `duration_s`, `earliest_s`, `origin`, and what else is known of it."""
+"""The JSON file beside a trace: `nodes`, `duration_s`, `earliest_s`, `origin`, and any other keys."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from malletrain.runtime.errors import InvalidInputError
 
 
 def metadata_path(path: Path) -> Path:
-    """Where the JSON of a trace lies.
+    """Path of the JSON file of a trace.
 
     Raises:
-        InvalidInputError: the trace's name ends in something else than .csv, .csv.gz or .parquet.
+        InvalidInputError: the name of the trace does not end in .csv, .csv.gz or .parquet.
     """
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     if plain.suffix != ".csv" and path.suffix != ".parquet":
@@ -24,10 +24,10 @@ def metadata_path(path: Path) -> Path:
 
 
 def read_metadata(trace_path: Path) -> dict[str, Any]:
-    """What the JSON beside a trace says; nothing where there is none.
+    """The content of the JSON file of a trace; empty if there is none.
 
     Raises:
-        InvalidInputError: the trace's name ends in something else, or the JSON is not what a trace needs.
+        InvalidInputError: the name of the trace has another ending, or the JSON can't be used.
     """
     path = metadata_path(trace_path)
     if not path.exists():

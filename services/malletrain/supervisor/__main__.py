@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-import os
 import signal
 import sys
 import threading
@@ -13,13 +13,15 @@ from pathlib import Path
 
 import grpc
 
-from malletrain.agent.wire import WireError, read_token
-from malletrain.supervisor.actor import Context
-from malletrain.supervisor.backends import UnknownBackendError, open_actor
-from malletrain.supervisor.files import start_time, write_atomically
-from malletrain.supervisor.guardian import Guardian
+from malletrain.common.files import write_atomically
+from malletrain.common.job_folder import OUTCOME_FILE, SUPERVISOR_FILE
+from malletrain.common.processes import this_process
+from malletrain.common.token_file import TokenFileError, read_token
+from malletrain.supervisor.agent_links import AgentLinks
+from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
+from malletrain.supervisor.event_loop import Context
 from malletrain.supervisor.launch import LaunchError, read_launch
-from malletrain.supervisor.remote import Agents
+from malletrain.supervisor.reaper import Reaper
 from malletrain.supervisor.service import StateBoard, SupervisorService
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
@@ -34,36 +36,40 @@ def main() -> int:
     folder = Path(sys.argv[1]).resolve()
     try:
         launch = read_launch(folder)
-        guardian = Guardian(launch.job_id)
+        reaper = Reaper(launch.job_id)
         board = StateBoard()
-        agents = Agents(read_token(Path(launch.token_file)) if launch.token_file else b"")
-        agents.know(launch.agents)
-        actor = open_actor(Context(launch, folder, board.publish, guardian.mark, agents))
-    except (LaunchError, UnknownBackendError, WireError, ImportError) as error:
+        agents = AgentLinks(read_token(Path(launch.token_file)) if launch.token_file else b"")
+        agents.update(launch.agents)
+        record = functools.partial(_write_outcome, folder)
+        event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, record))
+    except (LaunchError, UnknownBackendError, TokenFileError, ImportError) as error:
         logging.error("%s", error)
         _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
         return 2
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(
-        signal.SIGTERM,
-        lambda *_: threading.Thread(target=actor.stop, args=(_TERMINATED_GRACE_SECONDS,), daemon=True).start(),
-    )
-    server = _serve(SupervisorService(actor, board, launch.slots_per_node), launch.socket)
+
+    def terminate(*_: object) -> None:
+        event_loop.expect_stop()
+        threading.Thread(target=event_loop.stop, args=(_TERMINATED_GRACE_SECONDS,), daemon=True).start()
+
+    signal.signal(signal.SIGTERM, terminate)
+    server = _serve(SupervisorService(event_loop, board, launch.slots_per_node), launch.socket)
+    own = this_process()
     write_atomically(
-        folder / "supervisor.json",
-        json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid()), "socket": launch.socket}),
+        folder / SUPERVISOR_FILE,
+        json.dumps({"pid": own.pid, "start_time": own.start_time, "socket": launch.socket}),
     )
-    state = actor.run()
+    state = event_loop.run()
     _write_outcome(folder, state.outcome, state.message)
     server.stop(_GRACE_SECONDS).wait()
-    guardian.close()
+    reaper.close()
     Path(launch.socket).unlink(missing_ok=True)
     return 0
 
 
 def _write_outcome(folder: Path, outcome: supervisor_pb2.SupervisorOutcome.ValueType, message: str) -> None:
     name = supervisor_pb2.SupervisorOutcome.Name(outcome).removeprefix("SUPERVISOR_OUTCOME_")
-    write_atomically(folder / "outcome.json", json.dumps({"outcome": name, "message": message}))
+    write_atomically(folder / OUTCOME_FILE, json.dumps({"outcome": name, "message": message}))
 
 
 def _serve(service: SupervisorService, socket: str) -> grpc.Server:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from malletrain.supervisor.actor import Actor, Context
-from malletrain.supervisor.elastic_actor import ElasticActor
-from malletrain.supervisor.restarting_actor import RestartingActor
+from malletrain.supervisor.elastic_event_loop import ElasticEventLoop
+from malletrain.supervisor.event_loop import Context, EventLoop
+from malletrain.supervisor.restarting_event_loop import RestartingEventLoop
 
 BACKENDS = ("horovod", "torchrun", "command")
 
@@ -13,8 +13,8 @@ class UnknownBackendError(Exception):
     """There is no backend of that name."""
 
 
-def open_actor(context: Context) -> Actor:
-    """The actor for the backend that a launch names.
+def open_event_loop(context: Context) -> EventLoop:
+    """The event loop for the backend that a launch names.
 
     Args:
         context: The job, and what there is to drive it by.
@@ -25,16 +25,16 @@ def open_actor(context: Context) -> Actor:
     """
     launch = context.launch
     if launch.backend == "horovod":
-        from malletrain.supervisor.horovod_world import HorovodWorld
+        from malletrain.supervisor.horovod_backend import HorovodBackend
 
         place = launch.address, launch.interfaces
-        return ElasticActor(context, lambda on_ready, on_registered: HorovodWorld(place, on_ready, on_registered))
+        return ElasticEventLoop(context, lambda on_ready, on_registered: HorovodBackend(place, on_ready, on_registered))
     if launch.backend == "torchrun":
         from malletrain.supervisor.torchrun_backend import TorchrunBackend
 
-        return RestartingActor(context, TorchrunBackend(launch.job_id, launch.address, launch.interfaces))
+        return RestartingEventLoop(context, TorchrunBackend(launch.job_id, launch.address, launch.interfaces))
     if launch.backend == "command":
         from malletrain.supervisor.command_backend import CommandBackend
 
-        return RestartingActor(context, CommandBackend(context.folder))
+        return RestartingEventLoop(context, CommandBackend(context.folder))
     raise UnknownBackendError(f"backend: expected one of {', '.join(BACKENDS)}, got {launch.backend!r}")

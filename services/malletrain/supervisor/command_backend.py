@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from malletrain.supervisor.files import write_atomically
+from malletrain.common import environment as env
+from malletrain.common.files import write_atomically
+from malletrain.common.job_folder import HOSTS_FILE
+from malletrain.supervisor.generation_state import Hosts
 from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.rotation import Hosts
 
 
 class CommandBackend:
@@ -21,7 +23,7 @@ class CommandBackend:
 
     def __init__(self, folder: Path) -> None:
         """Keep the file in the job's folder."""
-        self._file = folder / "hosts"
+        self._file = folder / HOSTS_FILE
 
     def defaults(self) -> Mapping[str, str]:
         """Nothing."""
@@ -48,10 +50,10 @@ class CommandBackend:
         """
         write_atomically(self._file, "".join(f"{host} slots={slots}\n" for host, slots in hosts))
         environment = {
-            "MALLETRAIN_HOSTFILE": str(self._file),
-            "MALLETRAIN_HOSTS": ",".join(f"{host}:{slots}" for host, slots in hosts),
-            "MALLETRAIN_WORLD_SIZE": str(sum(slots for _, slots in hosts)),
-            "MALLETRAIN_GENERATION": str(epoch),
+            env.HOSTFILE: str(self._file),
+            env.HOSTS: ",".join(f"{host}:{slots}" for host, slots in hosts),
+            env.WORLD_SIZE: str(sum(slots for _, slots in hosts)),
+            env.GENERATION: str(epoch),
         }
         return dict.fromkeys(self.slots(hosts), environment)
 

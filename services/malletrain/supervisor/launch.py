@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from malletrain.common.job_folder import LAUNCH_FILE
+
 
 class LaunchError(Exception):
     """The launch file can't be used."""
@@ -54,7 +56,7 @@ def read_launch(folder: Path) -> Launch:
     Raises:
         LaunchError: the file is missing, no JSON, or lacks a field.
     """
-    path = folder / "launch.json"
+    path = folder / LAUNCH_FILE
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return Launch(

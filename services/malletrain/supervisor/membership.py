@@ -49,6 +49,7 @@ class Membership:
         ready: Members that have come back to the rendezvous.
         dead: Members whose process has ended.
         joining: Members that were started with the present world and have not yet registered.
+        early: Dead members other than rank 0 that ended with exit status 0 by themselves.
         closing: The present world ends, and nobody joins it any more.
         warm_by: Until when a growth waits for all its newcomers, in seconds; then those that are warm go alone.
         confirmed_sequence: Newest command whose hosts are exactly those of a complete world.
@@ -62,6 +63,7 @@ class Membership:
     ready: frozenset[Slot] = frozenset()
     dead: frozenset[Slot] = frozenset()
     joining: frozenset[Slot] = frozenset()
+    early: frozenset[Slot] = frozenset()
     closing: bool = False
     warm_by: float = 0.0
     confirmed_sequence: int = 0
@@ -90,6 +92,14 @@ class Membership:
     def stuck(self) -> bool:
         """Whether all who live wait at the rendezvous."""
         return bool(self.living) and self.ready >= self.living
+
+    @property
+    def winding_down(self) -> bool:
+        """Whether the training seems to be over, though rank 0 has not ended yet: others have ended well.
+
+        It is not over if one that lives comes back for another world.
+        """
+        return bool(self.early) and not self.ready and self.members[0] in self.living
 
     @property
     def laggards(self) -> frozenset[Slot]:
@@ -143,7 +153,8 @@ class Membership:
     def change_due(self, now: float) -> bool:
         """Whether the present world differs from the one that should be."""
         target = self.target(now)
-        return bool(target) and not self.closing and set(target) != set(self.world)
+        unwanted = self.closing or self.winding_down
+        return bool(target) and not unwanted and set(target) != set(self.world)
 
     def can_form(self, now: float) -> bool:
         """Whether a new world can be formed: all who live have come back, or there is no world yet."""
@@ -168,6 +179,7 @@ class Membership:
             warm=self.warm - set(newcomers),
             ready=frozenset(),
             dead=frozenset(),
+            early=frozenset(),
             joining=frozenset(newcomers),
         )
         return state.settled(), formation
@@ -196,7 +208,7 @@ class Membership:
     def dissolved(self) -> Membership:
         """Forget the present world; the next one is formed of newcomers only."""
         nobody: frozenset[Slot] = frozenset()
-        return replace(self, world=(), ready=nobody, dead=nobody, joining=nobody, closing=False)
+        return replace(self, world=(), ready=nobody, dead=nobody, early=nobody, joining=nobody, closing=False)
 
     def became_warm(self, slot: Slot) -> Membership:
         """A slot's process waits for its start."""
@@ -210,10 +222,17 @@ class Membership:
         """A member that was started with the present world takes part in it."""
         return replace(self, joining=self.joining - {slot}).settled()
 
-    def ended(self, slot: Slot) -> Membership:
-        """A slot's process has ended."""
+    def ended(self, slot: Slot, *, early: bool = False) -> Membership:
+        """A slot's process has ended.
+
+        Args:
+            slot: The slot.
+            early: Whether it is not rank 0's, and ended with exit status 0 by itself.
+        """
         state = replace(self, warm=self.warm - {slot}, ready=self.ready - {slot}, joining=self.joining - {slot})
-        return replace(state, dead=state.dead | {slot}) if slot in self.members else state
+        if slot not in self.members:
+            return state
+        return replace(state, dead=state.dead | {slot}, early=state.early | ({slot} if early else frozenset()))
 
 
 def slots_of(host: str, count: int) -> tuple[Slot, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from malletrain.supervisor.generation_state import Hosts
 from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.rotation import Hosts
 
 
 class RestartingBackend(Protocol):

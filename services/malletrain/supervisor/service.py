@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from malletrain.supervisor.actor import Actor
+from malletrain.supervisor.event_loop import EventLoop
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 
@@ -46,18 +46,18 @@ class StateBoard:
 
 
 class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
-    """Passes commands to the actor."""
+    """Passes commands to the event loop."""
 
-    def __init__(self, actor: Actor, board: StateBoard, slots_per_node: int) -> None:
+    def __init__(self, event_loop: EventLoop, board: StateBoard, slots_per_node: int) -> None:
         """Serve.
 
         Args:
-            actor: Who does it.
+            event_loop: Who does it.
             board: Where the state is shown.
             slots_per_node: Worker processes on every host of the job.
         """
         self._slots = slots_per_node
-        self._actor = actor
+        self._event_loop = event_loop
         self._board = board
 
     def GetState(self, request: Any, context: Any) -> supervisor_pb2.GetStateResponse:
@@ -83,17 +83,17 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
             if host.slots != self._slots:
                 message = f"hosts[{index}].slots: expected {self._slots} as launched, got {host.slots}"
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        return supervisor_pb2.SetHostsResponse(state=self._actor.set_hosts(request.sequence, hosts, agents))
+        return supervisor_pb2.SetHostsResponse(state=self._event_loop.set_hosts(request.sequence, hosts, agents))
 
     def ReleaseHosts(
         self, request: supervisor_pb2.ReleaseHostsRequest, context: grpc.ServicerContext
     ) -> supervisor_pb2.ReleaseHostsResponse:
         """Take hosts out of the job now."""
         del context
-        state = self._actor.release_hosts(frozenset(request.hosts), max(0.0, request.grace_seconds))
+        state = self._event_loop.release_hosts(frozenset(request.hosts), max(0.0, request.grace_seconds))
         return supervisor_pb2.ReleaseHostsResponse(state=state)
 
     def Stop(self, request: supervisor_pb2.StopRequest, context: grpc.ServicerContext) -> supervisor_pb2.StopResponse:
         """End the job's workers, then the supervisor."""
         del context
-        return supervisor_pb2.StopResponse(state=self._actor.stop(max(0.0, request.grace_seconds)))
+        return supervisor_pb2.StopResponse(state=self._event_loop.stop(max(0.0, request.grace_seconds)))

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from malletrain.supervisor.generation_state import Hosts
 from malletrain.supervisor.membership import Slot, slots_of
-from malletrain.supervisor.rotation import Hosts
 
 _MOST_RESTARTS = 1_000_000
 """torchrun counts every change as a restart; scripts may print it, none is ended by it here."""

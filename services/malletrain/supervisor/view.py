@@ -15,7 +15,7 @@ Outcome: TypeAlias = "supervisor_pb2.SupervisorOutcome.ValueType"
 UNDECIDED = supervisor_pb2.SUPERVISOR_OUTCOME_UNSPECIFIED
 
 
-class Course(Protocol):
+class CommandProgress(Protocol):
     """How far a job is on its way to what is commanded."""
 
     @property
@@ -27,6 +27,10 @@ class Course(Protocol):
         """Hosts and slots that the job shall use."""
 
     @property
+    def winding_down(self) -> bool:
+        """Whether the training seems to be over, though rank 0 has not ended yet."""
+
+    @property
     def confirmed_sequence(self) -> int:
         """Newest command that has been carried out."""
 
@@ -36,13 +40,13 @@ class Seen:
     """What there is of a job.
 
     Attributes:
-        course: How far it is.
+        progress: How far it is.
         confirmed_hosts: Hosts that count as confirmed.
         pids: Its workers' process ids.
         failures: How many workers have failed by themselves, by host.
     """
 
-    course: Course
+    progress: CommandProgress
     confirmed_hosts: tuple[str, ...]
     pids: tuple[tuple[Slot, int], ...]
     failures: Mapping[str, int]
@@ -56,15 +60,15 @@ def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str
         seen: What there is of it.
         stopping: Whether the workers are being ended on command.
         outcome: How they ended, once they have.
-        message: What went wrong.
+        message: What went wrong, or how the training ended.
     """
-    course = seen.course
+    progress = seen.progress
     return State(
         job_id=job_id,
-        phase=_phase(course, stopping, outcome),
-        commanded_sequence=course.sequence,
-        commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in course.commanded.items()],
-        confirmed_sequence=course.confirmed_sequence,
+        phase=_phase(progress, stopping, outcome),
+        commanded_sequence=progress.sequence,
+        commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in progress.commanded.items()],
+        confirmed_sequence=progress.confirmed_sequence,
         confirmed_hosts=seen.confirmed_hosts,
         workers=[
             supervisor_pb2.WorkerProcess(host=slot.host, local_rank=slot.local_rank, pid=pid) for slot, pid in seen.pids
@@ -77,11 +81,11 @@ def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str
     )
 
 
-def _phase(course: Course, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
+def _phase(progress: CommandProgress, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
     if outcome != UNDECIDED:
         return supervisor_pb2.SUPERVISOR_PHASE_ENDED
     if stopping:
         return supervisor_pb2.SUPERVISOR_PHASE_STOPPING
-    if course.confirmed_sequence:
+    if progress.confirmed_sequence:
         return supervisor_pb2.SUPERVISOR_PHASE_RUNNING
     return supervisor_pb2.SUPERVISOR_PHASE_STARTING

@@ -1,14 +1,14 @@
-"""The scheduler once more, slow and literal, to compare with: lists, and a backfill is tried rather than reasoned out.
+"""An independent scheduler, slow and simple, that tries each backfill instead of computing which one is possible.
 
-A job may be backfilled if the head's earliest start by the estimates, worked out with that job running, is not later
-than what the head was promised at the beginning of the instant.
+A job may be backfilled if it does not delay the earliest start of the head, by the estimates, beyond the reservation
+that the head had at the beginning of the instant.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from malletrain.simulator.batch.workload import BatchJob, Workload
+from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def earliest_start_s(job: BatchJob, running: list[Running], nodes: int, now_s: f
     )
 
 
-def simulate_slowly(workload: Workload, policy: str, *, kill: bool = True) -> dict[int, float]:
+def simulate_slowly(workload: BatchWorkload, policy: str, *, kill: bool = True) -> dict[int, float]:
     """Start of every job, by its number."""
     to_come, waiting = list(workload.jobs), list[BatchJob]()
     running, starts = list[Running](), dict[int, float]()

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from malletrain.cli.batch import batch
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace
-from malletrain.simulator.batch.convert import idle_trace_of
+from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.batch.files import node_list
+from malletrain.simulator.batch.idle import idle_trace_of
 from malletrain.simulator.batch.schedule import node_names
 from tests.simulator.batch.test_policies import CASE
 from tests.simulator.batch.workloads import lublin_like, swf_line, swf_text

@@ -9,9 +9,8 @@ import pytest
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.batch.convert import idle_trace_of
 from malletrain.simulator.batch.engine import simulate
-from malletrain.simulator.batch.idle import Window, idle_trace
+from malletrain.simulator.batch.idle import Window, idle_trace, idle_trace_of
 from malletrain.simulator.batch.policies import policy_named
 from malletrain.simulator.batch.schedule import Schedule, node_names
 from tests.simulator.batch.test_policies import CASE

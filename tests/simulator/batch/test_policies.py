@@ -8,7 +8,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.batch.engine import Overrun, simulate
 from malletrain.simulator.batch.policies import policy_named
 from malletrain.simulator.batch.schedule import Schedule, statistics_of
-from malletrain.simulator.batch.workload import BatchJob, Workload
+from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 from tests.simulator.batch.workloads import workload
 
 # (submit, nodes, run, estimate) on 4 nodes
@@ -136,4 +136,4 @@ def test_an_unknown_policy_is_refused() -> None:
 )
 def test_a_workload_that_cannot_run_is_refused(jobs: tuple[BatchJob, ...], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        Workload(jobs, 2)
+        BatchWorkload(jobs, 2)

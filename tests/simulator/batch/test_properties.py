@@ -1,4 +1,4 @@
-"""What holds for every workload."""
+"""Invariants of every schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from malletrain.simulator.batch.engine import Overrun, simulate
 from malletrain.simulator.batch.idle import Window, idle_trace
 from malletrain.simulator.batch.policies import POLICIES, PolicyName, policy_named
 from malletrain.simulator.batch.schedule import Schedule, node_names
-from malletrain.simulator.batch.workload import Workload
+from malletrain.simulator.batch.workload import BatchWorkload
 from tests.simulator.batch.reference import Running, earliest_start_s, in_order, simulate_slowly
 from tests.simulator.batch.workloads import lublin_like, small_workloads
 
@@ -22,7 +22,7 @@ backfilling = st.sampled_from(["easy", "wfp"])
 overruns = st.sampled_from(list(Overrun))
 
 
-def check_nodes(schedule: Schedule, workload: Workload) -> None:
+def check_nodes(schedule: Schedule, workload: BatchWorkload) -> None:
     """Every job runs once, on as many nodes as it asked for, and no node is in two jobs at a time."""
     assert sorted(run.job.number for run in schedule.runs) == [job.number for job in workload.jobs]
     stays = defaultdict(list)
@@ -38,7 +38,7 @@ def check_nodes(schedule: Schedule, workload: Workload) -> None:
         assert all(first[1] <= second[0] for first, second in pairwise(periods))
 
 
-def check_backfills(schedule: Schedule, workload: Workload, overrun: Overrun) -> int:
+def check_backfills(schedule: Schedule, workload: BatchWorkload, overrun: Overrun) -> int:
     """No backfill delays the head's earliest start by the estimates, as it stood at that moment; returns how many."""
     backfills = 0
     for position, run in enumerate(schedule.runs):
@@ -61,7 +61,7 @@ def check_backfills(schedule: Schedule, workload: Workload, overrun: Overrun) ->
 
 
 @given(small_workloads(), policies, overruns)
-def test_same_starts_as_the_literal_scheduler(workload: Workload, policy: str, overrun: Overrun) -> None:
+def test_same_starts_as_the_literal_scheduler(workload: BatchWorkload, policy: str, overrun: Overrun) -> None:
     schedule = simulate(workload, policy_named(policy), overrun=overrun)
     assert {run.job.number: run.start_s for run in schedule.runs} == simulate_slowly(
         workload, policy, kill=overrun is Overrun.KILL
@@ -69,23 +69,23 @@ def test_same_starts_as_the_literal_scheduler(workload: Workload, policy: str, o
 
 
 @given(small_workloads(), policies, overruns)
-def test_jobs_and_nodes_are_conserved(workload: Workload, policy: str, overrun: Overrun) -> None:
+def test_jobs_and_nodes_are_conserved(workload: BatchWorkload, policy: str, overrun: Overrun) -> None:
     check_nodes(simulate(workload, policy_named(policy), overrun=overrun), workload)
 
 
 @given(small_workloads(), backfilling, overruns)
-def test_no_backfill_delays_the_head(workload: Workload, policy: str, overrun: Overrun) -> None:
+def test_no_backfill_delays_the_head(workload: BatchWorkload, policy: str, overrun: Overrun) -> None:
     check_backfills(simulate(workload, policy_named(policy), overrun=overrun), workload, overrun)
 
 
 @given(st.one_of(small_workloads(exact=True), small_workloads()))
-def test_the_head_starts_no_later_than_it_was_first_promised(workload: Workload) -> None:
+def test_the_head_starts_no_later_than_it_was_first_promised(workload: BatchWorkload) -> None:
     for run in simulate(workload, policy_named("easy")).runs:
         assert run.reserved_s is None or run.start_s <= run.reserved_s
 
 
 @given(small_workloads(), policies, st.sampled_from(list(Window)))
-def test_idle_is_what_is_not_allocated(workload: Workload, policy: str, window: Window) -> None:
+def test_idle_is_what_is_not_allocated(workload: BatchWorkload, policy: str, window: Window) -> None:
     schedule = simulate(workload, policy_named(policy))
     begin_s = schedule.first_submit_s
     end_s = schedule.last_submit_s if window is Window.SUBMITS else schedule.last_end_s

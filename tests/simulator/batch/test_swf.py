@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.batch.convert import idle_trace_of, read_workload
+from malletrain.simulator.batch.idle import idle_trace_of
 from malletrain.simulator.batch.swf import parse_log, read_log
-from malletrain.simulator.batch.workload import Skipped, workload_of
+from malletrain.simulator.batch.workload import Skipped, read_workload, workload_of
 from tests.simulator.batch.workloads import swf_line, swf_text
 
 

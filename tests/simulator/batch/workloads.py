@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
-from malletrain.simulator.batch.workload import BatchJob, Workload
+from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 
 
-def workload(nodes: int, *rows: tuple[float, int, float, float]) -> Workload:
+def workload(nodes: int, *rows: tuple[float, int, float, float]) -> BatchWorkload:
     """Jobs 1, 2, … from (submit, nodes, run, estimate)."""
-    return Workload(tuple(BatchJob(number, *row) for number, row in enumerate(rows, 1)), nodes)
+    return BatchWorkload(tuple(BatchJob(number, *row) for number, row in enumerate(rows, 1)), nodes)
 
 
-def lublin_like(jobs: int, nodes: int, load: float, seed: int, *, exact: bool = False) -> Workload:
+def lublin_like(jobs: int, nodes: int, load: float, seed: int, *, exact: bool = False) -> BatchWorkload:
     """A workload with the traits of Lublin and Feitelson's model (2003), though not with its numbers.
 
     A quarter of the jobs is serial, most others take powers of two; run times are drawn from two gamma distributions,
@@ -53,7 +53,7 @@ def _estimate_s(run_s: float, rng: random.Random) -> float:
 
 
 @st.composite
-def small_workloads(draw: st.DrawFn, *, exact: bool = False) -> Workload:
+def small_workloads(draw: st.DrawFn, *, exact: bool = False) -> BatchWorkload:
     """Few jobs on few nodes in whole seconds: ties of every kind."""
     nodes = draw(st.integers(1, 8))
     rows, now_s = [], 0

@@ -1,4 +1,4 @@
-"""Small scenes and jobs for the tests of a replay."""
+"""Small scenarios and jobs for the tests of a replay."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import CostModel, ObjectiveMetric, ScalingPoint
+from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.model.scaling import ScalingPoint
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.replay.engine import play
+from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent, node_events
-from malletrain.simulator.replay.options import Accounting, Options, Policy
-from malletrain.simulator.replay.records import Played
-from malletrain.simulator.replay.workload import TraceJob
+from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
+from malletrain.simulator.replay.records import ReplayResult
 
 STAYS = 1e6
-"""Seconds beyond the end of every small replay."""
+"""A time in seconds after the end of every small replay."""
 
 
 def trainer(
@@ -30,14 +31,14 @@ def trainer(
     least: int = 1,
     most: int = 64,
     model: str = "net",
-) -> TraceJob:
-    """A job that runs at these samples/s on 1, 2, 3.. nodes."""
+) -> ReplayJob:
+    """A job with these samples/s on 1, 2, 3, … nodes."""
     curve = tuple(ScalingPoint(index + 1, rate) for index, rate in enumerate(rates))
-    return TraceJob(name, model, submit_s, up_s, down_s, least, most, samples, curve)
+    return ReplayJob(name, model, submit_s, up_s, down_s, least, most, samples, curve)
 
 
 def idle(fragments: Mapping[str, Sequence[tuple[float, float]]], duration_s: float = 100.0) -> Trace:
-    """A trace: by node, its idle fragments."""
+    """A trace from the idle fragments of each node."""
     found = [Fragment(node, float(begin), float(end)) for node in fragments for begin, end in fragments[node]]
     found.sort(key=lambda fragment: fragment.idle_from_s)
     return Trace(tuple(found), tuple(fragments), duration_s)
@@ -48,16 +49,16 @@ class Case:
     """Arguments of a replay."""
 
     trace: Trace
-    jobs: tuple[TraceJob, ...]
-    options: Options
+    jobs: tuple[ReplayJob, ...]
+    options: ReplayOptions
 
     def events(self) -> list[NodeEvent]:
         """Changes of the idle set."""
         return node_events(self.trace, self.options.duration_s)
 
-    def play(self) -> Played:
-        """What the production engine makes of it."""
-        return play(self.events(), self.trace.nodes, self.jobs, self.options)
+    def run_replay(self) -> ReplayResult:
+        """Run the fast engine."""
+        return run_replay(self.events(), self.trace.nodes, self.jobs, self.options)
 
 
 @st.composite
@@ -78,7 +79,7 @@ def idle_traces(draw: st.DrawFn) -> Trace:
 
 
 @st.composite
-def trainers(draw: st.DrawFn, name: str) -> TraceJob:
+def trainers(draw: st.DrawFn, name: str) -> ReplayJob:
     """A job whose figures are powers of two and whole numbers, so that every sum and quotient is exact."""
     exponents = draw(st.lists(st.integers(-1, 5), min_size=1, max_size=5))
     least = draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -99,9 +100,9 @@ def trainers(draw: st.DrawFn, name: str) -> TraceJob:
 def cases(draw: st.DrawFn) -> Case:
     """Small replays under any options."""
     jobs = [draw(trainers(f"j{index}")) for index in range(draw(st.integers(1, 5)))]
-    options = Options(
+    options = ReplayOptions(
         duration_s=float(draw(st.sampled_from([33, 77, 120]))),
-        policy=draw(st.sampled_from(Policy)),
+        policy=draw(st.sampled_from(ReplayPolicy)),
         forward_s=float(draw(st.sampled_from([2, 20, 120]))),
         max_parallel=draw(st.integers(1, 3)),
         accounting=draw(st.sampled_from(Accounting)),

@@ -1,7 +1,7 @@
-"""A second replay, written from the definitions and not from the engine: slow, plain, in exact fractions.
+"""An independent replay, written from the definitions: slow, simple, with exact fractions.
 
-It moves from instant to instant, where an instant is whatever can change anything: a node event, an arrival, a
-completion, the end of a stall. In between everything is constant. Decisions are found by trying all of them.
+It steps from one instant to the next: a node event, an arrival, a completion or the end of a stall. Nothing changes in
+between. Decisions are found by exhaustive search.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import product
 
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.scavenger.stays import LearnedStay
-from malletrain.simulator.replay.options import Accounting, Options, Policy
+from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
 from tests.simulator.replay.builders import Case
 from tests.simulator.replay.naive_job import ZERO, NaiveJob
 
@@ -21,8 +21,8 @@ class Naive:
     """One replay; `rows` and `jobs` are its outcome."""
 
     def __init__(self, case: Case) -> None:
-        """Play the case."""
-        self.options: Options = case.options
+        """Run the case."""
+        self.options: ReplayOptions = case.options
         self.free = case.options.free
         self.now = ZERO
         self.waiting = list(case.jobs)
@@ -48,7 +48,7 @@ class Naive:
                 yield from (edge for edge in (begin, fragment.idle_until_s) if edge < self.options.duration_s)
 
     def _pass_until(self, goal: Fraction) -> None:
-        """Live until a node event or the end; on the way, what does not wait for one."""
+        """Step to a node event or the end, with all that happens before it."""
         while True:
             eager = self.options.accounting is Accounting.EVENT
             if eager and self.now < goal and (self._over() or self._next_comes()):
@@ -173,7 +173,7 @@ class Naive:
         )
 
     def _charge(self, job: NaiveJob, before: int, left: int) -> Fraction:
-        """What a job pays that had `before` nodes, was left with some of them, and has others now."""
+        """Charge a job that had `before` nodes, lost some of them, and has been rescaled."""
         count, old = len(job.nodes), job.speed(left)
         job.rate = job.speed(count)
         if job.started_s is None and count:
@@ -195,7 +195,7 @@ class Naive:
         return job.rate * max(ZERO, wanted - forced)
 
     def _hand_out(self, counts: Sequence[int]) -> None:
-        """Those who shrink give back what leaves soonest; those who grow take what stays longest."""
+        """Shrinking jobs give up the nodes that leave first; growing jobs take those that stay longest."""
 
         def order(node: str) -> tuple[float, int]:
             stay = self.stays.expected_stay(float(self.now) - self.since[node])
@@ -211,9 +211,9 @@ class Naive:
 
     def _counts(self, losers: dict[NaiveJob, int]) -> list[int]:
         pool = len(self.since)
-        if self.options.policy is Policy.MILP:
+        if self.options.policy is ReplayPolicy.MILP:
             return self._best(pool)
-        if self.options.policy is Policy.EQUAL:
+        if self.options.policy is ReplayPolicy.EQUAL:
             return self._equal(pool)
         return self._exact_size(pool, losers)
 
@@ -241,7 +241,7 @@ class Naive:
         return counts
 
     def _best(self, pool: int) -> list[int]:
-        """The best of all counts (Eq. 16); then the fewest jobs changed, the fewest nodes, the earlier the larger."""
+        """The counts with the largest objective (Eq. 16), ties by changed jobs, nodes, and larger earlier jobs."""
         most = (pool + 1) // 2 if self.options.paper_quirks else pool
         menus = [
             [size for size in job.sizes(pool) if size == 0 or abs(size - len(job.nodes)) <= most] for job in self.active

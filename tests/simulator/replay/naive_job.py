@@ -1,20 +1,20 @@
-"""A job of the plain second replay, in exact fractions."""
+"""A job of the independent replay, with exact fractions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from malletrain.simulator.replay.workload import TraceJob
+from malletrain.simulator.replay.job_set import ReplayJob
 
 ZERO = Fraction(0)
 
 
 @dataclass(eq=False)
 class NaiveJob:
-    """A job that was admitted; `cut_s` is the end of a stall, `hit_s` of the part that a preemption caused."""
+    """An admitted job. `cut_s` is the end of its stall, `hit_s` the end of the part that a preemption caused."""
 
-    job: TraceJob
+    job: ReplayJob
     admitted_s: Fraction
     largest: int
     nodes: list[str] = field(default_factory=list)
@@ -36,15 +36,15 @@ class NaiveJob:
         return Fraction(points[min(nodes, len(points)) - 1].rate) if nodes else ZERO
 
     def speed(self, nodes: int) -> Fraction:
-        """Samples/s that it really makes: none below its smallest scale."""
+        """Samples/s; 0 below its smallest scale."""
         return self.curve(nodes) if nodes >= self.job.min_nodes else ZERO
 
     def sizes(self, pool: int) -> list[int]:
-        """0 and all scales that the pool can hold."""
+        """0 and all permitted scales within the pool."""
         return [0, *range(self.job.min_nodes, min(self.largest, pool) + 1)]
 
     def live(self, since_s: Fraction, until_s: Fraction) -> None:
-        """Nothing changes from one instant to the next: it stalls or it works."""
+        """Progress from one instant to the next, in which the job either stalls or trains."""
         seconds = until_s - since_s
         self.node_seconds += len(self.nodes) * seconds
         if since_s < self.hit_s:

@@ -1,4 +1,4 @@
-"""The figures of a replay, on columns made by hand."""
+"""The figures of a replay, on columns written by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from malletrain.simulator.replay.metrics import (
-    Yardstick,
+    Baselines,
     cumulative_samples,
     mean_runtime_hours,
     measure,
@@ -17,11 +17,11 @@ from malletrain.simulator.replay.metrics import (
     returns,
     sums_between,
 )
-from malletrain.simulator.replay.records import Columns, Decision, Decisions, JobRecord, Played
+from malletrain.simulator.replay.records import Columns, Decision, Decisions, JobRecord, ReplayResult
 
 
 def columns(*rows: dict[str, Any]) -> Columns:
-    """Decisions in which everything that is not given is 0."""
+    """Columns of decisions; those that are not given are 0."""
     found = Decisions()
     for row in rows:
         found.add(Decision(**{**dict.fromkeys(Decision._fields, 0), **row}))
@@ -89,7 +89,7 @@ def test_mean_runtimes_are_of_jobs_that_were_done_from_their_admission() -> None
         record("d", "other"),
         record("e", "another"),
     )
-    assert mean_runtime_hours(Played(columns(), jobs, 0)) == {"net": 1.5, "other": 0.5}
+    assert mean_runtime_hours(ReplayResult(columns(), jobs, 0)) == {"net": 1.5, "other": 0.5}
 
 
 def test_measure_puts_the_figures_together() -> None:
@@ -98,7 +98,7 @@ def test_measure_puts_the_figures_together() -> None:
         record("a", samples=300.0, unit=0.1, node_seconds=5400.0, preemptions=1, preemption_samples=7.0, rescales=2),
         record("b", "net", 60.0, samples=200.0, unit=0.2, node_seconds=1800.0, rescale_samples=4.0, rescales=1),
     )
-    found = measure(Played(decisions, jobs, 2), Yardstick(4.0, 2.0, 100.0, 90.0), 120.0)
+    found = measure(ReplayResult(decisions, jobs, 2), Baselines(4.0, 2.0, 100.0, 90.0), 120.0)
     assert found.utilization_efficiency == (300 * 0.1 + 200 * 0.2) / 100
     assert found.zero_cost_bound == 0.9
     assert found.occupied_fraction == 0.5
@@ -110,7 +110,7 @@ def test_measure_puts_the_figures_together() -> None:
 
 
 def test_nothing_to_compare_with_is_nothing_reached() -> None:
-    found = measure(Played(columns(), (), 0), Yardstick(0.0, 0.0, 0.0), 120.0)
+    found = measure(ReplayResult(columns(), (), 0), Baselines(0.0, 0.0, 0.0), 120.0)
     assert found.utilization_efficiency == found.occupied_fraction == 0.0
     assert found.zero_cost_bound is None
     assert np.isfinite(found.samples)

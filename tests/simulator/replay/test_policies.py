@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.allocator.problem import CostModel
-from malletrain.simulator.replay.options import Accounting, Options
+from malletrain.simulator.replay.options import Accounting, ReplayOptions
 from malletrain.simulator.replay.policies import equal_counts, fixed_counts
 from tests.simulator.replay.builders import STAYS, Case, idle, trainer
 
@@ -58,6 +58,8 @@ def test_the_published_code_changes_a_job_by_half_of_the_nodes_at_a_time(pool: i
     fragments = {f"n{index}": [(0.0, STAYS)] for index in range(pool)}
     trace = idle({**fragments, "late": [(50.0, STAYS)]})
     job = trainer(rates=[float(nodes) for nodes in range(1, 20)])
-    options = Options(duration_s=100.0, cost_model=CostModel.PAPER, accounting=Accounting.PAPER, paper_quirks=True)
-    used = Case(trace, (job,), options).play().decisions["used"].tolist()
+    options = ReplayOptions(
+        duration_s=100.0, cost_model=CostModel.PAPER, accounting=Accounting.PAPER, paper_quirks=True
+    )
+    used = Case(trace, (job,), options).run_replay().decisions["used"].tolist()
     assert used == [first_step, min(pool + 1, first_step + (pool + 2) // 2)]

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from malletrain.cli.main import app
 from malletrain.cli.reproduce_malletrain import real_exhibits
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.replay.options import Options
-from malletrain.simulator.reproduce.book import PAGE, write_book
+from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.reproduce.malletrain_real import (
     RealEvaluation,
     RealJob,
@@ -27,6 +26,7 @@ from malletrain.simulator.reproduce.malletrain_real import (
     text_of,
 )
 from malletrain.simulator.reproduce.malletrain_systems import System
+from malletrain.simulator.reproduce.report_writer import PAGE, write_report
 
 JOB = RealJob("nas-0", "conv3x3; 0-1 1-2", "RUNNING", 1000, 2, 1, 0.25, 0.125)
 
@@ -107,8 +107,8 @@ def test_what_is_no_such_file_at_all(text: str | bytes) -> None:
 
 
 def test_the_page_shows_it_beside_the_paper(tmp_path: Path) -> None:
-    options = Options(duration_s=3600.0)
-    written = write_book([real_exhibit(EVALUATION)], options, ["trace.csv"], tmp_path, "malletrain.html")
+    options = ReplayOptions(duration_s=3600.0)
+    written = write_report([real_exhibit(EVALUATION)], options, ["trace.csv"], tmp_path, "malletrain.html")
     page = (tmp_path / PAGE).read_text()
     assert [path.name for path in written] == [PAGE, "figure-12-real.csv", "figure-12-real.png"]
     assert "up to 22.3 % more" in page

@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 
 from malletrain.cli.trace import trace_app
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import Fragment, Trace, read_trace, write_trace
 from malletrain.scavenger.generate import generate
+from malletrain.scavenger.idle_trace import Fragment, Trace
+from malletrain.scavenger.trace_files import read_trace, write_trace
 from malletrain.simulator.traces.describe import describe
 from tests.simulator.traces.test_convert import PBS, POLLS, SACCT
 
@@ -167,7 +168,7 @@ def test_generate_like_another(trace_file: Path, tmp_path: Path) -> None:
     assert again.read_bytes() == out.read_bytes()
     short = call("generate", "--like", trace_file, "--out", out, "--hours", "0.001")
     assert short.exit_code == 0, short.exception
-    assert "idle fragments: none is whole in so short a trace" in short.output
+    assert "idle fragments: none is complete in such a short trace" in short.output
 
 
 def test_generate_a_preset(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import Fragment, Trace
+from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.simulator.traces.convert import convert_pbs, convert_polling, convert_sacct
-from malletrain.simulator.traces.occupancy import Allocation, Machine, complement, idle_trace
+from malletrain.simulator.traces.occupancy import BusyPeriod, Machine, complement, idle_trace
 from tests.support.shared import shared_path
 
 SACCT = """\
@@ -179,7 +179,7 @@ def test_a_real_list_of_nodes_has_boot_times(tmp_path: Path) -> None:
     length=st.integers(1, 30),
 )
 def test_idle_is_the_complement_of_allocated(jobs: list[tuple[set[str], int, int]], up: int, length: int) -> None:
-    allocations = [Allocation("x", tuple(nodes), begin, begin + held) for nodes, begin, held in jobs]
+    allocations = [BusyPeriod("x", tuple(nodes), begin, begin + held) for nodes, begin, held in jobs]
     trace = idle_trace(allocations, Machine(("a", "b", "c"), {"b": up}, "x"), (0, length))
     for node in trace.nodes:
         for second in range(length):
@@ -227,7 +227,7 @@ def test_pbs_errors_name_file_and_line(tmp_path: Path, record: str, said: str) -
 def test_polls_make_fragments_between_samples(tmp_path: Path) -> None:
     trace = convert_polling([put(tmp_path, POLLS)])
     assert (trace.nodes, trace.duration_s, trace.origin) == (("n1", "n2", "n3"), 50, "2026-11-21T00:00:00")
-    # The sample at 30 s names nobody: a poll that failed. n3 was not to be had at 20 s.
+    # The sample at 30 s names no node: the poll failed. n3 was not available at 20 s.
     assert rows(trace) == {("n1", 0, 10), ("n1", 20, 40), ("n2", 0, 50), ("n3", 40, 50)}
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.fragments import Fragment, Trace, read_trace, window
+from malletrain.scavenger.idle_trace import Fragment, Trace, window
+from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.traces.describe import HAZARD_WINDOW_S, describe
 from tests.scavenger.traces import traces
 from tests.support.shared import shared_path

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import Fragment, Trace, read_trace
 from malletrain.scavenger.generate import generate
+from malletrain.scavenger.idle_trace import Fragment, Trace
+from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.traces.describe import describe
 from malletrain.simulator.traces.presets import PRESETS, preset_trace
 from malletrain.simulator.traces.renewals import histogram, ks_distance, renewals_of

@@ -1,1 +1,1 @@
-"""`malletrain demo`: the whole system at work on one machine, on virtual nodes."""
+"""`malletrain demo`: the whole system on one machine, with virtual nodes."""

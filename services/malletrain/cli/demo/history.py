@@ -1,4 +1,4 @@
-"""What happened during a run: idle nodes and jobs over time, and the figures that follow. Pure."""
+"""What happened during a run: idle nodes and jobs over time, and node-seconds computed from them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class NodeChange:
-    """An event of the idle set: seconds since the epoch, who joined, who left."""
+    """A change of the set of idle nodes.
+
+    Attributes:
+        time: Seconds since the epoch.
+        joined: Nodes that became idle.
+        left: Nodes that are not idle any more.
+    """
 
     time: float
     joined: frozenset[str]
@@ -17,7 +23,14 @@ class NodeChange:
 
 @dataclass(frozen=True)
 class JobChange:
-    """A job from `time` (seconds since the epoch) on: its state and the nodes that it trains on."""
+    """A change of a job.
+
+    Attributes:
+        time: Seconds since the epoch.
+        job_id: The job.
+        state: Its state from then on.
+        nodes: The nodes that it trains on from then on.
+    """
 
     time: float
     job_id: str
@@ -26,8 +39,15 @@ class JobChange:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """Something that a node did from `start` to `end`, in seconds since the epoch."""
+class NodeInterval:
+    """A period of one node.
+
+    Attributes:
+        node: The node.
+        start: Beginning in seconds since the epoch.
+        end: End in seconds since the epoch.
+        label: "idle", or the identifier of the job that trained.
+    """
 
     node: str
     start: float
@@ -36,38 +56,43 @@ class Interval:
 
 
 @dataclass
-class History:
-    """A growing record; times ascend within each list."""
+class RunHistory:
+    """All changes so far; times ascend within each list.
+
+    Attributes:
+        nodes: Changes of the idle nodes.
+        jobs: Changes of the jobs.
+    """
 
     nodes: list[NodeChange] = field(default_factory=list)
     jobs: list[JobChange] = field(default_factory=list)
 
 
-def idle_intervals(changes: Iterable[NodeChange], end: float) -> list[Interval]:
-    """When each node was offered."""
+def idle_intervals(changes: Iterable[NodeChange], end: float) -> list[NodeInterval]:
+    """Periods in which each node was idle. Those that have not ended are cut at `end`."""
     since: dict[str, float] = {}
     found = []
     for change in changes:
         for node in change.left & since.keys():
-            found.append(Interval(node, since.pop(node), change.time, "idle"))
+            found.append(NodeInterval(node, since.pop(node), change.time, "idle"))
         for node in change.joined:
             since.setdefault(node, change.time)
-    return found + [Interval(node, start, end, "idle") for node, start in since.items()]
+    return found + [NodeInterval(node, start, end, "idle") for node, start in since.items()]
 
 
-def training_intervals(changes: Iterable[JobChange], end: float) -> list[Interval]:
-    """When each node was trained on, labelled by the job."""
+def training_intervals(changes: Iterable[JobChange], end: float) -> list[NodeInterval]:
+    """Periods in which a job trained on each node. Those that have not ended are cut at `end`."""
     since: dict[tuple[str, str], float] = {}
     found = []
     for change in changes:
         for job_id, node in list(since):
             if job_id == change.job_id and node not in change.nodes:
-                found.append(Interval(node, since.pop((job_id, node)), change.time, job_id))
+                found.append(NodeInterval(node, since.pop((job_id, node)), change.time, job_id))
         for node in change.nodes:
             since.setdefault((change.job_id, node), change.time)
-    return found + [Interval(node, start, end, job_id) for (job_id, node), start in since.items()]
+    return found + [NodeInterval(node, start, end, job_id) for (job_id, node), start in since.items()]
 
 
-def node_seconds(intervals: Iterable[Interval]) -> float:
-    """Total length in node-seconds."""
+def node_seconds(intervals: Iterable[NodeInterval]) -> float:
+    """Total length of periods in node-seconds."""
     return sum(interval.end - interval.start for interval in intervals)

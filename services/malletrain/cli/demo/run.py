@@ -1,4 +1,4 @@
-"""The course of a demo run: start, submit, follow, gather."""
+"""The steps of a demo run: wait for the services, submit, follow, collect the data of the summary."""
 
 from __future__ import annotations
 
@@ -10,124 +10,142 @@ from collections.abc import Callable
 import grpc
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from malletrain.cli.demo.stage import Stage, demo_jobs
-from malletrain.cli.demo.strays import find_processes
-from malletrain.cli.demo.summary import Evidence
-from malletrain.cli.demo.watcher import Watcher
+from malletrain.cli.demo.job_processes import find_job_processes
+from malletrain.cli.demo.recorder import RunRecorder
+from malletrain.cli.demo.setup import DemoSetup, demo_jobs
+from malletrain.cli.demo.summary import RunData
 from malletrain.cli.jobs import all_jobs
-from malletrain.cli.peers import DEADLINE_SECONDS, Peers
 from malletrain.cli.settings import load
-from malletrain.runtime.channel import open_blocking_channel
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs
+from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.runtime.health import is_serving
 from malletrain.v1 import job_manager_pb2, monitor_pb2
 
 _START_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _LONGEST_EXTRA_SECONDS = 240.0
 _RECLAIM_LIMIT_SECONDS = 5.0
-"""A process on a node this long after its leave counts as left behind."""
+"""A process of ours that is on a node this long after the node was taken counts as left behind."""
 
-# Calls of the demo itself outlast a restart of the service that they go to.
-_patiently = retry(
+# Calls of the demo are repeated while a service is being restarted.
+_with_retries = retry(
     retry=retry_if_exception_type(grpc.RpcError), stop=stop_after_delay(30), wait=wait_fixed(0.3), reraise=True
 )
 
 
-def wait_for_services(stage: Stage) -> None:
-    """Wait until all five serve.
+def wait_for_services(setup: DemoSetup) -> None:
+    """Wait until all five services answer.
 
     Raises:
-        MalleTrainError: they don't within a minute.
+        MalleTrainError: some do not within a minute.
     """
-    addresses = load(stage.config).addresses
+    addresses = load(setup.config).addresses
     channels = {name: open_blocking_channel(addresses.of(name)) for name in SERVICES}
     deadline = time.monotonic() + _START_SECONDS
     waiting = set(SERVICES)
     pause = threading.Event()
     while waiting := {name for name in waiting if not is_serving(channels[name])}:
         if time.monotonic() > deadline:
-            raise MalleTrainError(f"{', '.join(sorted(waiting))} did not start: see {stage.folder}/up.log")
-        pause.wait(_LOOK_SECONDS)
+            raise MalleTrainError(f"{', '.join(sorted(waiting))} did not start: see {setup.folder}/up.log")
+        pause.wait(_POLL_SECONDS)
     for channel in channels.values():
         channel.close()
 
 
-@_patiently
-def submit_jobs(peers: Peers) -> list[str]:
-    """Submit the demo's jobs and return their identifiers."""
+@_with_retries
+def submit_jobs(stubs: ServiceStubs) -> list[str]:
+    """Submit the demo's jobs; returns their identifiers."""
     request = job_manager_pb2.SubmitJobsRequest(request_id=uuid.uuid4().hex, specs=demo_jobs())
-    return [job.id for job in peers.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs]
+    return [job.id for job in stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs]
 
 
-def follow_run(watcher: Watcher, peers: Peers, stage: Stage, job_ids: list[str], show: Callable[[], None]) -> list[str]:
-    """Wait for the jobs' ends, looking for processes on taken nodes all the while; returns what was found."""
-    strays = StrayWatch(watcher, stage)
-    limit = time.monotonic() + stage.seconds + _LONGEST_EXTRA_SECONDS
+def follow_run(
+    recorder: RunRecorder, stubs: ServiceStubs, setup: DemoSetup, job_ids: list[str], show: Callable[[], None]
+) -> list[str]:
+    """Wait until all jobs have ended.
+
+    Args:
+        recorder: Records the run.
+        stubs: The services.
+        setup: The demo's setup.
+        job_ids: The jobs.
+        show: Called twice a second to show what happens.
+
+    Returns:
+        Processes that were found on nodes that the scheduler had taken, described for people.
+    """
+    strays = StrayProcessFinder(recorder, setup)
+    limit = time.monotonic() + setup.seconds + _LONGEST_EXTRA_SECONDS
     pause = threading.Event()
     while time.monotonic() < limit:
         show()
-        strays.look()
-        if watcher.all_ended(job_ids):
+        strays.check()
+        if recorder.all_ended(job_ids):
             break
-        pause.wait(_LOOK_SECONDS)
-        _catch_up(watcher, peers)
+        pause.wait(_POLL_SECONDS)
+        _read_jobs(recorder, stubs)
     show()
     return strays.found
 
 
-def _catch_up(watcher: Watcher, peers: Peers) -> None:
-    """Read the jobs as well as watching them: a stream shows no job that ended while its service was down."""
+def _read_jobs(recorder: RunRecorder, stubs: ServiceStubs) -> None:
+    """Read all jobs: the stream does not show jobs that ended while JobManager was down."""
     try:
-        for job in all_jobs(peers, []):
-            watcher.see_job(job)
+        for job in all_jobs(stubs, []):
+            recorder.record_job(job)
     except grpc.RpcError:
-        return  # being restarted; the next look comes soon
+        return  # JobManager is being restarted; it is asked again soon
 
 
-class StrayWatch:
-    """Looks for our processes on nodes that the scheduler has taken."""
+class StrayProcessFinder:
+    """Finds processes of jobs on nodes that the scheduler has taken.
 
-    def __init__(self, watcher: Watcher, stage: Stage) -> None:
-        self._watcher = watcher
-        self._stage = stage
+    Attributes:
+        found: Those found so far, described for people.
+    """
+
+    def __init__(self, recorder: RunRecorder, setup: DemoSetup) -> None:
+        self._recorder = recorder
+        self._setup = setup
         self._seen: set[int] = set()
         self.found: list[str] = []
 
-    def look(self) -> None:
-        """Note every process on a node that left longer ago than the limit and has not come back."""
+    def check(self) -> None:
+        """Find processes on nodes that were taken longer ago than the limit and are not idle again."""
         now = time.time()
         last_left: dict[str, float] = {}
-        for change in list(self._watcher.history.nodes):
+        for change in list(self._recorder.history.nodes):
             last_left |= dict.fromkeys(change.left, change.time)
         taken = {
             node
             for node, left in last_left.items()
-            if node not in self._watcher.idle and now - left > _RECLAIM_LIMIT_SECONDS
+            if node not in self._recorder.idle and now - left > _RECLAIM_LIMIT_SECONDS
         }
-        for process in find_processes(self._stage.folder):
+        for process in find_job_processes(self._setup.folder):
             if process.node in taken and process.pid not in self._seen:
                 self._seen.add(process.pid)
                 self.found.append(f"on {process.node} {now - last_left[process.node]:.1f} s after its leave: {process}")
 
 
-@_patiently
-def gather(peers: Peers, started: float, ended: float, strays: list[str], trace: str, timeline: str) -> Evidence:
-    """Everything that the summary needs from the services, before they are stopped."""
+@_with_retries
+def collect_data(
+    stubs: ServiceStubs, started: float, ended: float, strays: list[str], trace: str, timeline: str
+) -> RunData:
+    """Ask the services for what the summary needs, before they are stopped."""
     events: list[job_manager_pb2.JobEvent] = []
     token = ""
     while True:
-        page = peers.job_manager.ListJobEvents(
+        page = stubs.job_manager.ListJobEvents(
             job_manager_pb2.ListJobEventsRequest(page_token=token), timeout=DEADLINE_SECONDS
         )
         events.extend(page.events)
         token = page.next_page_token
         if not token:
             break
-    records = peers.monitor.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=DEADLINE_SECONDS)
-    progress = peers.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS)
-    return Evidence(
+    records = stubs.monitor.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=DEADLINE_SECONDS)
+    progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS)
+    return RunData(
         started=started,
         ended=ended,
         events=events,

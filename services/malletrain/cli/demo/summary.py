@@ -1,4 +1,4 @@
-"""The figures of a demo run."""
+"""The results of a demo run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from malletrain.cli.demo.history import idle_intervals, node_seconds, training_intervals
-from malletrain.cli.demo.watcher import Watcher
+from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.output import state_name
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 
 @dataclass(frozen=True)
-class JobSummary:
-    """What became of one job."""
+class DemoJobSummary:
+    """The results of one job."""
 
     id: str
     name: str
@@ -30,15 +30,29 @@ class JobSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What became of the run; times in seconds, used and lost in node-seconds.
+class DemoSummary:
+    """The results of a run.
 
     Attributes:
-        node_seconds_offered: Idle time of announced nodes.
+        events: Changes of the set of idle nodes.
+        plans: Plans made.
+        rescales: Rescales of all jobs.
+        preemptions: Nodes that were taken from all jobs.
+        samples: Samples processed by all jobs, net of rollbacks.
+        samples_lost: Samples that were processed and rolled back.
+        jobs_completed: Jobs that completed.
+        jobs_failed: Jobs that failed.
+        node_seconds_offered: Time in which nodes were idle.
         node_seconds_used: Time in which nodes trained.
-        node_seconds_lost: The rest: starts, rescales, nodes that nobody could use.
-        reclaim_seconds_max: Longest time from a leave until no process of ours was left on the node.
-        stray_processes: Processes found on nodes that had been taken, and any left at the end.
+        node_seconds_lost: The difference: starts, rescales, nodes that no job could use.
+        reclaim_seconds_max: Longest time in seconds from a node's leave until no process of ours was left on it.
+        scale_up_seconds_median: Median stall of a growth in seconds; None if there was none.
+        scale_down_seconds_median: Median stall of a shrink in seconds; None if there was none.
+        stray_processes: Processes found on nodes that had been taken, or at the end, described for people.
+        seconds: Duration of the run.
+        trace: Origin of the trace.
+        timeline: Path of the timeline.
+        jobs: Results of each job.
     """
 
     events: int
@@ -59,21 +73,32 @@ class Summary:
     seconds: float
     trace: str
     timeline: str
-    jobs: list[JobSummary]
+    jobs: list[DemoJobSummary]
 
     @property
     def good(self) -> bool:
-        """Whether every job was completed and no node kept a process of ours."""
+        """Whether every job completed and no process was left on a node."""
         return not self.stray_processes and all(job.state == "COMPLETED" for job in self.jobs)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """As plain values, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a summary is drawn from, beside the watcher's history."""
+class RunData:
+    """What a summary is computed from, besides the recorder.
+
+    Attributes:
+        started: Start of the run in seconds since the epoch.
+        ended: Its end in seconds since the epoch.
+        events: Events of all jobs.
+        records: Scaling records of all jobs.
+        progress: Progress of all jobs.
+        strays: Processes that were left on nodes, described for people.
+        trace: Origin of the trace.
+        timeline: Path of the timeline.
+    """
 
     started: float
     ended: float
@@ -85,17 +110,17 @@ class Evidence:
     timeline: str
 
 
-def summarise(watcher: Watcher, job_ids: list[str], evidence: Evidence) -> Summary:
-    """The figures of a run."""
-    jobs = [watcher.jobs[job_id] for job_id in job_ids]
-    offered = node_seconds(idle_intervals(watcher.history.nodes, evidence.ended))
-    used = node_seconds(training_intervals(watcher.history.jobs, evidence.ended))
-    rescales = [entry for record in evidence.records for entry in record.rescales]
-    lost = {entry.job_id: entry.samples_lost for entry in evidence.progress}
-    records = {record.job_id: record for record in evidence.records}
-    return Summary(
-        events=len(watcher.history.nodes),
-        plans=watcher.plan.generation if watcher.plan else 0,
+def summarise(recorder: RunRecorder, job_ids: list[str], data: RunData) -> DemoSummary:
+    """Compute the results of a run."""
+    jobs = [recorder.jobs[job_id] for job_id in job_ids]
+    offered = node_seconds(idle_intervals(recorder.history.nodes, data.ended))
+    used = node_seconds(training_intervals(recorder.history.jobs, data.ended))
+    rescales = [entry for record in data.records for entry in record.rescales]
+    lost = {entry.job_id: entry.samples_lost for entry in data.progress}
+    records = {record.job_id: record for record in data.records}
+    return DemoSummary(
+        events=len(recorder.history.nodes),
+        plans=recorder.plan.generation if recorder.plan else 0,
         rescales=sum(job.rescales for job in jobs),
         preemptions=sum(job.preemptions for job in jobs),
         samples=sum(job.samples for job in jobs),
@@ -105,20 +130,20 @@ def summarise(watcher: Watcher, job_ids: list[str], evidence: Evidence) -> Summa
         node_seconds_offered=round(offered, 1),
         node_seconds_used=round(used, 1),
         node_seconds_lost=round(offered - used, 1),
-        reclaim_seconds_max=round(max((event.release_seconds for event in evidence.events), default=0.0), 3),
+        reclaim_seconds_max=round(max((event.release_seconds for event in data.events), default=0.0), 3),
         scale_up_seconds_median=_median([e.stall_seconds for e in rescales if e.to_nodes > e.from_nodes]),
         scale_down_seconds_median=_median([e.stall_seconds for e in rescales if e.to_nodes < e.from_nodes]),
-        stray_processes=evidence.strays,
-        seconds=round(evidence.ended - evidence.started, 1),
-        trace=evidence.trace,
-        timeline=evidence.timeline,
+        stray_processes=data.strays,
+        seconds=round(data.ended - data.started, 1),
+        trace=data.trace,
+        timeline=data.timeline,
         jobs=[_job(job, records.get(job.id), lost.get(job.id, 0)) for job in jobs],
     )
 
 
-def _job(job: resources_pb2.Job, record: monitor_pb2.ScalingRecord | None, lost: int) -> JobSummary:
+def _job(job: resources_pb2.Job, record: monitor_pb2.ScalingRecord | None, lost: int) -> DemoJobSummary:
     record = record or monitor_pb2.ScalingRecord()
-    return JobSummary(
+    return DemoJobSummary(
         id=job.id,
         name=job.spec.name,
         state=state_name(job.state),

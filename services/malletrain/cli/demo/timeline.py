@@ -1,4 +1,4 @@
-"""The picture of a run: node × time, coloured by job."""
+"""Draws a timeline of a run: a row for each node, coloured by job."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # the back end must be chosen before
 from matplotlib.patches import Patch
 
-from malletrain.cli.demo.history import Interval
+from malletrain.cli.demo.history import NodeInterval
 
 _IDLE_COLOUR = "#e3e3e3"
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 
 def draw_timeline(
-    idle: Sequence[Interval], training: Sequence[Interval], names: dict[str, str], start: float, path: Path
+    idle: Sequence[NodeInterval], training: Sequence[NodeInterval], names: dict[str, str], start: float, path: Path
 ) -> None:
-    """Write a PNG.
+    """Write a PNG file.
 
     Args:
-        idle: When each node was offered.
-        training: When each node was trained on, labelled by job identifier.
-        names: Job identifier to the name in the legend.
-        start: Second zero of the time axis, in seconds since the epoch.
-        path: Where to.
+        idle: Periods in which each node was idle.
+        training: Periods in which a job trained on each node, labelled by job identifier.
+        names: Names for the legend, by job identifier.
+        start: Origin of the time axis in seconds since the epoch.
+        path: The file.
     """
     nodes = sorted({interval.node for interval in idle})
     rows = {node: index for index, node in enumerate(nodes)}
@@ -49,5 +49,5 @@ def draw_timeline(
     pyplot.close(figure)
 
 
-def _bar(axes: pyplot.Axes, row: int, interval: Interval, start: float, colour: str, height: float) -> None:
+def _bar(axes: pyplot.Axes, row: int, interval: NodeInterval, start: float, colour: str, height: float) -> None:
     axes.barh(row, interval.end - interval.start, left=interval.start - start, height=height, color=colour)

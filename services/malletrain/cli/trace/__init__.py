@@ -1,5 +1,13 @@
-"""`malletrain trace`: files of idle fragments."""
+"""`malletrain trace`: describes, converts and generates traces of idle nodes."""
 
-from malletrain.cli.trace.verbs import trace_app
+from __future__ import annotations
 
-__all__ = ["trace_app"]
+import typer
+
+from malletrain.cli.trace.converting import convert
+from malletrain.cli.trace.describing import describe
+from malletrain.cli.trace.generating import generate
+
+trace_app = typer.Typer(help="Traces of idle nodes.", no_args_is_help=True)
+for command in (describe, convert, generate):
+    trace_app.command()(command)

@@ -1,4 +1,4 @@
-"""How close a synthetic trace is to its original (MalleTrain, Fig. 11)."""
+"""Compares a synthetic trace with its original (MalleTrain, Fig. 11)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _BAR = 40
 
 
 def compare(original: Trace, synthetic: Trace, figure: Path | None) -> None:
-    """Print the histograms of whole fragments and gaps and their Kolmogorov-Smirnov distances; draw them if asked.
+    """Print histograms of complete idle fragments and gaps, and their Kolmogorov-Smirnov distances.
+
+    Args:
+        original: The original trace.
+        synthetic: The synthetic trace.
+        figure: PNG file to draw the histograms to; None: they are not drawn.
 
     Raises:
         InvalidInputError: the figure can't be drawn.
@@ -36,7 +41,7 @@ def compare(original: Trace, synthetic: Trace, figure: Path | None) -> None:
     panels: list[tuple[str, Sequence[str], Sequence[float], Sequence[float]]] = []
     for title, old, new in kinds:
         if not new.size:
-            typer.echo(f"{title}: none is whole in so short a trace, nothing to compare")
+            typer.echo(f"{title}: none is complete in such a short trace, nothing to compare")
             continue
         shares = (histogram(old, _LIMITS_S), histogram(new, _LIMITS_S))
         panels.append((title, _BINS, *shares))

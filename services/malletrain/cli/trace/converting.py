@@ -1,4 +1,4 @@
-"""`malletrain trace convert`."""
+"""`malletrain trace convert`: converts logs into traces."""
 
 from __future__ import annotations
 
@@ -11,28 +11,21 @@ import typer
 
 from malletrain.cli.trace.files import save_trace, summary
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_files import read_trace
 from malletrain.scavenger.trace_metadata import read_metadata
+from malletrain.simulator.batch.policies import PolicyName
 from malletrain.simulator.traces.convert import convert_pbs, convert_polling, convert_sacct
 
 
 class LogFormat(StrEnum):
-    """What a log is of."""
+    """Formats of logs."""
 
     POLLING = "polling"
     SACCT = "sacct"
     PBS = "pbs"
     SWF = "swf"
     FRAGMENTS = "fragments"
-
-
-class BatchPolicy(StrEnum):
-    """How the simulated batch scheduler decides."""
-
-    FCFS = "fcfs"
-    EASY = "easy"
-    WFP = "wfp"
 
 
 _OPTIONS = {
@@ -46,12 +39,12 @@ _KEPT = ("system", "sampling_s", "source")
 
 
 def convert(
-    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="Logs, in the order of time; *.gz too.")],
+    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="Logs by ascending time; *.gz, too.")],
     log_format: Annotated[
         LogFormat,
         typer.Option("--from", help="Polls of sinfo, `sacct -P`, PBS accounting, an SWF workload, or a trace."),
     ],
-    out: Annotated[Path, typer.Option(help="Where to: NAME.csv, NAME.csv.gz or NAME.parquet; NAME.json beside it.")],
+    out: Annotated[Path, typer.Option(help="Trace to write: NAME.csv, NAME.csv.gz or NAME.parquet; also NAME.json.")],
     nodes: Annotated[
         Path | None, typer.Option(help="File of all nodes: names, or `scontrol show node -o`. (polling, sacct, pbs)")
     ] = None,
@@ -63,12 +56,12 @@ def convert(
         typer.Option(help="Outages: CSV node,from,until, or `sacctmgr show event -P`. (sacct, pbs)"),
     ] = None,
     debounce: Annotated[
-        int | None, typer.Option(min=0, help="Drop idle spells seen in so many samples or fewer. (polling)")
+        int | None, typer.Option(min=0, help="Ignore idle periods seen in this many polls or fewer. (polling)")
     ] = None,
-    policy: Annotated[BatchPolicy | None, typer.Option(help="Batch scheduler to simulate; easy. (swf)")] = None,
+    policy: Annotated[PolicyName | None, typer.Option(help="Batch scheduler to simulate; default: easy. (swf)")] = None,
     nodes_count: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine. (swf)")] = None,
 ) -> None:
-    """Turn a log into a trace of idle nodes."""
+    """Convert a log into a trace of idle nodes."""
     given = {
         "--nodes": nodes,
         "--window": window,
@@ -88,7 +81,7 @@ def convert(
     elif log_format is LogFormat.PBS:
         trace = convert_pbs(inputs, nodes, window, down)
     elif log_format is LogFormat.SWF:
-        trace = _from_workload(_only(inputs), policy or BatchPolicy.EASY, nodes_count)
+        trace = _from_workload(_only(inputs), policy or PolicyName.EASY, nodes_count)
     else:
         path = _only(inputs)
         trace = read_trace(path)
@@ -106,8 +99,8 @@ def _only(inputs: Sequence[Path]) -> Path:
     return inputs[0]
 
 
-def _from_workload(path: Path, policy: BatchPolicy, nodes: int | None) -> Trace:
+def _from_workload(path: Path, policy: PolicyName, nodes: int | None) -> Trace:
     # The batch simulator is large, and only this format needs it.
-    from malletrain.simulator.batch.convert import idle_trace_of
+    from malletrain.simulator.batch.idle import idle_trace_of
 
     return idle_trace_of(path, policy=policy.value, nodes=nodes)

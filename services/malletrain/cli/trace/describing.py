@@ -1,4 +1,4 @@
-"""`malletrain trace describe`."""
+"""`malletrain trace describe`: statistics of a trace."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from malletrain.cli.output import JsonOption, duration, print_json, print_table
 from malletrain.cli.trace.figures import draw_distribution
 from malletrain.cli.trace.files import HOUR_S
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.traces.columns import columns_of
 from malletrain.simulator.traces.describe import HAZARD_WINDOW_S, Description, observed_lengths
 from malletrain.simulator.traces.describe import describe as description_of
@@ -25,11 +25,11 @@ from malletrain.simulator.traces.describe import describe as description_of
 def describe(
     file: Annotated[Path, typer.Argument(help="Trace: NAME.csv, NAME.csv.gz or NAME.parquet.")],
     as_json: Annotated[bool, JsonOption] = False,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Only the first so many nodes.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Only the first so many hours.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for CSV files and the figure of the lengths.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Use only this many nodes.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Use only this many hours.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for CSV files and a figure of fragment lengths.")] = None,
 ) -> None:
-    """Say what a trace of idle nodes offers: how many, how often they change, how long they stay."""
+    """Print statistics of a trace: how many nodes are idle, how often that changes, how long they stay idle."""
     trace = _excerpt(read_trace(file), nodes, hours)
     found = description_of(trace)
     if out is not None:
@@ -67,7 +67,7 @@ def _excerpt(trace: Trace, nodes: int | None, hours: float | None) -> Trace:
     if nodes is None and hours is None:
         return trace
     excerpt = window(trace, 0.0, trace.duration_s if hours is None else hours * HOUR_S, nodes)
-    # What began with the whole trace still did, whichever nodes are left.
+    # An idle period that began before the whole trace also began before the excerpt.
     return Trace(excerpt.fragments, excerpt.nodes, excerpt.duration_s, trace.earliest_s, trace.origin)
 
 
@@ -104,7 +104,7 @@ def _write(folder: Path, trace: Trace, found: Description) -> None:
 
 
 def _distribution(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Different lengths, and the shares of fragments and of node-time up to each."""
+    """Distinct lengths in seconds, and the cumulative shares of fragments and of node-time."""
     every = observed_lengths(trace, columns_of(trace))
     lengths, counts = np.unique(every, return_counts=True)
     by_time = np.cumsum(lengths * counts)

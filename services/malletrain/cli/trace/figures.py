@@ -1,4 +1,4 @@
-"""Figures of traces. Matplotlib is imported when one is drawn."""
+"""Figures of traces. Matplotlib is imported when a figure is drawn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _DPI = 120
 
 
 def new_figure(columns: int, option: str) -> tuple[Any, Sequence[Any]]:
-    """A figure with axes side by side.
+    """Create a figure with axes side by side.
 
     Args:
-        columns: How many axes.
-        option: What asked for it, for the error.
+        columns: Number of axes.
+        option: The option that asks for the figure, for errors.
 
     Raises:
         InvalidInputError: Matplotlib is missing.
@@ -32,7 +32,7 @@ def new_figure(columns: int, option: str) -> tuple[Any, Sequence[Any]]:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a PNG; the same figure gives the same bytes.
+    """Write a PNG file. The same figure gives the same bytes.
 
     Raises:
         OSError: the file can't be written.
@@ -42,7 +42,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def draw_distribution(path: Path, lengths: Seconds, by_number: Seconds, by_time: Seconds, option: str) -> None:
-    """BFTrainer's Fig. 1: how many fragments are at most so long, and how much of the node-time they hold."""
+    """Draw the cumulative distribution of fragment lengths, by number and by node-time (BFTrainer, Fig. 1)."""
     figure, (axes,) = new_figure(1, option)
     axes.step(lengths, by_number, where="post", label="fragments")
     axes.step(lengths, by_time, where="post", label="node-time", linestyle="--")
@@ -57,7 +57,17 @@ def draw_histograms(
     panels: Sequence[tuple[str, Sequence[str], Sequence[float], Sequence[float]]],
     option: str,
 ) -> None:
-    """MalleTrain's Fig. 11: each panel a title, the bins' names, and the shares in the original and the synthetic."""
+    """Draw histograms of an original and a synthetic trace (MalleTrain, Fig. 11).
+
+    Args:
+        path: PNG file.
+        panels: Title, names of the bins, and shares in the original and in the synthetic trace of each panel.
+        option: The option that asks for the figure, for errors.
+
+    Raises:
+        InvalidInputError: Matplotlib is missing.
+        OSError: the file can't be written.
+    """
     figure, every = new_figure(len(panels), option)
     for axes, (title, bins, original, synthetic) in zip(every, panels, strict=True):
         places = list(range(len(bins)))

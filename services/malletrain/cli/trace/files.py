@@ -1,4 +1,4 @@
-"""Traces in and out of the verbs."""
+"""Writes traces and describes what was written."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import write_trace
 from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_files import write_trace
 
 HOUR_S = 3600.0
 
@@ -16,7 +16,7 @@ def save_trace(trace: Trace, out: Path, about: Mapping[str, object] | None = Non
     """Write a trace to `--out`.
 
     Raises:
-        InvalidInputError: it can't be written there.
+        InvalidInputError: the file can't be written.
     """
     try:
         write_trace(trace, out, about)
@@ -25,7 +25,7 @@ def save_trace(trace: Trace, out: Path, about: Mapping[str, object] | None = Non
 
 
 def summary(trace: Trace, out: Path) -> str:
-    """One line on what was written."""
+    """Describe a written trace in one line."""
     idle_hours = sum(fragment.length_s for fragment in trace.fragments) / HOUR_S
     share = idle_hours / (len(trace.nodes) * trace.duration_s / HOUR_S)
     return f"{out}: {len(trace.fragments)} idle fragments, {idle_hours:.1f} node-hours ({share:.1%} idle)"

@@ -1,4 +1,4 @@
-"""`malletrain trace generate`."""
+"""`malletrain trace generate`: generates synthetic traces."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import typer
 from malletrain.cli.trace.comparing import compare
 from malletrain.cli.trace.files import HOUR_S, save_trace, summary
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.generate import generate as draw
 from malletrain.scavenger.idle_trace import Trace
+from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.traces.presets import PRESETS, preset_trace
 from malletrain.simulator.traces.synthesize import synthesize
 
@@ -26,7 +26,7 @@ _IDLE_FRACTION = 0.08
 
 
 class PresetName(StrEnum):
-    """Machines with published statistics."""
+    """Machines with published statistics of idle nodes."""
 
     SUMMIT = "summit"
     POLARIS = "polaris"
@@ -35,24 +35,25 @@ class PresetName(StrEnum):
 
 
 def generate(
-    out: Annotated[Path, typer.Option(help="Where to: NAME.csv, NAME.csv.gz or NAME.parquet; NAME.json beside it.")],
-    like: Annotated[Path | None, typer.Option(help="Trace to be like in its fragments and gaps.")] = None,
-    preset: Annotated[PresetName | None, typer.Option(help="Machine to be like in its published statistics.")] = None,
+    out: Annotated[Path, typer.Option(help="Trace to write: NAME.csv, NAME.csv.gz or NAME.parquet; also NAME.json.")],
+    like: Annotated[Path | None, typer.Option(help="Trace whose fragments and gaps to reproduce.")] = None,
+    preset: Annotated[PresetName | None, typer.Option(help="Machine whose published statistics to reproduce.")] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of nodes; default: like the original or the machine, else 1024.")
+        int | None,
+        typer.Option(min=1, help="Number of nodes; default: as the original or the machine, else 1024."),
     ] = None,
     hours: Annotated[
         float | None,
-        typer.Option(help="Length in hours, above 0; default: like the original, 168 of a preset, else 24."),
+        typer.Option(help="Length in hours, above 0; default: that of the original, 168 for a preset, else 24."),
     ] = None,
     idle_fraction: Annotated[
         float | None,
         typer.Option(help="Expected share of idle time, above 0 and below 1; default 0.08. Not with a model."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same trace.")] = 0,
-    figure: Annotated[Path | None, typer.Option(help="PNG of both histograms. With --like only.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="PNG file for both histograms. With --like only.")] = None,
 ) -> None:
-    """Draw a trace: like a given one, like a known machine, or with the fragment statistics of Summit."""
+    """Generate a trace: like a given one, like a known machine, or with the fragment statistics of Summit."""
     _check(like, preset, hours, idle_fraction, figure)
     duration_s = None if hours is None else hours * HOUR_S
     about: dict[str, object]
@@ -70,7 +71,7 @@ def generate(
         trace = draw(nodes or _NODES, duration_s or _HOURS * HOUR_S, share, random.Random(seed))
         about = {"source": f"generated with Summit's fragment statistics, seed {seed}"}
     if not trace.fragments:
-        raise InvalidInputError("--hours", "so many that at least one node is idle at any time", hours)
+        raise InvalidInputError("--hours", "long enough for at least one idle node", hours)
     save_trace(trace, out, about)
     typer.echo(summary(trace, out))
     if original is not None:
@@ -83,16 +84,16 @@ def _check(
     like: Path | None, preset: PresetName | None, hours: float | None, idle_fraction: float | None, figure: Path | None
 ) -> None:
     if like is not None and preset is not None:
-        raise InvalidInputError("--preset", "not together with --like: a trace is like one thing")
+        raise InvalidInputError("--preset", "not together with --like")
     if hours is not None and not 0 < hours < float("inf"):
         raise InvalidInputError("--hours", "above 0", hours)
     if idle_fraction is not None:
         if like is not None or preset is not None:
-            raise InvalidInputError("--idle-fraction", "neither --like nor --preset beside it: they fix it")
+            raise InvalidInputError("--idle-fraction", "not together with --like or --preset, which determine it")
         if not 0 < idle_fraction < 1:
             raise InvalidInputError("--idle-fraction", "above 0 and below 1", idle_fraction)
     if figure is not None:
         if like is None:
-            raise InvalidInputError("--figure", "--like beside it, since it shows both traces")
+            raise InvalidInputError("--figure", "only together with --like, since it shows both traces")
         if figure.suffix != ".png":
             raise InvalidInputError("--figure", "a name that ends in .png", str(figure))

@@ -1,46 +1,52 @@
-"""How many nodes there is work for, as JobManager tells."""
+"""How many nodes there is work for."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.following import follow
-from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2
-
-_FINAL = (
-    resources_pb2.JOB_STATE_COMPLETED,
-    resources_pb2.JOB_STATE_FAILED,
-    resources_pb2.JOB_STATE_CANCELLED,
-)
+from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 
 
-class Demand:
-    """The sum of the largest scales of all jobs that have not ended. What was last known holds while nobody answers."""
+class NodeDemand(Protocol):
+    """Tells how many nodes there is work for."""
+
+    def nodes(self) -> int:
+        """Number of nodes."""
+
+    async def follow(self) -> None:
+        """Keep the number up to date, until cancelled."""
+
+
+class JobManagerDemand:
+    """The sum of the largest scales of all jobs that have not ended. While JobManager is silent, it stays as it was."""
 
     def __init__(self, address: str) -> None:
-        """Know of no job yet.
+        """Begin without jobs.
 
         Args:
             address: HOST:PORT of JobManager.
         """
         self._address = address
-        self._most: dict[str, int] = {}
+        self._max_nodes: dict[str, int] = {}
 
     def nodes(self) -> int:
         """Number of nodes."""
-        return sum(self._most.values())
+        return sum(self._max_nodes.values())
 
     async def follow(self) -> None:
-        """Keep it up to date, until cancelled."""
+        """Keep the number up to date, until cancelled."""
         async with open_channel(self._address) as channel:
             stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
-            await follow("jobs", lambda: stub.WatchJobs(job_manager_pb2.WatchJobsRequest()), self.see)
+            await follow("jobs", lambda: stub.WatchJobs(job_manager_pb2.WatchJobsRequest()), self._handle)
 
-    async def see(self, message: job_manager_pb2.WatchJobsResponse) -> None:
-        """Take over what JobManager tells."""
+    async def _handle(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         if message.snapshot:
-            self._most = {}
+            self._max_nodes = {}
         for job in message.jobs:
-            if job.state in _FINAL:
-                self._most.pop(job.id, None)
+            if job.state in FINAL_JOB_STATES:
+                self._max_nodes.pop(job.id, None)
             else:
-                self._most[job.id] = job.spec.max_nodes
+                self._max_nodes[job.id] = job.spec.max_nodes

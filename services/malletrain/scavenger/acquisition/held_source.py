@@ -1,108 +1,129 @@
-"""A source whose nodes count only once a placeholder of ours holds them."""
+"""A source of nodes that are ours: an agent runs on each, in a placeholder or started over ssh."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.acquisition.desk import AgentDesk
-from malletrain.scavenger.acquisition.keeper import Keeper
-from malletrain.scavenger.sources.base import Observation, QueryStatus, Source
+from malletrain.runtime.config import Settings
+from malletrain.runtime.token import installation_token, token_file
+from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
+from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient, SlurmBatchClient
+from malletrain.scavenger.acquisition.demand import JobManagerDemand, NodeDemand
+from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
+from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
+from malletrain.scavenger.acquisition.placeholders import PlaceholderPolicy
+from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
+from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
+from malletrain.scavenger.acquisition.validation import validate_held
+from malletrain.scavenger.metrics import ReclaimTimer, ignore_time
+from malletrain.scavenger.sources.base import (
+    NodeSource,
+    NoPlaceholders,
+    Observation,
+    PlaceholderView,
+    SourceStatus,
+)
+from malletrain.scavenger.sources.schedulers.commands import run_command
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 
 _RETURN_SECONDS = 3.0
-"""How long agents of an earlier life have to report again before the first picture."""
+"""How long the agents of an earlier life of this service have to report before the first observation."""
 _LOOK_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class Acquisition:
-    """What holds nodes.
-
-    Attributes:
-        desk: Where agents report.
-        keeper: Submits and cancels placeholders.
-        address: Where the desk listens: host and port.
-        follow_demand: Keeps the keeper's demand up to date, for ever.
-        watched_only: No placeholder holds the nodes: they are ours only for as long as they are idle.
-    """
-
-    desk: AgentDesk
-    keeper: Keeper
-    address: tuple[str, int]
-    follow_demand: Callable[[], Awaitable[None]]
-    watched_only: bool = False
-
-
 class HeldSource:
-    """What another source calls idle is offered to the keeper; what the keeper holds is told."""
+    """Offers the nodes that another source calls idle to the controller, and tells the nodes on which agents are."""
 
-    def __init__(self, inner: Source, acquisition: Acquisition, debounce_seconds: float, clock: Clock) -> None:
-        """Take nothing yet.
+    def __init__(
+        self,
+        inner: NodeSource,
+        registry: AgentRegistry,
+        controller: PlaceholderController,
+        demand: NodeDemand,
+        address: tuple[str, int],
+        debounce_seconds: float,
+        clock: Clock,
+        *,
+        watched_only: bool = False,
+        validate: bool = False,
+    ) -> None:
+        """Hold nothing yet.
 
         Args:
-            inner: Tells which nodes are idle; knows what the keeper holds.
-            acquisition: Holds them.
+            inner: Tells which nodes are idle. It knows the nodes that the controller holds.
+            registry: Where agents report.
+            controller: Submits and cancels placeholders.
+            demand: How many nodes there is work for.
+            address: Host and port of the registry.
             debounce_seconds: How long a node must be idle before it is taken.
             clock: Wall clock.
+            watched_only: No placeholder holds the nodes: they are ours only while they are idle.
+            validate: Whether invariants are checked.
         """
         self._inner = inner
-        self._desk = acquisition.desk
-        self._keeper = acquisition.keeper
-        self._acquisition = acquisition
+        self._registry = registry
+        self._controller = controller
+        self._demand = demand
+        self._address = address
         self._debounce = debounce_seconds
         self._clock = clock
+        self._watched_only = watched_only
+        self._validate = validate
         self._seen: Observation | None = None
         self._since: dict[str, float] = {}
         self._news = asyncio.Event()
 
     def order(self) -> Sequence[str]:
-        """As the other source."""
+        """As the inner source."""
         return self._inner.order()
 
     def past_lengths(self) -> Sequence[float]:
-        """As the other source."""
+        """As the inner source."""
         return self._inner.past_lengths()
 
-    def status(self) -> Sequence[QueryStatus]:
-        """As the other source."""
-        return self._inner.status()
+    def status(self) -> SourceStatus:
+        """As the inner source, with the placeholders."""
+        return replace(self._inner.status(), placeholders=(self._controller.status(),))
 
     def close(self) -> None:
-        """Placeholders stay: the next life adopts them; they end by themselves when nobody comes."""
+        """Placeholders stay: the next Scavenger adopts them. Without one they end by themselves."""
         self._inner.close()
 
-    def changed(self) -> None:
+    def agents_changed(self) -> None:
         """Agents have come, gone, or been told to leave: tell at once."""
-        self._keeper.stir()
+        self._controller.agents_changed()
         self._news.set()
 
     async def observations(self) -> AsyncIterator[Observation]:
-        """The nodes that are held, whenever that changes; see `Source`."""
-        await self._desk.open(*self._acquisition.address)
+        """The nodes that are held, whenever that changes; see `NodeSource`."""
+        await self._registry.open(*self._address)
         tasks = [
             asyncio.create_task(self._follow_inner()),
-            asyncio.create_task(self._keeper.run()),
-            asyncio.ensure_future(self._acquisition.follow_demand()),
+            asyncio.create_task(self._controller.run()),
+            asyncio.create_task(self._demand.follow()),
         ]
         try:
-            await self._wait_for_returning(tasks)
+            await self._wait_for_earlier_agents(tasks)
             while True:
                 await self._news.wait()
                 self._news.clear()
                 for task in tasks:
                     if task.done():
                         task.result()
-                self._offer()
-                self._leave_taken()
+                self._offer_candidates()
+                self._leave_busy_nodes()
                 if self._seen is not None:
-                    yield self._held(self._seen)
+                    held = self._held(self._seen)
+                    self._check(held)
+                    yield held
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._desk.close()
+            await self._registry.close()
 
     async def _follow_inner(self) -> None:
         try:
@@ -112,41 +133,126 @@ class HeldSource:
         finally:
             self._news.set()
 
-    async def _wait_for_returning(self, tasks: Sequence[asyncio.Future[None]]) -> None:
-        """After a restart the first picture would be of too few nodes, and jobs would shrink for nothing.
+    async def _wait_for_earlier_agents(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for the agents of an earlier life: without them, the first observation would make jobs shrink.
 
-        Where no placeholder says which agents there are, they get the whole time: else each would get a second one.
+        Placeholders tell which agents there are. Without placeholders the whole time is waited: an agent that has not
+        reported by then would be started a second time.
         """
         deadline = self._clock.monotonic() + _RETURN_SECONDS
         while self._clock.monotonic() < deadline and not any(task.done() for task in tasks):
-            told = self._keeper.knows and not self._acquisition.watched_only
-            if told and self._keeper.ledger.running <= self._keeper.nodes():
+            known = self._controller.has_listed and not self._watched_only
+            if known and self._controller.state.running <= self._controller.nodes():
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _offer(self) -> None:
+    def _offer_candidates(self) -> None:
         seen = self._seen
         if seen is None or seen.stale:
-            self._keeper.offer({}, {})
+            self._controller.set_candidates({}, {})
             return
         latest = self._clock.time() - self._debounce
-        free = (node for node, since in seen.idle.items() if since <= latest and node not in self._desk.present)
-        self._keeper.offer({node: seen.ends.get(node, float("inf")) for node in free}, seen.facts)
+        free = (node for node, since in seen.idle.items() if since <= latest and node not in self._registry.present)
+        self._controller.set_candidates({node: seen.ends.get(node, float("inf")) for node in free}, seen.facts)
 
-    def _leave_taken(self) -> None:
-        """Where nothing holds the nodes, those that are no longer idle are left at once."""
-        if self._acquisition.watched_only and self._seen is not None:
-            self._desk.dismiss(sorted(self._desk.present.keys() - self._seen.idle.keys()))
+    def _leave_busy_nodes(self) -> None:
+        if self._watched_only and self._seen is not None:
+            self._registry.ask_to_leave(sorted(self._registry.present.keys() - self._seen.idle.keys()))
 
     def _held(self, seen: Observation) -> Observation:
-        """The picture of what is held. A node that has just been taken may not be in the last answer."""
+        """The nodes with agents. One that was just taken may not be in what the inner source has seen."""
         now = self._clock.time()
-        present = self._desk.present
+        present = self._registry.present
         self._since = {node: self._since.get(node, seen.idle.get(node, now)) for node in sorted(present)}
         return replace(
             seen,
             time=now,
             idle=dict(self._since),
             watched=seen.idle,
-            agents={node: entry.address for node, entry in present.items()},
+            agents={node: agent.address for node, agent in present.items()},
         )
+
+    def _check(self, held: Observation) -> None:
+        if self._validate:
+            self._controller.validate()
+            placeholders = {node: agent.placeholder for node, agent in self._registry.present.items()}
+            validate_held(held.idle, held.agents, placeholders, self._controller.state)
+
+
+def build_held_source(
+    scheduler: str,
+    section: HoldSettings,
+    open_inner: Callable[[PlaceholderView], NodeSource],
+    settings: Settings,
+    debounce_seconds: float,
+    clock: Clock,
+    reclaim_timer: ReclaimTimer = ignore_time,
+    demand: NodeDemand | None = None,
+) -> HeldSource:
+    """A source of the nodes that are held.
+
+    Args:
+        scheduler: "slurm" or "pbs".
+        section: How they are held.
+        open_inner: Makes the source that tells which nodes are idle.
+        settings: Common settings. The token of the installation is kept in the state folder, where agents read it.
+        debounce_seconds: How long a node must be idle before it is taken.
+        clock: Wall clock.
+        reclaim_timer: Told how long agents take to leave.
+        demand: How many nodes there is work for; None: JobManager is asked.
+
+    Raises:
+        InvalidInputError: the token can't be created or read.
+    """
+    token = installation_token(settings.state_dir)
+    by_ssh = bool(section.ssh)
+    registry = AgentRegistry(token, lambda: source.agents_changed(), reclaim_timer)
+    demand = demand or JobManagerDemand(settings.addresses.job_manager)
+    client = _batch_client(scheduler, section, str(token_file(settings.state_dir)), registry)
+    validate = settings.validate_state
+    controller = PlaceholderController(
+        scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
+    )
+    host, _, port = section.agents_address.rpartition(":")
+    source = HeldSource(
+        # A node without a placeholder is ours only while the scheduler calls it idle.
+        open_inner(NoPlaceholders() if by_ssh else controller),
+        registry,
+        controller,
+        demand,
+        (host, int(port)),
+        debounce_seconds,
+        clock,
+        watched_only=by_ssh,
+        validate=validate,
+    )
+    return source
+
+
+def _policy(section: HoldSettings) -> PlaceholderPolicy:
+    return PlaceholderPolicy(
+        shortest_seconds=section.shortest_seconds,
+        longest_seconds=section.longest_seconds,
+        patience_seconds=section.patience_seconds,
+        refusal_seconds=section.refusal_seconds,
+        surplus_seconds=section.surplus_seconds,
+        most_pending=section.most_pending,
+        calm_seconds=section.calm_seconds,
+        backoff=BackoffPolicy(section.backoff_seconds, section.backoff_max_seconds, section.pause_after_failures),
+        starts_at_once=bool(section.ssh),
+    )
+
+
+def _batch_client(scheduler: str, section: HoldSettings, token: str, registry: AgentRegistry) -> BatchClient:
+    agent = AgentCommand(
+        section.python,
+        section.head or section.agents_address,
+        token,
+        section.listen,
+        section.grace_seconds,
+        section.marks if section.ssh else "",
+    )
+    if section.ssh:
+        return SshAgentStarter(run_command, agent, registry, section.ssh, section.log)
+    kind = SlurmBatchClient if scheduler == "slurm" else PbsBatchClient
+    return kind(run_command, agent, section.queue, section.name, section.options, section.log)

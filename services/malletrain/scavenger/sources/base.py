@@ -10,7 +10,7 @@ from malletrain.runtime.errors import MalleTrainError
 
 
 class SourceError(MalleTrainError):
-    """A source can't tell now which nodes are idle; it is asked again later."""
+    """A scheduler can't be asked, or refuses a request. The caller tries again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class NodeFacts:
     """What a node is.
 
     Attributes:
-        pool: Its partition, or what the operator calls these nodes; empty: there is only one. See `likeness`.
+        pool: Its partition, or the name that the operator gave to these nodes; empty: there is only one pool.
         gpu_type: Kind of its GPUs as the scheduler spells it, e.g. "a100"; empty without GPUs.
         gpus: How many GPUs it has.
-        features: The scheduler's words for it.
-        cpus: How many CPUs jobs may have there; 0 where the scheduler was not asked.
+        features: The scheduler's features of the node.
+        cpus: How many CPUs jobs may use there; 0 where the scheduler was not asked.
     """
 
     pool: str = ""
@@ -33,36 +33,38 @@ class NodeFacts:
 
     @property
     def node_class(self) -> str:
-        """What it has, in a word: "a100x4", or "cpu"."""
+        """Its GPUs in a word: "a100x4", or "cpu"."""
         return f"{self.gpu_type}x{self.gpus}" if self.gpus else "cpu"
 
     @property
-    def likeness(self) -> str:
-        """Its pool as others hear of it: of those with the same GPUs, as a curve by nodes and one worker a GPU mean."""
+    def pool_key(self) -> str:
+        """The pool that watchers are told: partition and GPUs, e.g. "main/a100x4", so that its nodes are equal.
+
+        A job uses nodes of one pool, since a scaling curve over nodes assumes the same number of workers on each.
+        """
         return "/".join(filter(None, [self.pool, self.node_class])) if self.gpus else self.pool
 
 
 NO_FACTS = NodeFacts()
-"""Of a node of which nothing is told."""
+"""Facts of a node of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The whole picture at one instant.
+    """All idle nodes at one instant. Times are seconds since the epoch.
 
     Attributes:
-        time: When this picture came to be, in seconds since the epoch.
-        idle: Each idle node with the time since when it is idle, in seconds since the epoch. The time of a node
-            changes only when its fragment does.
-        ended: The source has nothing more to tell: this picture stays.
-        ends: When the idleness of a node will end, in seconds since the epoch, where the scheduler says.
-        facts: What the nodes are, idle ones and others, where the source knows.
+        time: The instant.
+        idle: Idle nodes, and since when each is idle. The time of a node changes only when a new idle fragment begins.
+        ended: The source has nothing more to tell; this observation stays true.
+        ends: When the idleness of nodes will end at the latest, where the scheduler says.
+        facts: What the nodes are, idle or not, where the source knows.
+        agents: HOST:PORT of the agents of nodes. A node without an agent is this machine.
         known: Nodes that the source knows, idle or not, where it can tell.
-        agents: Where the agents of nodes serve, HOST:PORT; a node without is this machine.
-        watched: As `idle`, for all nodes on which the main scheduler runs nothing, where `idle` is only a part of
-            them: how long nodes stay is learned from these. None: as `idle`.
-        stale: The source has been silent for so long that nodes are left out for caution. That a node is missing
-            here tells nothing of how long it was idle.
+        watched: As `idle`, for all nodes on which the main scheduler runs nothing. How long nodes stay idle is learned
+            from these. None: as `idle`.
+        stale: The source has been silent for too long, so that nodes are left out. That a node is missing does not mean
+            that its idle fragment has ended.
     """
 
     time: float
@@ -78,17 +80,17 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """How one kind of question to a scheduler fares.
+    """How one kind of query to a scheduler fares.
 
     Attributes:
         source: Name of the source, e.g. "slurm".
-        query: Kind of question, e.g. "nodes".
+        query: Kind of query, e.g. "nodes".
         age_seconds: Age of the last good answer; infinite before the first.
-        asked: How often it was asked so far.
-        failed: How often there was no good answer.
-        failures_in_a_row: How often since the last good answer.
-        seconds: How long the last answer took.
-        error: Why the last one was not good; empty when it was.
+        asked: Number of queries so far.
+        failed: Number of them without a good answer.
+        failures_in_a_row: Number of queries since the last good answer.
+        seconds: How long the last query took.
+        error: Why the last query failed; empty if it did not.
     """
 
     source: str
@@ -101,25 +103,87 @@ class QueryStatus:
     error: str
 
 
-class Source(Protocol):
+@dataclass(frozen=True, slots=True)
+class PlaceholderStatus:
+    """How the placeholders of a source fare.
+
+    Attributes:
+        source: Name of the source, e.g. "slurm".
+        pending: Number of placeholders that wait to start.
+        running: Number of nodes that are held.
+        ending: Number of placeholders that were cancelled, or whose node is wanted back, and that have not ended.
+        failures_in_a_row: Attempts to hold a node that have failed in a row.
+        paused: Whether there were so many failures that submission pauses.
+        retry_at: When the next attempt is due, in seconds since the epoch; None if nothing has failed.
+        node: Node of the last failure.
+        error: What the scheduler said about it; empty if nothing has failed.
+    """
+
+    source: str
+    pending: int
+    running: int
+    ending: int
+    failures_in_a_row: int = 0
+    paused: bool = False
+    retry_at: float | None = None
+    node: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How a source fares.
+
+    Attributes:
+        queries: Each kind of query to a scheduler; empty for a source without a scheduler.
+        placeholders: One entry for each scheduler whose nodes are held.
+    """
+
+    queries: tuple[QueryStatus, ...] = ()
+    placeholders: tuple[PlaceholderStatus, ...] = ()
+
+
+class NodeSource(Protocol):
     """Tells which nodes are idle."""
 
     def order(self) -> Sequence[str]:
-        """All names that are known beforehand, in the order in which people expect them."""
+        """All names that are known beforehand, in the order in which nodes are listed."""
 
     def past_lengths(self) -> Sequence[float]:
-        """Seconds that idle fragments lasted which ended before the first observation, oldest first."""
+        """Lengths in seconds of idle fragments that ended before the first observation, oldest first."""
 
     def observations(self) -> AsyncIterator[Observation]:
-        """The present picture, then every change; ends after an observation that says `ended`, if ever.
+        """The present observation, then one for each change. Ends after an observation that says `ended`, if any does.
 
         Raises:
             SourceError: the source can't be read now.
             OSError: a file or program of the source fails.
         """
 
-    def status(self) -> Sequence[QueryStatus]:
-        """How its questions to a scheduler fare; none where it asks nobody."""
+    def status(self) -> SourceStatus:
+        """How queries to a scheduler and placeholders fare."""
 
     def close(self) -> None:
-        """Let go of what the source keeps, at a graceful end."""
+        """Release what the source keeps, at a graceful end."""
+
+
+class PlaceholderView(Protocol):
+    """What a source of idle nodes must know of our placeholders: the scheduler does not call their nodes idle."""
+
+    def nodes(self) -> frozenset[str]:
+        """Nodes on which a placeholder of ours runs."""
+
+    def jobs(self) -> frozenset[str]:
+        """Identifiers of all placeholders. The planned starts of pending ones do not end the idleness of a node."""
+
+
+class NoPlaceholders:
+    """The view where nodes are not held, only watched."""
+
+    def nodes(self) -> frozenset[str]:
+        """No nodes."""
+        return frozenset()
+
+    def jobs(self) -> frozenset[str]:
+        """No jobs."""
+        return frozenset()

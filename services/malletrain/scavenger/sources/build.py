@@ -7,37 +7,35 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.runtime.clock import Clock
+from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.fragments import read_trace
 from malletrain.scavenger.idle_trace import Trace, window
-from malletrain.scavenger.reclaim_steps import ReclaimStep, unmeasured
+from malletrain.scavenger.metrics import ReclaimTimer, ignore_time
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Source
+from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
 from malletrain.scavenger.sources.mixed import MixedSource
-from malletrain.scavenger.sources.schedulers.holdings import Holdings
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource
-from malletrain.scavenger.state_file import read_state, write_state
-
-ORIGIN_FILE = "scavenger-origin.json"
+from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
+from malletrain.scavenger.trace_files import read_trace
 
 
 def build_source(
     section: ScavengerSettings,
-    state_dir: Path,
-    job_manager: str,
+    settings: Settings,
+    state_file: ScavengerStateFile,
     clock: Clock,
-    reclaim_step: ReclaimStep = unmeasured,
-) -> Source:
+    reclaim_timer: ReclaimTimer = ignore_time,
+) -> NodeSource:
     """The source that the settings name.
 
     Args:
-        section: The settings.
-        state_dir: Where a source keeps what it must not forget.
-        job_manager: HOST:PORT of JobManager, which knows how many nodes there is work for.
+        section: Settings of the Scavenger.
+        settings: Common settings.
+        state_file: Keeps over a restart what a source must not forget.
         clock: Wall clock.
-        reclaim_step: Told how long each step of giving nodes back has taken, in seconds.
+        reclaim_timer: Told how long each step of giving nodes back takes.
 
     Raises:
         InvalidInputError: a setting or the trace can't be used.
@@ -47,49 +45,47 @@ def build_source(
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
         return StaticSource(section.nodes, clock)
     if section.source in ("slurm", "pbs", "slurm+pbs"):
-        return _scheduler_source(section, state_dir, job_manager, clock, reclaim_step)
+        return _scheduler_source(section, settings, state_file, clock, reclaim_timer)
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(read_trace(section.trace), section)
-    file = state_dir / ORIGIN_FILE
-    origin = _origin(section, section.trace, file, clock)
-    return TraceSource(trace, clock, origin, section.speed, on_close=lambda: file.unlink(missing_ok=True))
+    origin = _origin(section, section.trace, settings.state_dir, state_file, clock)
+    # After a graceful end the next start begins the replay anew.
+    return TraceSource(trace, clock, origin, section.speed, on_close=lambda: state_file.try_write(TRACE_ORIGIN, {}))
 
 
 def _scheduler_source(
-    section: ScavengerSettings, state_dir: Path, job_manager: str, clock: Clock, reclaim_step: ReclaimStep
-) -> Source:
-    # The parsers' libraries take time to load, which those who need none of them are spared.
-    from malletrain.scavenger.acquisition.build import hold_nodes
-    from malletrain.scavenger.acquisition.demand import Demand
+    section: ScavengerSettings,
+    settings: Settings,
+    state_file: ScavengerStateFile,
+    clock: Clock,
+    reclaim_timer: ReclaimTimer,
+) -> NodeSource:
+    # The parsers' libraries take time to load, and other sources don't need them.
+    from malletrain.scavenger.acquisition.held_source import build_held_source
     from malletrain.scavenger.sources.schedulers.pbs import pbs_source
     from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 
-    def slurm() -> Source:
-        def watched(holdings: Holdings | None = None) -> Source:
-            return slurm_source(section.slurm, clock, holdings=holdings, memory=state_dir / "scavenger-slurm.json")
+    def slurm(placeholders: PlaceholderView | None = None) -> NodeSource:
+        return slurm_source(section.slurm, clock, placeholders=placeholders, state_file=state_file)
 
-        return hold("slurm", section.slurm.hold, watched) if section.slurm.hold.held else watched()
+    def pbs(placeholders: PlaceholderView | None = None) -> NodeSource:
+        return pbs_source(section.pbs, clock, placeholders=placeholders, state_file=state_file)
 
-    def pbs() -> Source:
-        def watched(holdings: Holdings | None = None) -> Source:
-            return pbs_source(section.pbs, clock, holdings=holdings, memory=state_dir / "scavenger-pbs.json")
-
-        return hold("pbs", section.pbs.hold, watched) if section.pbs.hold.held else watched()
-
-    def hold(scheduler: str, how: HoldSettings, watched: Callable[[Holdings], Source]) -> Source:
-        demand = Demand(job_manager)
-        return hold_nodes(scheduler, how, watched, demand, state_dir, section.debounce_seconds, clock, reclaim_step)
+    def build(scheduler: str, hold: HoldSettings, watched: Callable[..., NodeSource]) -> NodeSource:
+        if not hold.held:
+            return watched()
+        return build_held_source(scheduler, hold, watched, settings, section.debounce_seconds, clock, reclaim_timer)
 
     if section.source == "slurm":
-        return slurm()
+        return build("slurm", section.slurm.hold, slurm)
     if section.source == "pbs":
-        return pbs()
-    ours, theirs = section.slurm.hold, section.pbs.hold
-    if ours.held and theirs.held and ours.agents_address == theirs.agents_address:
+        return build("pbs", section.pbs.hold, pbs)
+    of_slurm, of_pbs = section.slurm.hold, section.pbs.hold
+    if of_slurm.held and of_pbs.held and of_slurm.agents_address == of_pbs.agents_address:
         field = "scavenger.pbs.hold.agents_address"
-        raise InvalidInputError(field, "another address than scavenger.slurm.hold's", theirs.agents_address)
-    return MixedSource([slurm(), pbs()])
+        raise InvalidInputError(field, "another address than scavenger.slurm.hold's", of_pbs.agents_address)
+    return MixedSource([build("slurm", of_slurm, slurm), build("pbs", of_pbs, pbs)])
 
 
 def past_lengths(section: ScavengerSettings) -> list[float]:
@@ -117,26 +113,29 @@ def _section_of(trace: Trace, section: ScavengerSettings) -> Trace:
     return window(trace, section.start_s, duration_s, section.trace_nodes or None)
 
 
-def _origin(section: ScavengerSettings, path: Path, file: Path, clock: Clock) -> float:
-    """When second 0 of the replay is: that of the life before where it replayed the same, else now.
+def _origin(
+    section: ScavengerSettings, path: Path, state_dir: Path, state_file: ScavengerStateFile, clock: Clock
+) -> float:
+    """When second 0 of the replay is, in seconds since the epoch: as before a kill if the replay is the same, else now.
 
     Raises:
         InvalidInputError: the state folder can't be written to.
     """
-    key = _key(section, path)
-    known = read_state(file)
+    replayed = _replayed(section, path)
+    known = state_file.section(TRACE_ORIGIN)
     origin = known.get("origin_unix_seconds")
-    if section.resume and known.get("key") == key and isinstance(origin, int | float) and origin <= clock.time():
+    if section.resume and known.get("key") == replayed and isinstance(origin, int | float) and origin <= clock.time():
         return float(origin)
     now = clock.time()
     try:
-        write_state(file, {"key": key, "origin_unix_seconds": now})
+        state_file.write(TRACE_ORIGIN, {"key": replayed, "origin_unix_seconds": now})
     except OSError as error:
-        raise InvalidInputError("state_dir", f"a folder that can be written to ({error})", str(file.parent)) from error
+        raise InvalidInputError("state_dir", f"a folder that can be written to ({error})", str(state_dir)) from error
     return now
 
 
-def _key(section: ScavengerSettings, path: Path) -> dict[str, Any]:
+def _replayed(section: ScavengerSettings, path: Path) -> dict[str, Any]:
+    """What is replayed: the file, as far as it can be told without reading it, and the settings."""
     status = path.stat()
     return {
         "path": str(path.resolve()),

@@ -1,4 +1,4 @@
-"""Several sources as one: two schedulers on one machine, say."""
+"""Several sources as one, e.g. two schedulers on one machine."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from malletrain.scavenger.sources.base import NodeFacts, Observation, QueryStatus, Source
+from malletrain.scavenger.sources.base import NodeFacts, NodeSource, Observation, SourceStatus
 
 
 class MixedSource:
-    """The union of what its sources call idle. Each tells which pool its nodes belong to."""
+    """The union of the idle nodes of its sources. Each source tells the pools of its nodes."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[NodeSource]) -> None:
         self._sources = tuple(sources)
 
     def order(self) -> Sequence[str]:
-        """The names of each in turn."""
+        """The names of the first source, then those of the next that are new, and so on."""
         return list(dict.fromkeys(name for source in self._sources for name in source.order()))
 
     def past_lengths(self) -> Sequence[float]:
-        """Those of all."""
+        """Of all sources."""
         return [length for source in self._sources for length in source.past_lengths()]
 
-    def status(self) -> Sequence[QueryStatus]:
-        """Those of all."""
-        return [status for source in self._sources for status in source.status()]
+    def status(self) -> SourceStatus:
+        """Of all sources."""
+        found = [source.status() for source in self._sources]
+        return SourceStatus(
+            tuple(query for status in found for query in status.queries),
+            tuple(entry for status in found for entry in status.placeholders),
+        )
 
     async def observations(self) -> AsyncIterator[Observation]:
-        """The union, whenever one of them has news; from when one of them has told anything."""
+        """The union, whenever a source has news; it begins with the first observation of any source."""
         newest: dict[int, Observation] = {}
         news = asyncio.Event()
 
-        async def follow(index: int, source: Source) -> None:
+        async def follow(index: int, source: NodeSource) -> None:
             async for observation in source.observations():
                 newest[index] = observation
                 news.set()
@@ -50,7 +54,7 @@ class MixedSource:
                         task.result()
                 if news.is_set():
                     news.clear()
-                    merged = merge([newest[index] for index in sorted(newest)], everybody=len(self._sources))
+                    merged = merge([newest[index] for index in sorted(newest)], source_count=len(self._sources))
                     yield merged
                     if merged.ended:
                         return
@@ -62,20 +66,20 @@ class MixedSource:
             await asyncio.gather(*following, return_exceptions=True)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all sources."""
         for source in self._sources:
             source.close()
 
 
-def merge(observations: Sequence[Observation], everybody: int) -> Observation:
-    """The union of pictures. Pure.
+def merge(observations: Sequence[Observation], source_count: int) -> Observation:
+    """The union of observations. Pure.
 
-    A node that two schedulers know is idle only if both say so, since when the later of them says; it ends with the
-    earlier end.
+    A node that two schedulers know is idle only if both say so. It is idle since the later of their times, and its
+    idleness ends at the earlier of their ends.
 
     Args:
-        observations: The newest of each source that has told anything; at least one.
-        everybody: How many sources there are: the union has ended when all of them have.
+        observations: The newest of each source that has observed anything; at least one.
+        source_count: Number of sources. The union has ended when all of them have.
     """
     knowing = Counter(name for observation in observations for name in observation.known | observation.idle.keys())
     calling = Counter(name for observation in observations for name in observation.idle)
@@ -92,7 +96,7 @@ def merge(observations: Sequence[Observation], everybody: int) -> Observation:
     return Observation(
         time=max(observation.time for observation in observations),
         idle=idle,
-        ended=len(observations) == everybody and all(observation.ended for observation in observations),
+        ended=len(observations) == source_count and all(observation.ended for observation in observations),
         ends=ends,
         facts=facts,
         agents={name: address for observation in observations for name, address in observation.agents.items()},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.sources.base import Observation, QueryStatus
+from malletrain.scavenger.sources.base import Observation, SourceStatus
 
 
 class StaticSource:
-    """A list of nodes; each is idle from the start of the service on."""
+    """A list of nodes, which are idle from the start of the service on."""
 
     def __init__(self, nodes: Sequence[str], clock: Clock) -> None:
         self._nodes = tuple(nodes)
@@ -20,17 +20,17 @@ class StaticSource:
         return self._nodes
 
     def past_lengths(self) -> Sequence[float]:
-        """None: a static node does not leave."""
+        """Empty: static nodes do not leave."""
         return ()
 
     async def observations(self) -> AsyncIterator[Observation]:
-        """One picture that stays; the source has not ended, there is just nothing that changes."""
+        """One observation, which stays true. It does not say `ended`: the source goes on without changes."""
         now = self._clock.time()
         yield Observation(now, dict.fromkeys(self._nodes, now))
 
-    def status(self) -> Sequence[QueryStatus]:
-        """None: nobody is asked."""
-        return ()
+    def status(self) -> SourceStatus:
+        """Empty: no scheduler is asked."""
+        return SourceStatus()
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to release."""

@@ -9,20 +9,20 @@ from itertools import groupby
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.scavenger.sources.base import Observation, QueryStatus
+from malletrain.scavenger.sources.base import Observation, SourceStatus
 
-# Sleeps are cut into pieces so that a step of the wall clock is noticed.
+# Long sleeps are cut into pieces, so that changes of the wall clock are noticed.
 _LONGEST_SLEEP_SECONDS = 1.0
 
 
 class TraceSource:
     """Replays a trace in real time, or faster.
 
-    Everything it gives out is in wall-clock seconds: at speed 60 a fragment of 600 s is one of 10 s. After the last
-    second of the trace the picture stays: the nodes that are idle then remain so, as nothing is known of what follows.
+    All its times are wall-clock times: at speed 60, a fragment of 600 s lasts 10 s. After the end of the trace the last
+    observation stays true: the nodes that are idle then remain idle.
 
-    Which second of the trace it is depends only on the wall clock and the origin. A source that is made anew with the
-    same origin goes on where the trace is by then.
+    The second of the trace depends only on the wall clock and the origin. After a restart, a source with the same
+    origin therefore goes on at the right place.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class TraceSource:
         return self._trace.nodes
 
     def past_lengths(self) -> Sequence[float]:
-        """Fragments that ended since the replay began: there are some when it goes on after a restart."""
+        """Fragments that ended since the replay began. There are some if it goes on after a restart."""
         now_s = min(self._trace_second(self._clock.time()), self._trace.duration_s)
         ended = [entry for entry in self._trace.fragments if 0 <= entry.idle_until_s <= now_s]
         ended.sort(key=lambda entry: entry.idle_until_s)
         return [entry.length_s / self._speed for entry in ended]
 
     async def observations(self) -> AsyncIterator[Observation]:
-        """The present picture, then one observation per instant at which the trace changes."""
+        """The present observation, then one per instant at which the trace changes."""
         duration_s = self._trace.duration_s
         first_s = min(max(0.0, self._trace_second(self._clock.time())), duration_s)
         idle = {
@@ -90,12 +90,12 @@ class TraceSource:
         await self._sleep_until(self._wall(duration_s))
         yield Observation(self._wall(duration_s), dict(idle), ended=True)
 
-    def status(self) -> Sequence[QueryStatus]:
-        """None: nobody is asked."""
-        return ()
+    def status(self) -> SourceStatus:
+        """Empty: no scheduler is asked."""
+        return SourceStatus()
 
     def close(self) -> None:
-        """The replay is over."""
+        """End the replay gracefully."""
         self._on_close()
 
     def _trace_second(self, time: float) -> float:

@@ -1,1 +1,1 @@
-"""Batch simulator: a workload log in, a schedule and the idle nodes it leaves out."""
+"""Batch simulator: from a job log to a schedule, and to the nodes that it leaves idle."""

@@ -1,4 +1,4 @@
-"""A space-shared machine: which nodes are free, and when the users say that the others will be."""
+"""A space-shared machine: its free nodes, and when the running jobs are expected to end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """What the head of the queue is promised (Lifka 1995, "The ANL/IBM SP scheduling system").
+class BackfillReservation:
+    """The reservation of the head of the queue (Lifka 1995, "The ANL/IBM SP scheduling system").
 
     Attributes:
-        start_s: The shadow time: when, by the users' estimates, enough nodes will be free for the head.
-        extra: How many nodes will be free then beyond those that the head needs.
+        start_s: Shadow time: when enough nodes will be free for the head, by the users' estimates.
+        extra: Number of nodes that will be free then and that the head does not need.
     """
 
     start_s: float
@@ -70,11 +70,7 @@ class FreeNodes:
 
 
 class ExpectedEnds:
-    """When running jobs end by their estimates, sorted.
-
-    In arrays, so that a reservation costs microseconds with thousands of running jobs; there are never more of them
-    than nodes.
-    """
+    """Expected ends of running jobs, sorted. Arrays make a reservation take microseconds with thousands of jobs."""
 
     def __init__(self, nodes: int) -> None:
         self._ends = np.empty(nodes, dtype=np.float64)
@@ -82,7 +78,7 @@ class ExpectedEnds:
         self._count = 0
 
     def add(self, end_s: float, nodes: int) -> None:
-        """A job starts that is expected to end at `end_s`."""
+        """Add a running job that is expected to end at `end_s`."""
         ends, sizes, count = self._ends, self._nodes, self._count
         index = int(ends[:count].searchsorted(end_s))
         ends[index + 1 : count + 1] = ends[index:count]
@@ -92,7 +88,7 @@ class ExpectedEnds:
         self._count = count + 1
 
     def remove(self, end_s: float, nodes: int) -> None:
-        """A job ends that was expected to at `end_s`; which of several that are alike does not matter."""
+        """Remove a job of `nodes` nodes that was expected to end at `end_s`; any of several equal ones."""
         ends, sizes, count = self._ends, self._nodes, self._count
         index = int(ends[:count].searchsorted(end_s))
         while sizes[index] != nodes:
@@ -101,14 +97,14 @@ class ExpectedEnds:
         sizes[index : count - 1] = sizes[index + 1 : count]
         self._count = count - 1
 
-    def reserve(self, wanted: int, free: int, now_s: float) -> Reservation:
-        """The first moment at which `wanted` nodes, more than `free`, will be free by the estimates.
+    def reserve(self, wanted: int, free: int, now_s: float) -> BackfillReservation:
+        """The first time at which `wanted` nodes, which are more than `free`, will be free.
 
-        A job that outlives its estimate is expected to end now.
+        A job that runs longer than its estimate is expected to end now.
         """
         ends = self._ends[: self._count]
         freed = self._nodes[: self._count].cumsum()
         shadow_s = max(now_s, float(ends[freed.searchsorted(wanted - free)]))
-        # All that ends at the shadow time is free then, not only what the head needs.
+        # Every job that ends at the shadow time frees its nodes, also beyond what the head needs.
         ended = int(ends.searchsorted(shadow_s, side="right"))
-        return Reservation(shadow_s, free + int(freed[ended - 1]) - wanted)
+        return BackfillReservation(shadow_s, free + int(freed[ended - 1]) - wanted)

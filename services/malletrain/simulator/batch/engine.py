@@ -1,4 +1,4 @@
-"""The event-driven simulation of a batch scheduler on a space-shared machine."""
+"""Event-driven simulation of a batch scheduler on a space-shared machine."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from collections.abc import Callable
 from enum import StrEnum
 from heapq import heappop, heappush
 
-from malletrain.simulator.batch.cluster import ExpectedEnds, FreeNodes, Reservation
-from malletrain.simulator.batch.policies import Policy, first_of, head_of
+from malletrain.simulator.batch.cluster import BackfillReservation, ExpectedEnds, FreeNodes
+from malletrain.simulator.batch.policies import BatchPolicy, first_of, head_of
 from malletrain.simulator.batch.schedule import BatchRun, Schedule
-from malletrain.simulator.batch.waiting import Floats, Waiting
-from malletrain.simulator.batch.workload import Workload
+from malletrain.simulator.batch.wait_queue import Floats, WaitQueue
+from malletrain.simulator.batch.workload import BatchWorkload
 
 _PROGRESS_EVERY = 1000
 
 
 class Overrun(StrEnum):
-    """What happens to a job that computes for longer than its estimate."""
+    """What happens to a job that runs longer than its estimate."""
 
     KILL = "kill"
     RUN = "run"
 
 
 def simulate(
-    workload: Workload,
-    policy: Policy,
+    workload: BatchWorkload,
+    policy: BatchPolicy,
     *,
     overrun: Overrun = Overrun.KILL,
     progress: Callable[[int], None] | None = None,
 ) -> Schedule:
     """Run a workload.
 
-    Events are submissions and ends. At each instant all ends come first, then all submissions, then the scheduler
-    decides once: it starts jobs from the head of the queue while they fit, then backfills, if its policy does so.
+    Events are submissions and ends. At each instant all ends come first, then all submissions; then the scheduler
+    decides once. It starts jobs from the head of the queue while they fit, and then backfills if its policy does.
 
     Args:
-        workload: What to run; no job larger than the machine.
-        policy: How the scheduler decides.
-        overrun: End jobs at their estimate (what schedulers do), or let them compute to their end. A running job
-            whose estimate has expired is then expected to end at any moment.
-        progress: Is told now and then how many jobs have started.
+        workload: Jobs and machine; no job is larger than the machine.
+        policy: Policy of the scheduler.
+        overrun: Whether jobs are killed at their estimate, as real schedulers do, or run to their end. A job whose
+            estimate has passed is then expected to end at any moment.
+        progress: Called from time to time with the number of jobs that have started.
     """
     return _Simulation(workload, policy, overrun, progress).run()
 
 
 class _Simulation:
     def __init__(
-        self, workload: Workload, policy: Policy, overrun: Overrun, progress: Callable[[int], None] | None
+        self, workload: BatchWorkload, policy: BatchPolicy, overrun: Overrun, progress: Callable[[int], None] | None
     ) -> None:
         self._workload = workload
         self._jobs = workload.jobs
@@ -55,10 +55,10 @@ class _Simulation:
         self._progress = progress
         self._free = FreeNodes(workload.nodes)
         self._expected = ExpectedEnds(workload.nodes)
-        self._waiting = Waiting()
+        self._waiting = WaitQueue()
         self._submitted = 0
         self._runs: list[BatchRun] = []
-        # (end, index in runs): simultaneous ends in order of their starts.
+        # (end, index in runs): simultaneous ends are handled in the order of their starts.
         self._ends: list[tuple[float, int]] = []
         self._reserved: dict[int, float] = {}
         self._now_s = 0.0
@@ -108,15 +108,15 @@ class _Simulation:
     def _scores(self) -> Floats | None:
         return self._policy.scores(self._waiting, self._now_s) if self._policy.scores else None
 
-    def _reserve(self, head: int, wanted: int) -> Reservation:
+    def _reserve(self, head: int, wanted: int) -> BackfillReservation:
         reservation = self._expected.reserve(wanted, self._free.count, self._now_s)
         self._reserved.setdefault(self._waiting.job_at(head), reservation.start_s)
         return reservation
 
-    def _backfill(self, reservation: Reservation, scores: Floats | None) -> None:
-        """Start jobs that leave the head its reservation: they end before it, or use nodes that it does not need.
+    def _backfill(self, reservation: BackfillReservation, scores: Floats | None) -> None:
+        """Start jobs that do not delay the head: they end before its reservation, or use nodes that it does not need.
 
-        The head itself is no candidate: it does not fit.
+        The head itself does not fit and is not considered.
         """
         waiting, extra = self._waiting, reservation.extra
         while self._free.count and len(waiting) > 1:

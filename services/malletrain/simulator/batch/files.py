@@ -1,4 +1,4 @@
-"""Schedules in files: CSV or Parquet."""
+"""Writes schedules as CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 
 def check_schedule_name(path: Path, field: str) -> None:
-    """Refuse a name that `write_schedule` can't write, before hours of work.
+    """Refuse a file name that `write_schedule` can't write, before the simulation.
 
     Raises:
         InvalidInputError: the name has another suffix, or its folder does not exist.
@@ -60,7 +60,7 @@ def write_schedule(schedule: Schedule, path: Path) -> None:
 
 
 def node_list(nodes: tuple[range, ...], names: tuple[str, ...]) -> str:
-    """Nodes as batch systems write them: `n[0001-0004,0009]`, or `n0009` alone."""
+    """Nodes in hostlist notation: `n[0001-0004,0009]`, or `n0009` for one node."""
     if len(nodes) == 1 and len(nodes[0]) == 1:
         return names[nodes[0].start]
     parts = []
@@ -96,7 +96,7 @@ def _write_parquet(schedule: Schedule, path: Path) -> None:
     names = node_names(schedule.nodes)
     columns: dict[str, list[Any]] = {name: [value(run) for run in schedule.runs] for name, value in _COLUMNS.items()}
     columns[_NODE_LIST] = [node_list(run.nodes, names) for run in schedule.runs]
-    # Stated rather than inferred: a column of nothing but nulls would be of the null type.
+    # Explicit types: a column of nulls only would be inferred as null type.
     kinds = {"job": arrow.int64(), "line": arrow.int64(), "nodes": arrow.int64(), "killed": arrow.bool_()}
     kinds[_NODE_LIST] = arrow.string()
     schema = arrow.schema([(name, kinds.get(name, arrow.float64())) for name in columns])

@@ -1,42 +1,76 @@
-"""The idle nodes that a schedule leaves."""
+"""From a schedule to the trace of its idle nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
+from malletrain.simulator.batch.engine import Overrun, simulate
+from malletrain.simulator.batch.policies import policy_named
 from malletrain.simulator.batch.schedule import Schedule, node_names
+from malletrain.simulator.batch.workload import read_workload
 
 _Gap = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
 class Window(StrEnum):
-    """Which part of a schedule a trace tells of; both begin at the first submission."""
+    """Which part of a schedule a trace covers: until the last submission, or until the last end."""
 
     SUBMITS = "submits"
     ALL = "all"
 
 
+def idle_trace_of(
+    path: Path,
+    *,
+    policy: str = "easy",
+    nodes: int | None = None,
+    processors_per_node: int | None = None,
+    skip_too_large: bool = False,
+    overrun: Overrun = Overrun.KILL,
+    window: Window = Window.SUBMITS,
+    min_idle_s: float = 0.0,
+) -> Trace:
+    """The trace of idle nodes that a scheduler would leave with the jobs of an SWF file.
+
+    Args:
+        path: The log, plain or gzip.
+        policy: `fcfs`, `easy` or `wfp`.
+        nodes: Nodes of the machine; None: the header's MaxNodes, or its MaxProcs divided by `processors_per_node`.
+        processors_per_node: Processors of a node; None: the header's ratio, or 1.
+        skip_too_large: Whether to skip jobs that are larger than the machine instead of refusing the log.
+        overrun: What happens to jobs that run longer than their estimate.
+        window: End of the trace; it begins at the first submission.
+        min_idle_s: Shortest fragment of the trace in seconds.
+
+    Raises:
+        InvalidInputError: the file or an argument is not valid; the error names file and line, or the argument.
+    """
+    chosen = policy_named(policy)
+    workload = read_workload(path, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large)
+    return idle_trace(simulate(workload, chosen, overrun=overrun), window=window, min_idle_s=min_idle_s)
+
+
 def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_s: float = 0.0) -> Trace:
     """The idle periods of each node.
 
-    The trace's second 0 is the first submission. It ends with the last submission, or with the last end: between the
-    two no new jobs come, the machine drains, and its nodes are idle only because the log is over. No fragment goes on
-    beyond the trace.
+    Second 0 of the trace is the first submission. After the last submission the machine drains: nodes are then idle
+    only because the log is over. No fragment extends beyond the trace.
 
     Args:
         schedule: From `simulate`.
-        window: Where the trace ends.
-        min_idle_s: Leave out fragments that are shorter, seconds; what a debounce of that length would not see.
+        window: End of the trace.
+        min_idle_s: Shortest fragment in seconds; a debounce of that length would not see shorter ones.
 
     Raises:
-        InvalidInputError: the window has no length, or min_idle_s is no number of seconds.
+        InvalidInputError: the window has no length, or min_idle_s is not valid.
     """
     if not 0 <= min_idle_s < math.inf:
         raise InvalidInputError("min_idle_s", "seconds, at least 0", min_idle_s)
@@ -48,7 +82,7 @@ def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_
     node = np.concatenate([gap[0] for gap in gaps])
     idle_from = np.concatenate([gap[1] for gap in gaps]) - begin_s
     idle_until = np.concatenate([gap[2] for gap in gaps]) - begin_s
-    # Kept even at a minimum of 0: a gap that rounds to nothing is no fragment.
+    # Also with a minimum of 0: a gap that is rounded to 0 is not a fragment.
     kept = (idle_until > idle_from) & (idle_until - idle_from >= min_idle_s)
     order = np.flatnonzero(kept)[np.lexsort((node[kept], idle_from[kept]))]
     names = node_names(schedule.nodes)
@@ -58,7 +92,7 @@ def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_
 
 
 def _gaps(schedule: Schedule, begin_s: float, end_s: float) -> Iterator[_Gap]:
-    """(nodes, idle from, idle until) within the window, of every start and of the window's end."""
+    """Arrays (nodes, idle from, idle until) of gaps that a start ends, then of those that the window ends."""
     free_from = np.full(schedule.nodes, begin_s)
     for run in schedule.runs:
         if run.start_s >= end_s:

@@ -1,4 +1,4 @@
-"""In which order the queue is served, and whether later jobs may start before its head."""
+"""Scheduling policies: the order of the queue, and whether jobs may be backfilled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import MappingProxyType
 import numpy as np
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.batch.waiting import Flags, Floats, Waiting
+from malletrain.simulator.batch.wait_queue import Flags, Floats, WaitQueue
 
 
 class PolicyName(StrEnum):
-    """What users call the policies."""
+    """Names of the policies."""
 
     FCFS = "fcfs"
     EASY = "easy"
@@ -22,50 +22,50 @@ class PolicyName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class BatchPolicy:
     """A policy of the batch scheduler.
 
     Attributes:
-        name: Which it is.
-        backfills: Later jobs may start early if, by the estimates, they don't delay the head (EASY; Lifka 1995).
-        scores: The priorities of the waiting jobs at a time (seconds); the highest is served first, of equals the
-            earliest submission. None serves in order of submission.
+        name: Its name.
+        backfills: Whether later jobs may start first if they do not delay the head by the estimates (EASY; Lifka 1995).
+        scores: Priorities of the waiting jobs at a time in seconds; the highest is served first, ties by submission.
+            None: jobs are served in the order of submission.
     """
 
     name: PolicyName
     backfills: bool
-    scores: Callable[[Waiting, float], Floats] | None = None
+    scores: Callable[[WaitQueue, float], Floats] | None = None
 
 
-def wfp_scores(waiting: Waiting, now_s: float) -> Floats:
+def wfp_scores(waiting: WaitQueue, now_s: float) -> Floats:
     """Argonne's utility function: (wait / requested time)³ · nodes.
 
     Cobalt's `WFP`; Tang, Lan, Desai, Buettner, "Fault-aware, utility-based job scheduling on Blue Gene/P systems"
-    (Cluster 2009). It favours large jobs, and old ones by the measure of their length.
+    (Cluster 2009). It favours large jobs, and jobs that have waited long relative to their length.
     """
     relative: Floats = (now_s - waiting.submit_s) / waiting.estimate_s
-    # Products, as pow() need not round alike on all machines, and equal jobs must stay equal.
+    # Products instead of pow(), which may round differently on other machines: equal jobs must have equal scores.
     scores: Floats = relative * relative * relative * waiting.nodes
     return scores
 
 
-POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
+POLICIES: Mapping[PolicyName, BatchPolicy] = MappingProxyType(
     {
         policy.name: policy
         for policy in (
-            Policy(PolicyName.FCFS, backfills=False),
-            Policy(PolicyName.EASY, backfills=True),
-            Policy(PolicyName.WFP, backfills=True, scores=wfp_scores),
+            BatchPolicy(PolicyName.FCFS, backfills=False),
+            BatchPolicy(PolicyName.EASY, backfills=True),
+            BatchPolicy(PolicyName.WFP, backfills=True, scores=wfp_scores),
         )
     }
 )
 
 
-def policy_named(name: str) -> Policy:
-    """Look a policy up.
+def policy_named(name: str) -> BatchPolicy:
+    """The policy of a name.
 
     Raises:
-        InvalidInputError: there is none of that name.
+        InvalidInputError: there is no such policy.
     """
     try:
         return POLICIES[PolicyName(name)]
@@ -74,11 +74,11 @@ def policy_named(name: str) -> Policy:
 
 
 def head_of(scores: Floats | None) -> int:
-    """The position of the queue's head; the queue is not empty."""
+    """Position of the head of the queue, which is not empty."""
     return 0 if scores is None else int(scores.argmax())
 
 
 def first_of(scores: Floats | None, eligible: Flags) -> int | None:
-    """The position that is served first of the eligible; None if none is. The queue is not empty."""
+    """Position of the eligible job that is served first; None if no job is eligible."""
     found = int((eligible if scores is None else np.where(eligible, scores, -1.0)).argmax())
     return found if eligible[found] else None

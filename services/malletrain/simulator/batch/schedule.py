@@ -1,4 +1,4 @@
-"""What the simulated scheduler did."""
+"""The schedule that a simulation produces, and its statistics."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One job's stay on the machine.
+    """The run of one job.
 
     Attributes:
-        job: Which.
-        start_s: Its start, seconds after the log's second 0.
-        end_s: Its end, likewise; the nodes are free from then on.
-        nodes: Indices of its nodes, from 0, in disjoint ascending ranges.
-        reserved_s: The start that it was promised when it first was the head of the queue and did not fit; None if
-            that never was so, or if the policy makes no reservations.
+        job: The job.
+        start_s: Start in seconds after second 0 of the log.
+        end_s: End in seconds after second 0 of the log; its nodes are free from then on.
+        nodes: Indices of its nodes, counted from 0, as disjoint ascending ranges.
+        reserved_s: Start of its first reservation, made when it was the head of the queue and did not fit; None if it
+            had none.
     """
 
     job: BatchJob
@@ -42,7 +42,7 @@ class BatchRun:
 
     @property
     def killed(self) -> bool:
-        """It was ended at its estimate, before its work was done."""
+        """Whether it was killed at its estimate."""
         return self.end_s < self.start_s + self.job.run_s
 
     @property
@@ -54,13 +54,13 @@ class BatchRun:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A workload's runs.
+    """The runs of a workload.
 
     Attributes:
         policy: Name of the policy.
         nodes: Nodes of the machine.
-        runs: By start, then in the order in which the scheduler chose them; every job once.
-        unix_start_s: The log's second 0 in seconds since the epoch, if known.
+        runs: One per job, by start; those of one instant in the order in which the scheduler started them.
+        unix_start_s: Second 0 of the log in seconds since the epoch; None if it is not known.
     """
 
     policy: str
@@ -75,7 +75,7 @@ class Schedule:
 
     @property
     def first_submit_at(self) -> str | None:
-        """First submission on the calendar, ISO 8601 in UTC; None where the log does not tell."""
+        """First submission in ISO 8601, UTC; None if the log does not say."""
         if self.unix_start_s is None:
             return None
         return (_EPOCH + timedelta(seconds=self.unix_start_s + self.first_submit_s)).isoformat()
@@ -92,12 +92,12 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    """A schedule in numbers.
+class ScheduleStatistics:
+    """Statistics of a schedule.
 
     Attributes:
-        jobs: How many ran.
-        killed: How many were ended at their estimate.
+        jobs: Number of jobs.
+        killed: Number of jobs that were killed at their estimate.
         makespan_s: From the first submission to the last end, seconds.
         utilisation: Node-seconds in runs by those of the machine over the makespan, 0 to 1.
         mean_wait_s: Mean wait, seconds.
@@ -116,12 +116,12 @@ class Statistics:
     mean_bounded_slowdown: float
 
 
-def statistics_of(schedule: Schedule) -> Statistics:
-    """Summarise a schedule."""
+def statistics_of(schedule: Schedule) -> ScheduleStatistics:
+    """The statistics of a schedule."""
     waits = sorted(run.wait_s for run in schedule.runs)
     makespan_s = schedule.last_end_s - schedule.first_submit_s
     work = math.fsum(run.job.nodes * (run.end_s - run.start_s) for run in schedule.runs)
-    return Statistics(
+    return ScheduleStatistics(
         jobs=len(schedule.runs),
         killed=sum(run.killed for run in schedule.runs),
         makespan_s=makespan_s,
@@ -134,7 +134,7 @@ def statistics_of(schedule: Schedule) -> Statistics:
 
 
 def node_names(nodes: int) -> tuple[str, ...]:
-    """Names of a machine's nodes: n0001, n0002, …, all of one width."""
+    """Names of a machine's nodes: n0001, n0002, …, with equally many digits."""
     width = max(4, len(str(nodes)))
     return tuple(f"n{number:0{width}}" for number in range(1, nodes + 1))
 

@@ -33,7 +33,7 @@ FIELDS = (
     "think time",
 )
 _WHOLE = (0, 4, 7, 10)
-# Times beyond 3,000 years are slips, and sums of them would lose whole seconds.
+# Times beyond 3,000 years are errors in the log, and their sums would not be exact to the second.
 _MOST_SECONDS = 1e11
 _MOST_PROCESSORS = 1e9
 _COMMENT = re.compile(r";\s*(\w+)\s*:\s*(-?\d+)(?![\w.])")
@@ -42,18 +42,18 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One line of a log; a value below 0 is unknown.
+class SwfRecord:
+    """One line of a log. A value below 0 is unknown.
 
     Attributes:
-        line: Its number in the file, from 1.
+        line: Line number in the file, from 1.
         number: Job number.
-        submit_s: Submission, seconds after the log's second 0.
+        submit_s: Submission in seconds after second 0 of the log.
         run_s: Wall-clock run time, seconds.
         allocated: Processors that the job got.
         requested: Processors that the user asked for.
         requested_s: Run time that the user asked for, seconds.
-        status: 0 failed, 1 completed, 2 to 4 part of a job that another line tells of as a whole, 5 cancelled.
+        status: 0: failed, 1: completed, 2 to 4: part of a job that has a line of its own, 5: cancelled.
     """
 
     line: int
@@ -67,29 +67,29 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Log:
-    """A log as it stands in the file.
+class SwfLog:
+    """The content of a log file.
 
     Attributes:
-        name: What errors call it: the file's path.
-        records: In the file's order.
-        max_nodes: Nodes of the machine, from the header; None where that tells nothing.
-        max_processors: Processors of the machine, likewise.
-        unix_start_s: Second 0 of the log in seconds since the epoch, likewise.
+        name: Path of the file, for errors.
+        records: Its lines, in the file's order.
+        max_nodes: Nodes of the machine, from the header; None if it is not there.
+        max_processors: Processors of the machine, from the header; None if it is not there.
+        unix_start_s: Second 0 of the log in seconds since the epoch, from the header; None if it is not there.
     """
 
     name: str
-    records: tuple[Record, ...]
+    records: tuple[SwfRecord, ...]
     max_nodes: int | None = None
     max_processors: int | None = None
     unix_start_s: int | None = None
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path) -> SwfLog:
     """Read a log, plain or gzip.
 
     Raises:
-        InvalidInputError: the file can't be read as SWF; names file, line and field.
+        InvalidInputError: the file is not SWF; the error names file, line and field.
     """
     try:
         with path.open("rb") as file:
@@ -102,16 +102,16 @@ def read_log(path: Path) -> Log:
         raise InvalidInputError(str(path), f"a readable SWF file ({error})") from error
 
 
-def parse_log(lines: Iterable[bytes], name: str) -> Log:
+def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
     """Parse the lines of a log.
 
-    Of the header comments MaxNodes, MaxProcs and UnixStartTime are used, where they bear a whole number; the first of
+    The header comments MaxNodes, MaxProcs and UnixStartTime are used if their value is a whole number; the first one of
     each counts.
 
     Raises:
         InvalidInputError: a line is neither a comment nor 18 numbers, or a number is out of its range.
     """
-    records: list[Record] = []
+    records: list[SwfRecord] = []
     header: dict[str, int] = {}
     for line, raw in enumerate(lines, 1):
         # Comments hold people's and sites' names in whatever encoding; data are ASCII in all of them.
@@ -127,7 +127,7 @@ def parse_log(lines: Iterable[bytes], name: str) -> Log:
             records.append(_record(text.split(), name, line))
     nodes, processors = header.get("maxnodes", 0), header.get("maxprocs", 0)
     start_s = header.get(_START, -1)
-    return Log(
+    return SwfLog(
         name,
         tuple(records),
         nodes if nodes > 0 else None,
@@ -136,14 +136,14 @@ def parse_log(lines: Iterable[bytes], name: str) -> Log:
     )
 
 
-def _record(words: list[str], name: str, line: int) -> Record:
+def _record(words: list[str], name: str, line: int) -> SwfRecord:
     place = f"{name}:{line}"
     if len(words) != len(FIELDS):
         raise InvalidInputError(place, f"{len(FIELDS)} fields (this line has {len(words)})", " ".join(words)[:80])
     values = [_value(word, index, place) for index, word in enumerate(words)]
     if values[1] < 0:
         raise InvalidInputError(f"{place}: submit time", "seconds, at least 0", words[1])
-    return Record(
+    return SwfRecord(
         line=line,
         number=int(values[0]),
         submit_s=values[1],
@@ -160,7 +160,7 @@ def _value(word: str, index: int, place: str) -> float:
         value = float(word)
     except ValueError:
         value = float("nan")
-    # float() takes 1_000, which no log means.
+    # float() accepts 1_000, which is an error in a log.
     if "_" in word or not abs(value) < float("inf"):
         raise InvalidInputError(f"{place}: {FIELDS[index]}", "a number (-1 where unknown)", word)
     if index in _WHOLE:

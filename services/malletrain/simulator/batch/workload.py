@@ -1,12 +1,13 @@
-"""The jobs that a machine is to run, and the machine."""
+"""Workloads: the rigid jobs of a batch queue and the machine that runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.batch.swf import Log, Record
+from malletrain.simulator.batch.swf import SwfLog, SwfRecord, read_log
 
 _PARTIAL = (2, 3, 4)
 
@@ -16,12 +17,12 @@ class BatchJob:
     """A rigid job of the batch queue.
 
     Attributes:
-        number: The log's number for it; logs do not promise that it is unique.
-        submit_s: Submission, seconds after the log's second 0.
-        nodes: How many nodes it needs, at least 1.
-        run_s: How long it computes, seconds, above 0.
-        estimate_s: How long its user says that it will, seconds, above 0.
-        line: Where it stands in the log, from 1; 0 if in none.
+        number: Number in the log, not necessarily unique.
+        submit_s: Submission in seconds after second 0 of the log.
+        nodes: Number of nodes that it needs, at least 1.
+        run_s: Run time in seconds, above 0.
+        estimate_s: Run time as estimated by its user in seconds, above 0.
+        line: Line number in the log, from 1; 0 if it is not from a log.
     """
 
     number: int
@@ -34,11 +35,11 @@ class BatchJob:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Lines of the log that are no job to run, by reason.
+    """Numbers of lines of the log that were skipped, by reason.
 
     Attributes:
         cancelled: Cancelled before they started.
-        partial: Parts of a job that another line tells of as a whole (status 2 to 4).
+        partial: Parts of a job that has a line of its own (status 2 to 4).
         without_run_time: Run time unknown, or 0: shorter than half a second.
         without_processors: Processors unknown or 0.
         too_large: More nodes than the machine has.
@@ -52,18 +53,18 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What to simulate.
+class BatchWorkload:
+    """Jobs and machine.
 
     Attributes:
-        jobs: In order of submission; those of one second in the log's order.
+        jobs: Jobs in the order of submission; those of one second in the log's order.
         nodes: Nodes of the machine.
-        processors_per_node: With which processors became nodes.
-        skipped: What the log has beside the jobs.
-        unix_start_s: Second 0 in seconds since the epoch, if known.
+        processors_per_node: Processors of a node, by which the log's processors were divided.
+        skipped: Lines of the log that were skipped.
+        unix_start_s: Second 0 in seconds since the epoch; None if it is not known.
 
     Raises:
-        InvalidInputError: there are no jobs, they are not in order, or one has a size or time out of its range.
+        InvalidInputError: there are no jobs, they are not in order, or a size or time is out of its range.
     """
 
     jobs: tuple[BatchJob, ...]
@@ -86,23 +87,41 @@ class Workload:
             before_s = job.submit_s
 
 
-def workload_of(
-    log: Log,
+def read_workload(
+    path: Path,
     *,
     nodes: int | None = None,
     processors_per_node: int | None = None,
     skip_too_large: bool = False,
-) -> Workload:
-    """The jobs of a log that ran, on the log's machine.
+) -> BatchWorkload:
+    """The jobs in an SWF file; see `workload_of`.
 
-    A job's size is what its user requested, else what it got; its estimate is the requested time, else its run time.
+    Raises:
+        InvalidInputError: the file is not SWF, the size of the machine is not known, or a job is larger than it.
+    """
+    return workload_of(
+        read_log(path), nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large
+    )
+
+
+def workload_of(
+    log: SwfLog,
+    *,
+    nodes: int | None = None,
+    processors_per_node: int | None = None,
+    skip_too_large: bool = False,
+) -> BatchWorkload:
+    """The jobs of a log that ran, and the log's machine.
+
+    A job's size is the requested one, or the allocated one if none was requested. Its estimate is the requested time,
+    or its run time.
 
     Args:
         log: From `read_log`.
-        nodes: Nodes of the machine; None takes MaxNodes of the header, else its MaxProcs by `processors_per_node`.
-        processors_per_node: Turns processors into nodes, rounding up. None takes the header's MaxProcs by its
-            MaxNodes, rounded up, where it has both, else 1.
-        skip_too_large: Leave out jobs larger than the machine rather than refuse them.
+        nodes: Nodes of the machine; None: the header's MaxNodes, or its MaxProcs divided by `processors_per_node`.
+        processors_per_node: Processors of a node; numbers of nodes are rounded up. None: the header's MaxProcs divided
+            by its MaxNodes and rounded up, or 1 if one of them is missing.
+        skip_too_large: Whether to skip jobs that are larger than the machine instead of refusing the log.
 
     Raises:
         InvalidInputError: the size of the machine is not known, a job is larger than it, or no job ran.
@@ -131,7 +150,7 @@ def workload_of(
             jobs.append(job)
     if not jobs:
         raise InvalidInputError(log.name, f"at least one job that ran, among {len(log.records)} lines")
-    return Workload(_in_order(jobs), size, per_node, Skipped(**counts), log.unix_start_s)
+    return BatchWorkload(_in_order(jobs), size, per_node, Skipped(**counts), log.unix_start_s)
 
 
 def _in_order(jobs: Iterable[BatchJob]) -> tuple[BatchJob, ...]:
@@ -142,8 +161,8 @@ def _ceil(amount: int, unit: int) -> int:
     return -(-amount // unit)
 
 
-def _unfit(record: Record) -> str | None:
-    """Why a line is no job to run."""
+def _unfit(record: SwfRecord) -> str | None:
+    """The reason to skip a line; None if it is a job to run."""
     if record.status in _PARTIAL:
         return "partial"
     if record.run_s <= 0:
@@ -151,7 +170,7 @@ def _unfit(record: Record) -> str | None:
     return "without_processors" if record.requested <= 0 and record.allocated <= 0 else None
 
 
-def _job(record: Record, per_node: int) -> BatchJob:
+def _job(record: SwfRecord, per_node: int) -> BatchJob:
     return BatchJob(
         number=record.number,
         submit_s=record.submit_s,
@@ -162,7 +181,7 @@ def _job(record: Record, per_node: int) -> BatchJob:
     )
 
 
-def _too_large(name: str, record: Record, job: BatchJob, size: int) -> InvalidInputError:
+def _too_large(name: str, record: SwfRecord, job: BatchJob, size: int) -> InvalidInputError:
     field = "requested" if record.requested > 0 else "allocated"
     return InvalidInputError(
         f"{name}:{record.line}: {field} processors",

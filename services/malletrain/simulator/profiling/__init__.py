@@ -1,1 +1,1 @@
-"""Profiles in replays: what learning curves costs, and what it is worth."""
+"""Profiler in a replay: noisy measurements, curves learned from them, and their accuracy."""

@@ -1,36 +1,45 @@
-"""What rescaling and preemption cost a job in a replay."""
+"""How jobs are charged for rescales and preemptions in a replay."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from malletrain.simulator.replay.running import Running
+from malletrain.allocator.problem import CostModel
+from malletrain.simulator.replay.options import ReplayOptions
+from malletrain.simulator.replay.running_job import RunningJob
 
 
 class Charges(Protocol):
-    """How a job is charged. Calls come in this order, all at one instant and after `Running.settle`."""
+    """How a job is charged. The methods are called in this order at one instant, each after `RunningJob.settle`."""
 
-    def preempt(self, run: Running, now_s: float) -> float:
-        """The main scheduler has taken nodes; `run.rate` is still that of before. Returns the cost in samples."""
+    def preempt(self, run: RunningJob, now_s: float) -> float:
+        """Charge for nodes that have left; `run.rate` is still the rate before. Returns the cost in samples."""
 
-    def rescale(self, run: Running, before: int, held: int, now_s: float) -> float:
-        """The job now has `run.count` nodes, with `run.rate` set.
+    def rescale(self, run: RunningJob, before: int, held: int, now_s: float) -> float:
+        """Charge for a change of scale; the job's new nodes and its new rate are set already.
 
         Args:
             run: The job.
-            before: Nodes it had before the event.
-            held: Nodes that the main scheduler left it.
+            before: Number of nodes before the event.
+            held: Number of nodes that were left after the main scheduler took some.
             now_s: The time in seconds.
 
         Returns:
-            What was invested, in samples; 0 where only the main scheduler changed it.
+            Cost of the chosen rescale in samples; 0 if only the main scheduler changed the scale.
         """
 
 
-class PaperCharges:
-    """BFTrainer's: `R · O(C)` at once, in samples (Eq. 13-16); a preemption costs `R_down · rate`, once per event."""
+def charges_of(options: ReplayOptions) -> Charges:
+    """How jobs are charged in a replay."""
+    if options.free:
+        return FreeCharges()
+    return PaperCharges() if options.charged is CostModel.PAPER else StallCharges(options.commit_s)
 
-    def preempt(self, run: Running, now_s: float) -> float:
+
+class PaperCharges:
+    """As BFTrainer: `R · O(C)` samples at once (Eq. 13-16). A preemption costs `R_down · rate`, once per event."""
+
+    def preempt(self, run: RunningJob, now_s: float) -> float:
         """See `Charges`."""
         del now_s
         cost = run.job.scale_down_s * run.rate
@@ -38,7 +47,7 @@ class PaperCharges:
         run.preemption_samples += cost
         return cost
 
-    def rescale(self, run: Running, before: int, held: int, now_s: float) -> float:
+    def rescale(self, run: RunningJob, before: int, held: int, now_s: float) -> float:
         """See `Charges`."""
         del before, now_s
         if run.count == held:
@@ -51,18 +60,18 @@ class PaperCharges:
 
 
 class StallCharges:
-    """What is physically lost: the whole job stands still for R seconds at its new scale, cold starts included.
+    """The real loss: the whole job stands still for R seconds, also when it starts.
 
-    A preemption also loses what was done since the last commit: commits come every `commit_s` seconds after each
-    rescale. One event is one rescale: a job that loses a node and gets another stands still once, for the longer of
-    both. A rescale while the last one is still going on ends no sooner than that.
+    A preemption also loses the samples since the last commit; commits are `commit_s` seconds apart, counted from the
+    last rescale. A job that loses a node and gets another in one event has one stall, the longer of the two. A rescale
+    during a stall ends no sooner than that stall.
     """
 
     def __init__(self, commit_s: float) -> None:
-        """`commit_s`: seconds between two commits; 0: nothing is lost."""
+        """`commit_s`: seconds between two commits; 0: a preemption loses no samples."""
         self._commit_s = commit_s
 
-    def preempt(self, run: Running, now_s: float) -> float:
+    def preempt(self, run: RunningJob, now_s: float) -> float:
         """See `Charges`."""
         worked = now_s - max(run.stalled_until_s, run.started_s or 0.0)
         if self._commit_s <= 0 or worked <= 0:
@@ -72,7 +81,7 @@ class StallCharges:
         run.preemption_samples += lost
         return lost
 
-    def rescale(self, run: Running, before: int, held: int, now_s: float) -> float:
+    def rescale(self, run: RunningJob, before: int, held: int, now_s: float) -> float:
         """See `Charges`."""
         if run.count == 0:
             run.stalled_until_s = run.preemption_until_s = now_s
@@ -85,14 +94,14 @@ class StallCharges:
 
 
 class FreeCharges:
-    """Nothing costs anything."""
+    """Rescales and preemptions cost nothing."""
 
-    def preempt(self, run: Running, now_s: float) -> float:
+    def preempt(self, run: RunningJob, now_s: float) -> float:
         """See `Charges`."""
         del run, now_s
         return 0.0
 
-    def rescale(self, run: Running, before: int, held: int, now_s: float) -> float:
+    def rescale(self, run: RunningJob, before: int, held: int, now_s: float) -> float:
         """See `Charges`."""
         del run, before, held, now_s
         return 0.0

@@ -1,4 +1,4 @@
-"""A replay from beginning to end: the trace's events, the decisions, the yardsticks, the figures."""
+"""A replay with its baselines and its figures."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from dataclasses import dataclass
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.replay.engine import Progress, play
-from malletrain.simulator.replay.metrics import Metrics, Yardstick, measure
+from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
+from malletrain.simulator.replay.fast_engine import Progress, run_replay
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.metrics import Baselines, Metrics, measure
 from malletrain.simulator.replay.node_events import NodeEvent, node_events, resource_integral
-from malletrain.simulator.replay.options import Options
-from malletrain.simulator.replay.records import Played
-from malletrain.simulator.replay.workload import TraceJob
-from malletrain.simulator.replay.yardsticks import free_options, outcome_of, static_outcome
+from malletrain.simulator.replay.options import ReplayEngine, ReplayOptions
+from malletrain.simulator.replay.records import ReplayResult
+from malletrain.simulator.services.engine import run_services_replay
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Where a replay takes place: nodes in the trace's order, changes of the idle set, and the duration in seconds."""
+class Scenario:
+    """Input of a replay: all nodes in the trace's order, the changes of the idle set, and the duration in seconds."""
 
     nodes: tuple[str, ...]
     events: tuple[NodeEvent, ...]
     duration_s: float
 
     @classmethod
-    def of(cls, trace: Trace, duration_s: float) -> Scene:
-        """The scene of a trace's first seconds.
+    def of(cls, trace: Trace, duration_s: float) -> Scenario:
+        """The first seconds of a trace.
 
         Raises:
             InvalidInputError: no node is idle in that time.
@@ -49,42 +50,50 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """A replay with its figures; wall_seconds is what the replay itself took, yardsticks apart."""
+class Evaluation:
+    """A replay and its figures.
 
-    played: Played
+    Attributes:
+        result: The replay.
+        metrics: Its figures.
+        wall_seconds: How long the replay took, without the baselines.
+        free: The replay with free rescaling; None if there was none.
+    """
+
+    result: ReplayResult
     metrics: Metrics
     wall_seconds: float
-    free: Played | None
+    free: ReplayResult | None
 
 
 def evaluate(
-    scene: Scene,
-    jobs: Sequence[TraceJob],
-    options: Options,
+    scenario: Scenario,
+    jobs: Sequence[ReplayJob],
+    options: ReplayOptions,
     *,
     bound: bool = True,
     progress: Progress = lambda _: None,
     seconds: Callable[[], float] = time.perf_counter,
-) -> Evaluated:
-    """Replay and measure.
+) -> Evaluation:
+    """Replay, and compute the figures.
 
     Args:
-        scene: Nodes and events.
+        scenario: Nodes and events.
         jobs: Jobs in the order of submission.
-        options: What to do.
-        bound: Replay with free rescaling too, for the zero-cost bound.
+        options: Options of the replay.
+        bound: Whether to replay with free rescaling too, for the zero-cost bound.
         progress: Told the simulated second after every decision.
-        seconds: A clock that only wall_seconds depends on.
+        seconds: Clock for wall_seconds.
     """
     started = seconds()
-    played = play(scene.events, scene.nodes, jobs, options, progress)
+    run = run_services_replay if options.engine is ReplayEngine.SERVICES else run_replay
+    result = run(scenario.events, scenario.nodes, jobs, options, progress)
     wall_seconds = seconds() - started
-    free = play(scene.events, scene.nodes, jobs, free_options(options)) if bound else None
-    yardstick = Yardstick(
-        scene.node_hours,
-        scene.equivalent_nodes,
-        static_outcome(jobs, scene.equivalent_nodes, options),
+    free = run_replay(scenario.events, scenario.nodes, jobs, free_options(options)) if bound else None
+    baselines = Baselines(
+        scenario.node_hours,
+        scenario.equivalent_nodes,
+        static_outcome(jobs, scenario.equivalent_nodes, options),
         None if free is None else outcome_of(free),
     )
-    return Evaluated(played, measure(played, yardstick, options.forward_s), wall_seconds, free)
+    return Evaluation(result, measure(result, baselines, options.forward_s), wall_seconds, free)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.simulator.replay.records import Columns, Played
+from malletrain.simulator.replay.records import Columns, ReplayResult
 
 
 @dataclass(frozen=True)
-class Yardstick:
-    """What a replay is measured against.
+class Baselines:
+    """Baselines of a replay.
 
     Attributes:
         resource_integral_node_hours: Node-hours offered (Eq. 17).
         equivalent_nodes: N_eq (Eq. 18): resource integral over the duration.
-        static_outcome: A_s: what the jobs come to on N_eq static nodes; see `yardsticks.static_outcome`.
-        free_outcome: What they come to on the same events where rescaling is free; None: not asked for.
+        static_outcome: A_s: outcome on N_eq static nodes; see `baselines.static_outcome`.
+        free_outcome: Outcome on the same events with free rescaling; None if it was not asked for.
     """
 
     resource_integral_node_hours: float
@@ -33,23 +33,23 @@ class Metrics:
     """The figures of a replay.
 
     Attributes:
-        utilization_efficiency: U = A_e / A_s: what was processed, net, over what static nodes would have (§4.1.2).
-        zero_cost_bound: The same for an allocator for whom rescaling is free; None: not asked for.
+        utilization_efficiency: U = A_e / A_s: the outcome over that on static nodes (§4.1.2).
+        zero_cost_bound: The same with free rescaling; None if it was not asked for.
         resource_integral_node_hours: Node-hours offered (Eq. 17).
         equivalent_nodes: N_eq (Eq. 18).
-        occupied_fraction: Node-hours that jobs held, over those offered.
+        occupied_fraction: Node-hours that jobs held over node-hours offered.
         samples: Samples processed, net of preemption and rescaling.
         preemption_cost_samples: Samples that preemption cost (Fig. 11a).
         rescale_cost_samples: Samples that rescaling cost (Fig. 11b).
-        return_on_investment: Samples from each decision that rescaled to the next one, over what these rescales cost
-            (Fig. 8); None where nothing was invested.
+        return_on_investment: Samples processed from each decision that rescaled to the next decision, over the cost of
+            these rescales in samples (Fig. 8); None if there was no cost.
         preemption_within_forward: Share of node events after which a job loses a node within T_fwd (Fig. 7a).
         preempted_jobs: How often a job lost nodes.
         rescales: How often a decision changed a job's scale.
-        jobs_completed: Jobs that were done.
-        events: Node events.
-        decisions: Node events, and completions and arrivals in between.
-        mean_runtime_hours: By model: from admission to the end, of the jobs that were done (Tables 3, 4).
+        jobs_completed: Number of jobs that were done.
+        events: Number of node events.
+        decisions: Number of decisions.
+        mean_runtime_hours: Mean time from admission to the end of the jobs that were done, by model (Tables 3, 4).
         static_outcome: A_s.
     """
 
@@ -72,47 +72,47 @@ class Metrics:
     static_outcome: float
 
 
-def measure(played: Played, yardstick: Yardstick, forward_s: float) -> Metrics:
-    """The figures of a replay.
+def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Metrics:
+    """Compute the figures of a replay.
 
     Args:
-        played: The replay.
-        yardstick: What it is measured against.
+        result: The replay.
+        baselines: Its baselines.
         forward_s: T_fwd in seconds.
     """
-    jobs = played.jobs
+    jobs = result.jobs
     outcome = sum(job.samples * job.unit for job in jobs)
-    static, free = yardstick.static_outcome, yardstick.free_outcome
+    static, free = baselines.static_outcome, baselines.free_outcome
     return Metrics(
         utilization_efficiency=_share(outcome, static),
         zero_cost_bound=None if free is None else _share(free, static),
-        resource_integral_node_hours=yardstick.resource_integral_node_hours,
-        equivalent_nodes=yardstick.equivalent_nodes,
+        resource_integral_node_hours=baselines.resource_integral_node_hours,
+        equivalent_nodes=baselines.equivalent_nodes,
         occupied_fraction=_share(
-            sum(job.node_seconds for job in jobs) / 3600.0, yardstick.resource_integral_node_hours
+            sum(job.node_seconds for job in jobs) / 3600.0, baselines.resource_integral_node_hours
         ),
         samples=sum(job.samples for job in jobs),
         preemption_cost_samples=sum(job.preemption_samples for job in jobs),
         rescale_cost_samples=sum(job.rescale_samples for job in jobs),
-        return_on_investment=return_on_investment(played.decisions),
-        preemption_within_forward=preemption_within(played.decisions, forward_s),
+        return_on_investment=return_on_investment(result.decisions),
+        preemption_within_forward=preemption_within(result.decisions, forward_s),
         preempted_jobs=sum(job.preemptions for job in jobs),
         rescales=sum(job.rescales for job in jobs),
         jobs_completed=sum(job.ended_s is not None for job in jobs),
-        events=played.node_events,
-        decisions=len(played.decisions["time_s"]),
-        mean_runtime_hours=mean_runtime_hours(played),
+        events=result.node_events,
+        decisions=len(result.decisions["time_s"]),
+        mean_runtime_hours=mean_runtime_hours(result),
         static_outcome=static,
     )
 
 
 def returns(decisions: Columns) -> NDArray[np.float64]:
-    """Samples from each decision to the next; the last has no next, and none here."""
+    """Samples processed from each decision to the next, shape (decisions - 1,)."""
     return np.asarray(decisions["samples_before"][1:] - decisions["samples"][:-1], dtype=np.float64)
 
 
 def return_on_investment(decisions: Columns) -> float | None:
-    """Samples from each decision that invested to the next one, over what they invested (Fig. 8)."""
+    """Samples processed from each decision with a cost to the next decision, over these costs (Fig. 8)."""
     invested = decisions["invested_samples"][:-1]
     chosen = invested > 0
     if not chosen.any():
@@ -134,24 +134,24 @@ def preemption_within(decisions: Columns, seconds: float) -> float:
     return float(within.mean())
 
 
-def mean_runtime_hours(played: Played) -> dict[str, float]:
-    """By model, from admission to the end, of the jobs that were done; models in alphabetical order."""
+def mean_runtime_hours(result: ReplayResult) -> dict[str, float]:
+    """Mean time from admission to the end of the jobs that were done, by model in alphabetical order."""
     runtimes: dict[str, list[float]] = {}
-    for job in played.jobs:
+    for job in result.jobs:
         if job.ended_s is not None:
             runtimes.setdefault(job.model, []).append((job.ended_s - job.admitted_s) / 3600.0)
     return {model: float(np.mean(runtimes[model])) for model in sorted(runtimes)}
 
 
 def cumulative_samples(decisions: Columns, times_s: Sequence[float]) -> NDArray[np.float64]:
-    """Samples processed up to some times, linear between decisions and level after the last one."""
+    """Samples processed up to given times: linear between decisions, constant after the last one."""
     times = np.repeat(decisions["time_s"], 2)
     totals = np.ravel(np.column_stack((decisions["samples_before"], decisions["samples"])))
     return np.asarray(np.interp(times_s, times, totals), dtype=np.float64)
 
 
 def sums_between(decisions: Columns, column: str, edges_s: Sequence[float]) -> NDArray[np.float64]:
-    """Sum of a column over the decisions of each interval between two edges."""
+    """Sum of a column over the decisions in each interval between two edges, shape (edges - 1,)."""
     return np.histogram(decisions["time_s"], bins=np.asarray(edges_s), weights=decisions[column])[0].astype(np.float64)
 
 

@@ -15,7 +15,7 @@ class NodeEvent:
 
     Attributes:
         time_s: When, in seconds.
-        joined: Nodes that join, with the second since which each is idle; in the trace's order of nodes.
+        joined: Nodes that join, each with the second since which it is idle, in the trace's order of nodes.
         left: Nodes that leave.
     """
 
@@ -25,7 +25,7 @@ class NodeEvent:
 
 
 def node_events(trace: Trace, duration_s: float) -> list[NodeEvent]:
-    """The events from second 0 on and before `duration_s`; what is idle at 0 joins then."""
+    """The events from second 0 until before `duration_s`. Nodes that are idle at second 0 join then."""
     order = {node: index for index, node in enumerate(trace.nodes)}
     changes: list[tuple[float, bool, int, str, float]] = []
     for fragment in trace.fragments:
@@ -45,7 +45,7 @@ def _event(time_s: float, changes: Sequence[tuple[float, bool, int, str, float]]
 
 
 def resource_integral(events: Sequence[NodeEvent], duration_s: float) -> float:
-    """Node-hours offered until `duration_s` (BFTrainer, Eq. 17)."""
+    """Resource integral: node-hours offered until `duration_s` (BFTrainer, Eq. 17)."""
     total, idle, before = 0.0, 0, 0.0
     for event in events:
         total += idle * (event.time_s - before)

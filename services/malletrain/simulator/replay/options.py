@@ -1,4 +1,4 @@
-"""What a replay is asked to do."""
+"""Options of a replay."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from malletrain.allocator.horizon import SURVIVAL_SHARE, Forward, ForwardPolicy
+from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy, ForwardTime
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.runtime.errors import InvalidInputError
 
+STAY_HORIZON_S = 1800.0
+"""How far expected stays look ahead in a replay, in seconds."""
 
-class Policy(StrEnum):
-    """Who decides about the nodes."""
+
+class ReplayEngine(StrEnum):
+    """What runs a replay: the fast engine, or the services' own decisions on a simulated clock."""
+
+    FAST = "fast"
+    SERVICES = "services"
+
+
+class ReplayPolicy(StrEnum):
+    """Who decides which job gets how many nodes."""
 
     MILP = "milp"
     EQUAL = "equal"
@@ -20,38 +30,40 @@ class Policy(StrEnum):
 
 
 class Accounting(StrEnum):
-    """When jobs arrive and end: when it happens, or at the next node event as in BFTrainer's evaluation."""
+    """When arrivals and ends of jobs are noticed: at once, or at the next node event as in BFTrainer's evaluation."""
 
     EVENT = "event"
     PAPER = "paper"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ReplayOptions:
     """Options of a replay.
 
     Attributes:
         duration_s: Seconds of the trace to replay.
-        policy: Who decides: `milp` the production allocator, `equal` BFTrainer's baseline, `fixed` exact size or none.
+        policy: Who decides. `milp`: the production allocator. `equal`: BFTrainer's baseline. `fixed`: every job has a
+            fixed scale or no nodes.
         forward_s: T_fwd in seconds.
-        forward_policy: Where T_fwd comes from; with `survival`, forward_s holds until the first fragment has ended.
-        forward_share: With `survival`, what part of the nodes' mean expected stay it is.
-        rank_by_stay: Growths take the nodes that are expected to stay longest, shrinks give up those expected to leave
-            first; otherwise the trace's order of nodes decides.
-        max_parallel: Jobs that may take part at once.
-        accounting: When jobs arrive and end.
-        cost_model: What the allocator believes that rescaling costs.
-        charge: What rescaling does cost here; None: what the allocator believes.
-        metric: What progress is worth to the allocator.
-        commit_s: Seconds between two commits of a job: with `stall`, a preemption loses what was done since the last.
-            0: nothing is lost.
-        fixed_nodes: Size of every job under `fixed`; None: the job's max_nodes.
-        paper_quirks: Follow the published code where it differs from the paper (docs/replay.md).
-        free: Rescaling costs nothing, and the allocator knows: the bound of any allocator on the same events.
+        forward_policy: Where T_fwd comes from. With `survival`, forward_s is used until the first fragment has ended.
+        forward_share: With `survival`, T_fwd as a fraction of the mean expected stay.
+        rank_by_stay: Whether growths take the nodes that are expected to stay longest, and shrinks give up those that
+            are expected to leave first. Otherwise the trace's order of nodes decides.
+        max_parallel: Most jobs that are admitted at once.
+        accounting: When arrivals and ends of jobs are noticed.
+        cost_model: Cost model of the allocator.
+        charge: Cost model by which jobs are charged; None: that of the allocator.
+        metric: Metric of the allocator's objective.
+        commit_s: Seconds between two commits of a job. With `stall`, a preemption loses the samples since the last one.
+            0: it loses none.
+        fixed_nodes: Scale of every job under `fixed`, in nodes; None: its max_nodes.
+        paper_quirks: Whether to follow the published code where it differs from the paper (docs/replay.md).
+        engine: What runs the replay.
+        free: Whether rescales cost nothing and the allocator knows it, for the zero-cost bound.
     """
 
     duration_s: float
-    policy: Policy = Policy.MILP
+    policy: ReplayPolicy = ReplayPolicy.MILP
     forward_s: float = 120.0
     forward_policy: ForwardPolicy = ForwardPolicy.CONSTANT
     forward_share: float = SURVIVAL_SHARE
@@ -64,13 +76,14 @@ class Options:
     commit_s: float = 5.0
     fixed_nodes: int | None = None
     paper_quirks: bool = False
+    engine: ReplayEngine = ReplayEngine.FAST
     free: bool = False
 
     def __post_init__(self) -> None:
-        """Check the figures.
+        """Check the options.
 
         Raises:
-            InvalidInputError: one can't be used; names the option.
+            InvalidInputError: an option is not valid; the error names it.
         """
         for option, value in (("--hours", self.duration_s), ("--forward", self.forward_s)):
             if not (math.isfinite(value) and value > 0):
@@ -83,13 +96,24 @@ class Options:
             raise InvalidInputError("--max-parallel", "at least 1", self.max_parallel)
         if self.fixed_nodes is not None and self.fixed_nodes < 1:
             raise InvalidInputError("--fixed-nodes", "at least 1", self.fixed_nodes)
+        if self.engine is ReplayEngine.SERVICES:
+            self._check_services()
+
+    def _check_services(self) -> None:
+        """Refuse what only the fast engine can do."""
+        if self.policy is not ReplayPolicy.MILP:
+            raise InvalidInputError("--policy", f"{ReplayPolicy.MILP} with --engine services", self.policy.value)
+        if self.accounting is not Accounting.EVENT:
+            raise InvalidInputError("--accounting", f"{Accounting.EVENT} with --engine services", self.accounting.value)
+        if self.paper_quirks:
+            raise InvalidInputError("--paper-quirks", "--engine fast")
 
     @property
-    def forward(self) -> Forward:
-        """How to come by T_fwd."""
-        return Forward(self.forward_s, self.forward_policy, self.forward_share)
+    def forward(self) -> ForwardTime:
+        """How T_fwd is computed."""
+        return ForwardTime(self.forward_s, self.forward_policy, self.forward_share)
 
     @property
     def charged(self) -> CostModel:
-        """What rescaling costs here."""
+        """Cost model by which jobs are charged."""
         return self.charge or self.cost_model

@@ -1,70 +1,70 @@
-"""Who gets how many nodes: the production allocator, and two others to compare it with."""
+"""Policies of the fast engine: the production allocator, and two to compare it with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from malletrain.allocator.horizon import ForwardPolicy
-from malletrain.allocator.menu import NO_LIMIT, Menu, Terms
-from malletrain.simulator.replay.options import Options, Policy
-from malletrain.simulator.replay.running import Running
+from malletrain.allocator.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
+from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
+from malletrain.simulator.replay.running_job import RunningJob
 
-Decide = Callable[[Sequence[Running], int], Sequence[int]]
-"""New counts of the jobs that take part, first come first, out of a pool of nodes."""
+Decide = Callable[[Sequence[RunningJob], int], Sequence[int]]
+"""From the admitted jobs in their order, and the number of idle nodes, to the new number of nodes of each job."""
 
 
 class Advisor(Protocol):
-    """Decides with a mind of its own: it may believe other curves than hold, and look again when nothing happens."""
+    """Decides in place of a policy. It may use other curves than the true ones, and may decide without an event."""
 
     def next_look_s(self) -> float:
-        """When it wants to decide again although nothing may have happened, in seconds; infinity: never."""
+        """When it will decide even if there is no event, in seconds; infinity: never."""
 
-    def counts(self, now_s: float, jobs: Sequence[Running], pool: int) -> Sequence[int]:
-        """As `Decide`, at a time in seconds."""
+    def counts(self, now_s: float, jobs: Sequence[RunningJob], pool: int) -> Sequence[int]:
+        """As `Decide`, at `now_s` in seconds."""
 
 
-def decider(options: Options, stays: Callable[[], Iterable[float]] = tuple) -> Decide:
-    """The policy of a replay; `stays` gives the expected stays of the idle nodes, in seconds."""
-    if options.policy is Policy.EQUAL:
+def decider(options: ReplayOptions, stays: Callable[[], Iterable[float]] = tuple) -> Decide:
+    """The policy of a replay; `stays` returns the expected stays of the idle nodes in seconds."""
+    if options.policy is ReplayPolicy.EQUAL:
         return lambda jobs, pool: equal_counts(
             [(run.job.min_nodes, run.most) for run in jobs], pool, options.paper_quirks
         )
-    if options.policy is Policy.FIXED:
+    if options.policy is ReplayPolicy.FIXED:
         return lambda jobs, pool: fixed_counts([(run.count, run.broken, run.fixed) for run in jobs], pool)
     return _Allocator(options, stays)
 
 
 class _Allocator:
-    """The production allocator; the menu is made anew only when other jobs take part."""
+    """The production allocator. The choice table is rebuilt only when other jobs are admitted."""
 
-    def __init__(self, options: Options, stays: Callable[[], Iterable[float]]) -> None:
+    def __init__(self, options: ReplayOptions, stays: Callable[[], Iterable[float]]) -> None:
         self._options = options
         self._stays = stays
-        self._jobs: Sequence[Running] = ()
-        self._menu = Menu.of(())
+        self._jobs: Sequence[RunningJob] = ()
+        self._table = ChoiceTable.of(())
 
-    def __call__(self, jobs: Sequence[Running], pool: int) -> Sequence[int]:
+    def __call__(self, jobs: Sequence[RunningJob], pool: int) -> Sequence[int]:
         if jobs != self._jobs:
             self._jobs = list(jobs)
-            self._menu = Menu.of([run.choices for run in jobs])
+            self._table = ChoiceTable.of([run.choices for run in jobs])
         options = self._options
         # The published code's big-M is |N| + 1, which lets a job change by half of that in one solve.
         most = (pool + 1) // 2 if options.paper_quirks else NO_LIMIT
         survival = options.forward_policy is ForwardPolicy.SURVIVAL
         forward_s = options.forward.of(self._stays()) if survival else options.forward_s
-        terms = Terms(forward_s, options.cost_model, most)
-        counts: list[int] = self._menu.choose([run.count for run in jobs], pool, terms).counts.tolist()
+        parameters = ObjectiveParameters(forward_s, options.cost_model, most)
+        counts: list[int] = self._table.choose([run.count for run in jobs], pool, parameters).counts.tolist()
         return counts
 
 
 def equal_counts(bounds: Sequence[tuple[int, int]], pool: int, paper_quirks: bool = False) -> list[int]:
-    """BFTrainer's baseline (section 5.1): equal shares, and what is left over first come first served.
+    """BFTrainer's baseline (section 5.1): equal shares; nodes that remain go to the jobs in their order.
 
     Args:
-        bounds: Smallest and largest scale of each job, in nodes, first come first.
+        bounds: Smallest and largest scale of each job in nodes, in the order of submission.
         pool: Number of nodes.
-        paper_quirks: As in the published code, a share that equals the smallest scale counts as none.
+        paper_quirks: As in the published code, a job gets nothing if the share equals its smallest scale.
     """
     if not bounds:
         return []
@@ -82,10 +82,11 @@ def equal_counts(bounds: Sequence[tuple[int, int]], pool: int, paper_quirks: boo
 
 
 def fixed_counts(jobs: Sequence[tuple[int, bool, int]], pool: int) -> list[int]:
-    """Summit's killable queue (BFTrainer, section 2.2): a job runs at exactly its size, and is killed with any node.
+    """Summit's killable queue (BFTrainer, section 2.2): a job runs at its fixed scale, and ends when it loses a node.
 
     Args:
-        jobs: Of each job, first come first: the nodes that it holds, whether it has just lost one, and its size.
+        jobs: For each job in the order of submission: the number of nodes that it holds, whether it has just lost one,
+            and its fixed scale.
         pool: Number of nodes.
     """
     counts = [count if count == size and not broken else 0 for count, broken, size in jobs]

@@ -1,9 +1,9 @@
-"""Job sets for those who have a log but no jobs: published scaling, jobs of BFTrainer's evaluation."""
+"""Built-in job sets: published scaling curves, and jobs as in BFTrainer's evaluation."""
 
 from __future__ import annotations
 
-from malletrain.allocator.problem import ScalingPoint
-from malletrain.simulator.replay.workload import TraceJob
+from malletrain.model.scaling import ScalingPoint
+from malletrain.simulator.replay.job_set import ReplayJob
 
 _SCALES = (1, 2, 4, 8, 16, 32, 64)
 # BFTrainer, Table 2: thousands of samples/s on Summit, minibatch of 32 per GPU.
@@ -19,18 +19,18 @@ _THOUSANDS = {
 _SAMPLES = 130e6  # 100 epochs of ImageNet (BFTrainer, section 4.2)
 _SUBMIT_EVERY_S = 36.0
 _UP_S, _DOWN_S = 18.0, 12.0
-"""A growth of Elastic Horovod takes some 20 s (BFTrainer, section 2.1), a shrink less."""
+"""A growth of Elastic Horovod takes about 20 s (BFTrainer, section 2.1), a shrink less."""
 
 MODELS = tuple(_THOUSANDS)
 PRESETS = ("hpo", "imagenet")
 
 
-def preset_jobs(name: str, count: int = 1000) -> tuple[TraceJob, ...]:
-    """`hpo`: trials of ShuffleNet (BFTrainer, section 5.1); `imagenet`: its seven networks in turn (section 5.2)."""
+def preset_jobs(name: str, count: int = 1000) -> tuple[ReplayJob, ...]:
+    """A built-in job set: `hpo`, trials of ShuffleNet (BFTrainer, §5.1), or `imagenet`, seven networks (§5.2)."""
     models = ("ShuffleNet",) if name == "hpo" else MODELS
     return tuple(_job(index, models[index % len(models)]) for index in range(count))
 
 
-def _job(index: int, model: str) -> TraceJob:
+def _job(index: int, model: str) -> ReplayJob:
     curve = tuple(ScalingPoint(n, 1000.0 * rate) for n, rate in zip(_SCALES, _THOUSANDS[model], strict=True))
-    return TraceJob(f"J{index:05d}", model, index * _SUBMIT_EVERY_S, _UP_S, _DOWN_S, 1, 64, _SAMPLES, curve)
+    return ReplayJob(f"J{index:05d}", model, index * _SUBMIT_EVERY_S, _UP_S, _DOWN_S, 1, 64, _SAMPLES, curve)

@@ -1,4 +1,4 @@
-"""What a replay leaves behind: a row per decision and a row per job."""
+"""Results of a replay: one row per decision, one row per job."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.simulator.replay.running import Running
+from malletrain.simulator.replay.running_job import RunningJob
 
 
 class Decision(NamedTuple):
-    """One decision.
+    """One row: an event and the decision that followed.
 
     Attributes:
         time_s: When, in seconds.
@@ -23,16 +23,16 @@ class Decision(NamedTuple):
         admitted: Jobs that were admitted.
         ended: Jobs that ended.
         preempted: Jobs that lost nodes to the main scheduler.
-        rescaled: Jobs that the decision changed.
-        pool: Idle nodes after the event, used or not.
+        rescaled: Jobs whose scale the decision changed.
+        pool: Idle nodes after the event, in use or not.
         used: Nodes that jobs hold after the decision.
-        active: Jobs that take part.
+        active: Admitted jobs.
         running: Jobs that hold nodes.
-        rate: Samples/s of all of them, once none stalls.
-        preemption_samples: Lost at once to preemption.
-        invested_samples: What the decision's rescales cost.
-        samples_before: Samples processed by all jobs up to now, net, before the event cost anything.
-        samples: The same after it.
+        rate: Samples/s of all jobs when none of them stalls.
+        preemption_samples: Samples lost at once to preemption.
+        invested_samples: Cost of the decision's rescales in samples.
+        samples_before: Samples processed by all jobs up to now, net, before the costs of this row.
+        samples: The same after these costs.
     """
 
     time_s: float
@@ -58,34 +58,34 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 class Decisions:
-    """Collects decisions; some 150 bytes each."""
+    """Collects rows, of about 150 bytes each."""
 
     def __init__(self) -> None:
         self._rows: list[Decision] = []
 
     def add(self, row: Decision) -> None:
-        """Add the newest decision."""
+        """Add the newest row."""
         self._rows.append(row)
 
     def columns(self) -> Columns:
-        """All of them, column by column."""
+        """All rows, by column."""
         columns = list(zip(*self._rows, strict=True)) or [()] * len(Decision._fields)
         return {name: np.asarray(column) for name, column in zip(Decision._fields, columns, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job that took part.
+    """One job that was admitted.
 
     Attributes:
         job: Identifier.
-        model: What it trained.
+        model: Name of its model.
         submit_s: When it was submitted, in seconds.
         admitted_s: When it was admitted.
         started_s: When it first had nodes; None if it never did.
         ended_s: When it was done; None if it was not.
         samples: Samples processed, net.
-        unit: What a sample is worth in the metric.
+        unit: Value of a sample in the metric.
         node_seconds: Node-seconds that it held.
         preemptions: Events in which it lost nodes to the main scheduler.
         rescales: Decisions that changed its scale.
@@ -109,16 +109,16 @@ class JobRecord:
 
 
 @dataclass(frozen=True)
-class Played:
-    """A whole replay: columns of `Decision`, the jobs that took part, and how many node events there were."""
+class ReplayResult:
+    """A whole replay: columns of `Decision`, the jobs that were admitted, and the number of node events."""
 
     decisions: Columns
     jobs: tuple[JobRecord, ...]
     node_events: int
 
 
-def job_record(run: Running) -> JobRecord:
-    """The record of a job as it stands."""
+def job_record(run: RunningJob) -> JobRecord:
+    """The record of a job in its present state."""
     one = next(count for count, rate in enumerate(run.speeds) if rate > 0) if any(run.speeds) else 0
     unit = float(run.choices.held_rates[one] / run.speeds[one]) if one else 1.0
     return JobRecord(

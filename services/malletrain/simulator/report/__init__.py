@@ -1,1 +1,1 @@
-"""What replays look like on paper: tables in Parquet, figures, one page."""
+"""Reports of replays: tables in Parquet, figures, an HTML page."""

@@ -1,4 +1,4 @@
-"""A scaling curve with its points and what they may be off by."""
+"""Figure of a scaling curve with the errors of its points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLORS = {"measured": OURS, "family": LIMIT, "declared": BASELINE}
 
 @dataclass(frozen=True)
 class CurveMark:
-    """A point: nodes, samples/s, relative error, and where it comes from."""
+    """A point of the curve: nodes, samples/s, relative error, and its source."""
 
     nodes: int
     rate: float
@@ -23,7 +23,7 @@ class CurveMark:
 
 
 def curve_figure(title: str, marks: Sequence[CurveMark]) -> Figure:
-    """Throughput by nodes; measured points stand out, linear scaling from the first point is drawn for comparison."""
+    """Throughput by nodes, with measured points highlighted and linear scaling from the first point for comparison."""
     nodes, rates = [mark.nodes for mark in marks], [mark.rate for mark in marks]
     series: dict[str, tuple[Sequence[float], Sequence[float]]] = {"curve": (nodes, rates)}
     if marks:

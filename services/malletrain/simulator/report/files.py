@@ -1,4 +1,4 @@
-"""A replay in files: a row per decision and a row per job, as Parquet, and the figures as JSON."""
+"""Writes a replay: decisions and jobs as Parquet, figures as JSON."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 import pyarrow
 from pyarrow import parquet
 
-from malletrain.simulator.replay.evaluation import Evaluated
+from malletrain.simulator.replay.evaluation import Evaluation
 from malletrain.simulator.replay.records import Columns, JobRecord
 
 EVENTS, JOBS, METRICS = "events.parquet", "jobs.parquet", "metrics.json"
 
 
-def write_tables(evaluated: Evaluated, folder: Path) -> list[Path]:
-    """Write the tables of a replay into a folder that exists; the same replay gives the same bytes.
+def write_tables(evaluation: Evaluation, folder: Path) -> list[Path]:
+    """Write the tables of a replay into an existing folder. The same replay gives the same bytes.
 
     Raises:
         OSError: a file can't be written.
     """
-    played = evaluated.played
-    parquet.write_table(decision_table(played.decisions), folder / EVENTS)
-    parquet.write_table(job_table(played.jobs), folder / JOBS)
-    (folder / METRICS).write_text(json.dumps(asdict(evaluated.metrics), indent=2) + "\n", encoding="utf-8")
+    result = evaluation.result
+    parquet.write_table(decision_table(result.decisions), folder / EVENTS)
+    parquet.write_table(job_table(result.jobs), folder / JOBS)
+    (folder / METRICS).write_text(json.dumps(asdict(evaluation.metrics), indent=2) + "\n", encoding="utf-8")
     return [folder / EVENTS, folder / JOBS, folder / METRICS]
 
 

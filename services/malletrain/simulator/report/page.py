@@ -1,4 +1,4 @@
-"""Pages from templates, with their figures inside."""
+"""HTML pages from templates, with the figures embedded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Plot:
 
     @property
     def source(self) -> str:
-        """For an image's `src`."""
+        """The figure as `src` of an image."""
         return as_source(self.content)
 
 
 def render(template: str, **values: object) -> str:
-    """Fill a template of this package; unknown names are errors."""
+    """Render a template of this package; an unknown variable in it is an error."""
     environment = Environment(
         loader=PackageLoader("malletrain.simulator.report", "templates"),
         autoescape=select_autoescape(default=True),

@@ -1,4 +1,4 @@
-"""Figures of replays, drawn the same way everywhere."""
+"""Plots with a common style."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 OURS, BASELINE, LIMIT, MUTED = "#1f6f8b", "#e07a3f", "#5b8c5a", "#9aa0a6"
 _SIZE = (7.2, 3.6)
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-"""Lines by label: where, and how much."""
+"""Lines by label: x and y values."""
 
 
 def lines(title: str, x: str, y: str, series: Series, *, log: bool = False, zero: bool = True) -> Figure:
-    """Lines with markers where there are few points."""
+    """Line plot, with markers if there are few points."""
     figure, axes = _axes(title, x, y)
     for (label, (places, values)), color in zip(series.items(), _colors(), strict=False):
         marker = "o" if len(places) <= 40 else None
@@ -29,7 +29,7 @@ def lines(title: str, x: str, y: str, series: Series, *, log: bool = False, zero
 
 
 def steps(title: str, x: str, y: str, series: Series) -> Figure:
-    """Filled steps, one behind the other."""
+    """Filled step plots, one behind the other."""
     figure, axes = _axes(title, x, y)
     for (label, (places, values)), color in zip(series.items(), (MUTED, OURS), strict=False):
         axes.fill_between(places, values, step="post", label=label, color=color, linewidth=0.0, alpha=0.75)
@@ -40,7 +40,7 @@ def steps(title: str, x: str, y: str, series: Series) -> Figure:
 def bars(
     title: str, x: str, y: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], *, log: bool = False
 ) -> Figure:
-    """Bars side by side in groups."""
+    """Grouped bar chart."""
     figure, axes = _axes(title, x, y)
     width = 0.8 / max(1, len(series))
     for index, ((label, values), color) in enumerate(zip(series.items(), _colors(), strict=False)):
@@ -53,14 +53,14 @@ def bars(
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG; the same figure gives the same bytes."""
+    """A figure as PNG. The same figure gives the same bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def as_source(content: bytes) -> str:
-    """A PNG as the source of an image inside a page."""
+    """A PNG as `src` of an image in an HTML page."""
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 

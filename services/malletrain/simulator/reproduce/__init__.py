@@ -1,1 +1,1 @@
-"""BFTrainer's evaluation, run again: every figure and table that a trace and two job sets allow."""
+"""Reproduction of BFTrainer's evaluation: every figure and table that a trace and two job sets allow."""

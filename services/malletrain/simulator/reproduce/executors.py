@@ -1,4 +1,4 @@
-"""Where replays run: on this machine's cores, or spread over a Dask cluster."""
+"""Runs replays on the cores of this machine or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.replay.evaluation import Evaluated, Scene
+from malletrain.simulator.replay.evaluation import Evaluation, Scenario
 from malletrain.simulator.reproduce.experiments import Experiment, perform
 
 if TYPE_CHECKING:
     from distributed import Client
 
 LOCAL, DASK = "local", "dask://"
-Execute = Callable[[Scene, Sequence[Experiment]], Iterator[Evaluated]]
-"""Performs experiments; results come in their order."""
+Execute = Callable[[Scenario, Sequence[Experiment]], Iterator[Evaluation]]
+"""Runs experiments on a scenario and yields their results in order."""
 
 
 def executor(where: str, workers: int) -> Execute:
-    """How to perform experiments.
+    """A function that runs experiments.
 
     Args:
         where: `local`, or `dask://HOST:PORT` of a Dask scheduler whose workers have MalleTrain installed.
         workers: Processes on this machine, at least 1; a Dask cluster has its own.
 
     Raises:
-        InvalidInputError: it is neither, or Dask is not installed.
+        InvalidInputError: `where` is neither, Dask is not installed, or its scheduler does not answer.
     """
     if where == LOCAL:
         return partial(_locally, workers)
@@ -46,18 +46,18 @@ def executor(where: str, workers: int) -> Execute:
     return partial(_on_dask, client)
 
 
-def _locally(workers: int, scene: Scene, experiments: Sequence[Experiment]) -> Iterator[Evaluated]:
+def _locally(workers: int, scenario: Scenario, experiments: Sequence[Experiment]) -> Iterator[Evaluation]:
     if workers == 1:
-        yield from (perform(scene, experiment) for experiment in experiments)
+        yield from (perform(scenario, experiment) for experiment in experiments)
         return
-    # Not fork: other threads (progress bars, plots) may hold locks.
+    # Not fork: other threads, such as those of progress bars, may hold locks.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(perform, scene), experiments)
+        yield from pool.map(partial(perform, scenario), experiments)
 
 
-def _on_dask(client: Client, scene: Scene, experiments: Sequence[Experiment]) -> Iterator[Evaluated]:
+def _on_dask(client: Client, scenario: Scenario, experiments: Sequence[Experiment]) -> Iterator[Evaluation]:
     with client:
-        place = client.scatter(scene, broadcast=True, hash=False)
+        place = client.scatter(scenario, broadcast=True, hash=False)
         futures = [client.submit(perform, place, experiment, pure=False) for experiment in experiments]
         for future in futures:
             yield future.result()

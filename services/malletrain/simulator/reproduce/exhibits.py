@@ -1,4 +1,4 @@
-"""What the reproduction shows: figures and tables with their numbers, ours beside the published ones."""
+"""Exhibits: the reproduced figures and tables, with our numbers beside the published ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Exhibit:
     Attributes:
         name: Stem of its files.
         title: As in the paper.
-        columns: Heads of its numbers.
-        rows: Its numbers; this is what the CSV holds.
-        remark: What the paper says, and where and why ours differs.
+        columns: Column heads of its numbers.
+        rows: Its numbers, as in the CSV file.
+        remark: What the paper reports, and where and why ours differs.
         figure: The plot; None for a table.
-        measured: Whether it holds wall-clock times, which no two runs share. The page then only refers to its files, so
-            that the same command gives the same page.
+        measured: Whether it contains wall-clock times, which differ from run to run. The page then only links to its
+            files, so that the same command gives the same page.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Exhibit:
     measured: bool = False
 
     def csv(self) -> str:
-        """Its numbers as CSV."""
+        """The numbers as CSV."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(self.columns)
@@ -45,7 +45,7 @@ class Exhibit:
 
 
 def rounded(rows: Sequence[Sequence[Cell]], digits: int = 4) -> tuple[tuple[Cell, ...], ...]:
-    """Rows whose fractions have so many significant digits at most."""
+    """Rows with fractions rounded to so many significant digits."""
     return tuple(tuple(_rounded(cell, digits) for cell in row) for row in rows)
 
 

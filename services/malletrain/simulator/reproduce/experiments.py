@@ -1,4 +1,4 @@
-"""Which replays BFTrainer's evaluation consists of."""
+"""The replays of BFTrainer's evaluation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.allocator.problem import ObjectiveMetric
-from malletrain.simulator.replay.evaluation import Evaluated, Scene, evaluate
-from malletrain.simulator.replay.options import Options, Policy
-from malletrain.simulator.replay.workload import TraceJob
+from malletrain.simulator.replay.evaluation import Evaluation, Scenario, evaluate
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 from malletrain.simulator.reproduce.published import PARALLEL
 
 FORWARD_S = (10, 30, 60, 90, 120, 180, 240, 300, 420, 600)
@@ -19,7 +19,7 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Workloads:
+class JobSets:
     """Two job sets.
 
     Attributes:
@@ -27,13 +27,13 @@ class Workloads:
         mix: Jobs of several models (section 5.2).
     """
 
-    hpo: tuple[TraceJob, ...]
-    mix: tuple[TraceJob, ...]
+    hpo: tuple[ReplayJob, ...]
+    mix: tuple[ReplayJob, ...]
 
     @property
-    def models(self) -> Mapping[str, TraceJob]:
+    def models(self) -> Mapping[str, ReplayJob]:
         """The first job of each model of the mix."""
-        found: dict[str, TraceJob] = {}
+        found: dict[str, ReplayJob] = {}
         for job in self.mix:
             found.setdefault(job.model, job)
         return found
@@ -44,40 +44,40 @@ class Experiment:
     """One replay.
 
     Attributes:
-        name: Identifies it.
+        name: Its unique name.
         jobs: Jobs in the order of submission.
-        options: What to do.
-        bound: Replay with free rescaling too.
+        options: Options of the replay.
+        bound: Whether to replay with free rescaling too.
     """
 
     name: str
-    jobs: tuple[TraceJob, ...]
-    options: Options
+    jobs: tuple[ReplayJob, ...]
+    options: ReplayOptions
     bound: bool = False
 
 
-def perform(scene: Scene, experiment: Experiment) -> Evaluated:
-    """Run one experiment; the scene is cut where the experiment is shorter."""
+def perform(scenario: Scenario, experiment: Experiment) -> Evaluation:
+    """Run one experiment. The scenario is cut if the experiment is shorter."""
     duration_s = experiment.options.duration_s
-    if duration_s < scene.duration_s:
-        events = tuple(event for event in scene.events if event.time_s < duration_s)
-        scene = Scene(scene.nodes, events, duration_s)
-    return evaluate(scene, experiment.jobs, experiment.options, bound=experiment.bound)
+    if duration_s < scenario.duration_s:
+        events = tuple(event for event in scenario.events if event.time_s < duration_s)
+        scenario = Scenario(scenario.nodes, events, duration_s)
+    return evaluate(scenario, experiment.jobs, experiment.options, bound=experiment.bound)
 
 
-def all_experiments(workloads: Workloads, base: Options) -> list[Experiment]:
-    """Every replay that the figures need; `base` gives duration, accounting and cost model."""
+def all_experiments(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
+    """All replays that the figures need; `base` sets duration, accounting and cost model."""
     found = [
-        Experiment("hpo equal", workloads.hpo, replace(base, policy=Policy.EQUAL)),
+        Experiment("hpo equal", job_sets.hpo, replace(base, policy=ReplayPolicy.EQUAL)),
         *(
-            Experiment(hpo_name(forward_s), workloads.hpo, replace(base, forward_s=forward_s), forward_s == 120)
+            Experiment(hpo_name(forward_s), job_sets.hpo, replace(base, forward_s=forward_s), forward_s == 120)
             for forward_s in FORWARD_S
         ),
-        *_costs(workloads, base),
-        *_models(workloads, base),
+        *_costs(job_sets, base),
+        *_models(job_sets, base),
     ]
     for metric in ObjectiveMetric:
-        found += _mixes(workloads, replace(base, metric=metric))
+        found += _mixes(job_sets, replace(base, metric=metric))
     return found
 
 
@@ -87,7 +87,7 @@ def hpo_name(forward_s: float) -> str:
 
 
 def cost_name(factor: float) -> str:
-    """Name of the experiment with dearer rescaling."""
+    """Name of the experiment with stalls multiplied by a factor."""
     return hpo_name(120) if factor == 1 else f"hpo costs x{factor:g}"
 
 
@@ -101,31 +101,31 @@ def mix_name(metric: ObjectiveMetric, forward_s: float = 120, parallel: int = 10
     return f"mix {metric} forward {forward_s:g} parallel {parallel}"
 
 
-def _costs(workloads: Workloads, base: Options) -> list[Experiment]:
+def _costs(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
     return [
-        Experiment(cost_name(factor), tuple(job.with_costs(factor) for job in workloads.hpo), base)
+        Experiment(cost_name(factor), tuple(job.with_costs(factor) for job in job_sets.hpo), base)
         for factor in COST_FACTORS
         if factor != 1
     ]
 
 
-def _models(workloads: Workloads, base: Options) -> list[Experiment]:
+def _models(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
     shorter = replace(base, duration_s=min(base.duration_s, MODEL_HOURS * _HOUR_S))
     return [
-        Experiment(model_name(model), _trials(workloads.hpo, job), shorter) for model, job in workloads.models.items()
+        Experiment(model_name(model), _trials(job_sets.hpo, job), shorter) for model, job in job_sets.models.items()
     ]
 
 
-def _trials(hpo: Sequence[TraceJob], like: TraceJob) -> tuple[TraceJob, ...]:
+def _trials(hpo: Sequence[ReplayJob], like: ReplayJob) -> tuple[ReplayJob, ...]:
     return tuple(replace(job, model=like.model, curve=like.curve) for job in hpo)
 
 
-def _mixes(workloads: Workloads, base: Options) -> list[Experiment]:
+def _mixes(job_sets: JobSets, base: ReplayOptions) -> list[Experiment]:
     shapes = {(forward_s, 10) for forward_s in MIX_FORWARD_S} | {(120, parallel) for parallel in PARALLEL}
     return [
         Experiment(
             mix_name(base.metric, forward_s, parallel),
-            workloads.mix,
+            job_sets.mix,
             replace(base, forward_s=forward_s, max_parallel=parallel),
         )
         for forward_s, parallel in sorted(shapes)

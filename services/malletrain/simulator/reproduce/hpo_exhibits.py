@@ -1,4 +1,4 @@
-"""HPO (section 5.1): Fig. 7 to 11."""
+"""BFTrainer's exhibits on HPO (section 5.1): Fig. 7 to 11."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from malletrain.allocator.problem import ObjectiveMetric
-from malletrain.simulator.replay.evaluation import Evaluated, Scene
+from malletrain.simulator.replay.baselines import static_rate
+from malletrain.simulator.replay.evaluation import Evaluation, Scenario
 from malletrain.simulator.replay.metrics import cumulative_samples, preemption_within, sums_between
-from malletrain.simulator.replay.yardsticks import static_rate
 from malletrain.simulator.report.plots import bars, lines
 from malletrain.simulator.report.replay_page import slices
 from malletrain.simulator.reproduce.exhibits import Exhibit, rounded
-from malletrain.simulator.reproduce.experiments import FORWARD_S, Workloads, hpo_name
+from malletrain.simulator.reproduce.experiments import FORWARD_S, JobSets, hpo_name
 from malletrain.simulator.reproduce.published import (
     EFFICIENCY,
     FIVE_TIMES_EVENTS,
@@ -22,28 +22,28 @@ from malletrain.simulator.reproduce.published import (
 )
 from malletrain.simulator.reproduce.trace_exhibits import idle_node_hours
 
-Results = Mapping[str, Evaluated]
+Results = Mapping[str, Evaluation]
 _HOUR_S = 3600.0
 
 
-def hpo_exhibits(results: Results, scene: Scene, workloads: Workloads, parallel: int) -> list[Exhibit]:
-    """Everything about trials of one model."""
+def hpo_exhibits(results: Results, scenario: Scenario, job_sets: JobSets, parallel: int) -> list[Exhibit]:
+    """Exhibits on trials of one model."""
     return [
-        _figure_7a(results, scene),
+        _figure_7a(results, scenario),
         _figure_7b(results),
         _figure_8(results),
         _figure_9(results),
-        _figure_10(results, scene, workloads, parallel),
-        _figure_11(results, scene),
+        _figure_10(results, scenario, job_sets, parallel),
+        _figure_11(results, scenario),
     ]
 
 
-def _figure_7a(results: Results, scene: Scene) -> Exhibit:
-    times = np.asarray([event.time_s for event in scene.events])
+def _figure_7a(results: Results, scenario: Scenario) -> Exhibit:
+    times = np.asarray([event.time_s for event in scenario.events])
     gaps = np.diff(times)
     rows = []
     for seconds in FORWARD_S:
-        columns = results[hpo_name(seconds)].played.decisions
+        columns = results[hpo_name(seconds)].result.decisions
         rows.append((seconds, preemption_within(columns, seconds), float((gaps <= seconds).mean())))
     places = [float(row[0]) for row in rows]
     series = {
@@ -78,8 +78,8 @@ def _figure_7b(results: Results) -> Exhibit:
     )
 
 
-def _cost_per_event(evaluated: Evaluated) -> float:
-    return evaluated.metrics.rescale_cost_samples / evaluated.metrics.events
+def _cost_per_event(evaluation: Evaluation) -> float:
+    return evaluation.metrics.rescale_cost_samples / evaluation.metrics.events
 
 
 def _figure_8(results: Results) -> Exhibit:
@@ -121,16 +121,16 @@ def _figure_9(results: Results) -> Exhibit:
     )
 
 
-def _figure_10(results: Results, scene: Scene, workloads: Workloads, parallel: int) -> Exhibit:
-    edges = slices(scene.duration_s)
-    offered = idle_node_hours(scene, edges)
+def _figure_10(results: Results, scenario: Scenario, job_sets: JobSets, parallel: int) -> Exhibit:
+    edges = slices(scenario.duration_s)
+    offered = idle_node_hours(scenario, edges)
     lengths = np.diff(edges)
     static = [
-        static_rate(workloads.hpo[:parallel], float(nodes), ObjectiveMetric.THROUGHPUT) * length
+        static_rate(job_sets.hpo[:parallel], float(nodes), ObjectiveMetric.THROUGHPUT) * length
         for nodes, length in zip(offered * _HOUR_S / lengths, lengths.tolist(), strict=True)
     ]
     shares = {
-        policy: np.diff(cumulative_samples(results[name].played.decisions, edges)) / np.maximum(static, 1e-9)
+        policy: np.diff(cumulative_samples(results[name].result.decisions, edges)) / np.maximum(static, 1e-9)
         for policy, name in (("milp", hpo_name(120)), ("equal", "hpo equal"))
     }
     hours = [f"{edge / _HOUR_S:.0f}" for edge in edges[:-1]]
@@ -150,8 +150,8 @@ def _figure_10(results: Results, scene: Scene, workloads: Workloads, parallel: i
 
 
 def _speedups(results: Results) -> str:
-    """The outcome between two events, MILP over baseline; only where both decided at the same events."""
-    ours, theirs = (results[name].played.decisions for name in (hpo_name(120), "hpo equal"))
+    """Outcome of the MILP over that of the baseline, between two events; only if both decided at the same events."""
+    ours, theirs = (results[name].result.decisions for name in (hpo_name(120), "hpo equal"))
     if not np.array_equal(ours["time_s"], theirs["time_s"]):
         return "Event by event the two can't be compared in this accounting: they decide at different times."
     baseline = np.diff(theirs["samples_before"])
@@ -164,11 +164,11 @@ def _speedups(results: Results) -> str:
     )
 
 
-def _figure_11(results: Results, scene: Scene) -> Exhibit:
-    edges = slices(scene.duration_s)
+def _figure_11(results: Results, scenario: Scenario) -> Exhibit:
+    edges = slices(scenario.duration_s)
     series = {}
     for policy, name in (("milp", hpo_name(120)), ("equal", "hpo equal")):
-        columns = results[name].played.decisions
+        columns = results[name].result.decisions
         series[f"{policy} preemption"] = sums_between(columns, "preemption_samples", edges).tolist()
         series[f"{policy} rescaling"] = sums_between(columns, "invested_samples", edges).tolist()
     hours = [edge / _HOUR_S for edge in edges[:-1]]

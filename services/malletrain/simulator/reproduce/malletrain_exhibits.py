@@ -1,4 +1,4 @@
-"""MalleTrain's evaluation: Fig. 12, 6 and 8, and profiles beside the truth."""
+"""MalleTrain's exhibits: Fig. 12, 6 and 8, and the accuracy of profiles."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from malletrain.profiler.sizes import Strategy, landmarks
-from malletrain.simulator.profiling.truths import Truth
+from malletrain.profiler.scale_selection import ScaleStrategy, candidate_scales
+from malletrain.simulator.profiling.profile_accuracy import ProfileAccuracy
 from malletrain.simulator.report.plots import bars, lines
 from malletrain.simulator.reproduce.exhibits import Cell, Exhibit, rounded
 from malletrain.simulator.reproduce.malletrain_systems import GUESSES, Score, System
-from malletrain.simulator.reproduce.malletrain_workloads import Workload
+from malletrain.simulator.reproduce.malletrain_workloads import WorkloadKind
 
 PUBLISHED_GAIN = 0.223
 _STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
-Scores = Mapping[tuple[Workload, System], Sequence[Score]]
-"""One score for each seed."""
+Scores = Mapping[tuple[WorkloadKind, System], Sequence[Score]]
+"""One score per seed."""
 
 
 def throughput_exhibit(scores: Scores, hours: float, samples: float) -> Exhibit:
-    """Fig. 12: average throughput with user guesses, true curves, and none."""
+    """Fig. 12: mean throughput with curves that users guess, with true curves and without curves."""
     rows: list[tuple[Cell, ...]] = []
     workloads = sorted({workload for workload, _ in scores})
     for workload in workloads:
@@ -64,8 +64,10 @@ def throughput_exhibit(scores: Scores, hours: float, samples: float) -> Exhibit:
     )
 
 
-def _gain(scores: Scores, workload: Workload) -> str:
-    best = max((System.PRIOR, System.PROFILED, System.KIN), key=lambda system: _total(scores, workload, system))
+def _gain(scores: Scores, workload: WorkloadKind) -> str:
+    best = max(
+        (System.PRIOR, System.PROFILED, System.PROFILED_FAMILIES), key=lambda system: _total(scores, workload, system)
+    )
     worst = min(GUESSES, key=lambda system: _total(scores, workload, system))
     shares = [
         ours.samples / guess.samples - 1
@@ -75,12 +77,12 @@ def _gain(scores: Scores, workload: Workload) -> str:
     return f"{workload.value}: {best.value} {100 * mean:+.1f} ± {100 * half:.1f} % against {worst.value}"
 
 
-def _total(scores: Scores, workload: Workload, system: System) -> float:
+def _total(scores: Scores, workload: WorkloadKind, system: System) -> float:
     return sum(entry.samples for entry in scores[workload, system])
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half-width of its 95 % interval; infinity for a single value."""
+    """Mean, and half-width of its 95 % confidence interval; infinity for a single value."""
     if len(values) < 2:
         return statistics.fmean(values), math.inf
     quantile = _STUDENT.get(len(values) - 1, 2.0)
@@ -88,10 +90,13 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def order_exhibit(up_s: float, down_s: float, visit_s: float) -> Exhibit:
-    """Fig. 6: the inverse order against the incremental one."""
+    """Fig. 6: profiling from the largest scale down, against profiling from the smallest up."""
     rows: list[tuple[Cell, ...]] = []
     for top in (5, 8, 16, 32, 64):
-        for label, scales in (("every scale", list(range(1, top + 1))), ("landmarks", landmarks(range(1, top + 1)))):
+        for label, scales in (
+            ("every scale", list(range(1, top + 1))),
+            ("candidate scales", candidate_scales(range(1, top + 1))),
+        ):
             for order, path in (("incremental", scales), ("inverse", [1, *reversed(scales)])):
                 growths, seconds, stalled, held = order_cost(path, up_s, down_s, visit_s)
                 rows.append((top, label, order, growths, seconds, stalled, held))
@@ -100,7 +105,7 @@ def order_exhibit(up_s: float, down_s: float, visit_s: float) -> Exhibit:
             [float(row[0] or 0) for row in rows if row[1:3] == (label, order)],
             [float(row[5] or 0) for row in rows if row[1:3] == (label, order)],
         )
-        for label in ("every scale", "landmarks")
+        for label in ("every scale", "candidate scales")
         for order in ("incremental", "inverse")
     }
     return Exhibit(
@@ -115,7 +120,7 @@ def order_exhibit(up_s: float, down_s: float, visit_s: float) -> Exhibit:
 
 
 def order_cost(path: Sequence[int], up_s: float, down_s: float, visit_s: float) -> tuple[int, float, float, float]:
-    """Growths, seconds, node-seconds stalled and node-seconds held of a path over scales, from its first on."""
+    """Cost of a path over scales: growths, seconds, node-seconds stalled, node-seconds held."""
     growths, seconds, stalled, held = 0, visit_s, 0.0, visit_s * path[0]
     for before, after in pairwise(path):
         stall = up_s if after > before else down_s if after < before else 0.0
@@ -126,8 +131,8 @@ def order_cost(path: Sequence[int], up_s: float, down_s: float, visit_s: float) 
     return growths, seconds, stalled, held
 
 
-def truth_exhibit(rows: Sequence[Truth], exhaustive: Mapping[str, float]) -> Exhibit:
-    """Profiles of jobs with known curves."""
+def truth_exhibit(rows: Sequence[ProfileAccuracy], exhaustive: Mapping[str, float]) -> Exhibit:
+    """Profiles of jobs whose true curves are known."""
     table = [
         (
             row.shape,
@@ -141,7 +146,7 @@ def truth_exhibit(rows: Sequence[Truth], exhaustive: Mapping[str, float]) -> Exh
             row.seconds,
         )
         for row in rows
-        if row.strategy is Strategy.ADAPTIVE
+        if row.strategy is ScaleStrategy.ADAPTIVE
     ]
     return Exhibit(
         "truths",
@@ -164,7 +169,7 @@ def truth_exhibit(rows: Sequence[Truth], exhaustive: Mapping[str, float]) -> Exh
 
 
 def solver_exhibit(times: Sequence[tuple[int, float]], cores: int) -> Exhibit:
-    """Fig. 8: solving while others solve."""
+    """Fig. 8: solve times while other allocators solve on the same machine."""
     return Exhibit(
         "figure-8",
         "Fig. 8: time of a solve while 1 to 40 allocators solve at once",

@@ -1,4 +1,4 @@
-"""Trainings for real under several systems: the file that `benchmarks/nas.py` writes, and what the page shows of it."""
+"""Real trainings under several systems: the file that `benchmarks/nas.py` writes, and its exhibit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class RealJob:
     """One training of a run.
 
     Attributes:
-        name: For people.
+        name: Name for people.
         cell: Its architecture.
-        state: Where it stood at the end.
+        state: Its state at the end.
         samples: Samples processed, net of rollbacks.
         rescales: Changes of its scale.
         preemptions: Events at which it lost nodes.
-        step_seconds: Pace of a step on one node, in seconds.
-        exchange_seconds: What very many nodes would add to that.
+        step_seconds: Time of a step on one node in seconds.
+        exchange_seconds: Time that communication adds to a step on very many nodes, in seconds.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _RULES
@@ -50,19 +50,19 @@ class RealRun:
     """One system on one trace and workload.
 
     Attributes:
-        system: Who schedules, knowing what.
-        seed: Of trace and workload; systems with the same one are compared.
+        system: The scheduling system.
+        seed: Seed of trace and workload; runs of the same seed are compared.
         samples: Samples processed by all jobs, net of rollbacks.
-        samples_lost: Samples processed and lost again.
+        samples_lost: Samples that were processed and lost.
         rescales: Changes of the jobs' scales.
         preemptions: Events at which jobs lost nodes.
-        profiles: Profiles that were begun.
-        profiles_done: Those that ended.
+        profiles: Profile runs that began.
+        profiles_done: Profile runs that were completed.
         profile_node_seconds: Node-seconds held by jobs while they were profiled.
-        profile_stalled_node_seconds: Those of them in which the job stood still for a rescale.
-        node_seconds_offered: Node-seconds in which nodes were idle.
-        node_seconds_used: Those of them in which jobs had the nodes.
-        jobs: The trainings that were begun.
+        profile_stalled_node_seconds: Those of them in which the job stalled for a rescale.
+        node_seconds_offered: Idle node-seconds.
+        node_seconds_used: Idle node-seconds that jobs held.
+        jobs: The trainings that began.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _RULES
@@ -86,14 +86,14 @@ class RealEvaluation:
     """All runs of a measurement.
 
     Attributes:
-        machine: What they ran on, in words.
-        pace: How steps were paced, in words; empty where they were not.
+        machine: Description of the machine.
+        pace: How steps were slowed down; empty if they were not.
         nodes: Virtual nodes.
         seconds: Wall time of each run.
-        trace_seconds: Seconds of the trace that were replayed in it.
+        trace_seconds: Seconds of the trace that each run replayed.
         max_parallel: Most jobs at once.
-        job_samples: What each job had to process.
-        runs: In the order in which they were made.
+        job_samples: Samples that each job had to process.
+        runs: Runs in the order of time.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _RULES
@@ -107,11 +107,11 @@ class RealEvaluation:
     runs: tuple[RealRun, ...]
 
     def of(self, system: System) -> list[RealRun]:
-        """A system's runs, by seed."""
+        """Runs of a system by seed."""
         return sorted((run for run in self.runs if run.system is system), key=lambda run: run.seed)
 
     def systems(self) -> list[System]:
-        """Those that were measured, in the order of their definition."""
+        """The systems that were measured, in the order of their definition."""
         return [system for system in System if self.of(system)]
 
 
@@ -122,11 +122,11 @@ def evaluation_of(text: str | bytes, source: str) -> RealEvaluation:
     """Read an evaluation.
 
     Args:
-        text: What `text_of` has made.
-        source: Where it comes from, for errors.
+        text: Output of `text_of`.
+        source: Where the text comes from, for errors.
 
     Raises:
-        InvalidInputError: it is none; says which field is wrong.
+        InvalidInputError: the text is not an evaluation; the error names the field.
     """
     try:
         found = _ADAPTER.validate_json(text, strict=True)
@@ -160,7 +160,7 @@ def _check_pairs(found: RealEvaluation, source: str) -> None:
 
 
 def gains(found: RealEvaluation, system: System) -> list[float]:
-    """What a system processed more than FreeTrain with linear guesses, relative to it; one figure for each seed."""
+    """Relative gain in samples over FreeTrain with linear guesses, one per seed."""
     pairs = zip(found.of(system), found.of(System.LINEAR), strict=True)
     return [ours.samples / guess.samples - 1 for ours, guess in pairs]
 
@@ -181,7 +181,7 @@ HEADS = (
 
 
 def rows_of(found: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
-    """A row for each system: means over seeds."""
+    """One row per system with means over seeds."""
     rows: list[tuple[Cell, ...]] = []
     for system in found.systems():
         runs = found.of(system)
@@ -208,7 +208,7 @@ def rows_of(found: RealEvaluation) -> tuple[tuple[Cell, ...], ...]:
 
 
 def real_exhibit(found: RealEvaluation) -> Exhibit:
-    """Fig. 12's real trainings: ours, on virtual nodes of one machine, beside the paper's on a cluster."""
+    """Fig. 12 with real trainings: ours on virtual nodes of one machine, the paper's on a cluster."""
     systems = found.systems()
     names = [system.value.replace("FreeTrain, ", "F: ").replace("MalleTrain", "M") for system in systems]
     ours = [_rate(found, found.of(system)) for system in systems]

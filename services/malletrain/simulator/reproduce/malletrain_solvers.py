@@ -1,4 +1,4 @@
-"""How long a solve takes while other allocators solve on the same machine (Fig. 8)."""
+"""Solve times while other allocators solve on the same machine (MalleTrain, Fig. 8)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from malletrain.allocator.counts_model import counts_model
-from malletrain.allocator.integer_model import IntegerModel
+from malletrain.allocator.milp import MilpModel
+from malletrain.allocator.milp_counts import counts_model
+from malletrain.allocator.objective import scale_values
 from malletrain.allocator.problem import AllocationProblem, CostModel
-from malletrain.allocator.worth import job_worth
 from malletrain.simulator.replay.presets import preset_jobs
 
 ALLOCATORS = (1, 2, 4, 8, 16, 40)
@@ -21,9 +21,9 @@ _JOBS, _NODES, _LIMIT_S = 20, 200, 60.0
 
 
 class Solver(Protocol):
-    """A solver in a process of its own: `allocator.solver_process.SolverProcess`."""
+    """Interface of `allocator.solver_process.SolverProcess`."""
 
-    def solve(self, model: IntegerModel, seconds: float) -> object:
+    def solve(self, model: MilpModel, seconds: float) -> object:
         """Solve a model within a time limit in seconds."""
 
     def close(self) -> None:
@@ -33,13 +33,16 @@ class Solver(Protocol):
 def concurrent_times(
     make: Callable[[], Solver], allocators: Sequence[int], repeats: int, seed: int
 ) -> list[tuple[int, float]]:
-    """Mean time of a solve in milliseconds, for each number of allocators at once.
+    """Mean solve time by number of allocators that solve at once.
 
     Args:
         make: Makes a solver.
-        allocators: How many solve at once.
-        repeats: Solves of each.
-        seed: Of the problems' present maps.
+        allocators: Numbers of allocators.
+        repeats: Solves of each allocator.
+        seed: Seed of the problems' present nodes.
+
+    Returns:
+        Pairs of a number of allocators and milliseconds.
     """
     models = [_model(random.Random(seed + index)) for index in range(repeats)]
     processes = [make() for _ in range(max(allocators))]
@@ -50,7 +53,7 @@ def concurrent_times(
             process.solve(model, _LIMIT_S)
         return (time.perf_counter() - began) / repeats
 
-    # One pool for all: a solver's process ends with the thread that started it.
+    # One thread pool for all: the process of a solver ends with the thread that started it.
     with ThreadPoolExecutor(len(processes)) as threads:
         try:
             list(threads.map(work, processes))
@@ -60,7 +63,7 @@ def concurrent_times(
                 process.close()
 
 
-def _model(rng: random.Random) -> IntegerModel:
+def _model(rng: random.Random) -> MilpModel:
     names = tuple(f"n{index}" for index in range(_NODES))
     free = list(names)
     jobs = []
@@ -68,4 +71,4 @@ def _model(rng: random.Random) -> IntegerModel:
         held = tuple(free.pop() for _ in range(min(len(free), rng.randint(0, 2 * _NODES // _JOBS), job.max_nodes)))
         jobs.append(replace(job.demand(), current_nodes=held))
     problem = AllocationProblem(names, 120.0, tuple(jobs), CostModel.PAPER)
-    return counts_model([job_worth(job, problem) for job in problem.jobs], _NODES)
+    return counts_model([scale_values(job, problem) for job in problem.jobs], _NODES)

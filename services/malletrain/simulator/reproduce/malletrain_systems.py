@@ -1,4 +1,4 @@
-"""What is compared: FreeTrain with curves that users give, and MalleTrain, which asks for none."""
+"""The systems that are compared: FreeTrain with curves from users, and MalleTrain, which needs none."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from functools import partial
 
 import numpy as np
 
-from malletrain.allocator.problem import ScalingPoint
-from malletrain.profiler.modes import Mode
-from malletrain.profiler.runs import Run, RunState
-from malletrain.profiler.settings import ProfilerSettings
-from malletrain.simulator.profiling.advisor import Declare, Learning, ProfilingAdvisor
-from malletrain.simulator.replay.engine import play
-from malletrain.simulator.replay.evaluation import Scene
-from malletrain.simulator.replay.options import Options
+from malletrain.model.scaling import ScalingPoint
+from malletrain.profiler.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.settings import ProfilerSettings, ProfilingMode
+from malletrain.simulator.profiling.advisor import Declare, LearningOptions, ProfilingAdvisor
+from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import preset_jobs
-from malletrain.simulator.replay.workload import TraceJob
 from malletrain.simulator.reproduce.malletrain_workloads import Mix
 
 
 class System(StrEnum):
-    """Who schedules, knowing what."""
+    """A scheduling system and what it knows of the curves."""
 
     TRUE = "FreeTrain, true curves"
     LINEAR = "FreeTrain, linear guesses"
@@ -33,7 +32,7 @@ class System(StrEnum):
     PRIOR = "MalleTrain, no profiles"
     CAUTIOUS = "MalleTrain, no profiles, lower bound"
     PROFILED = "MalleTrain"
-    KIN = "MalleTrain, families"
+    PROFILED_FAMILIES = "MalleTrain, families"
 
 
 GUESSES = (System.LINEAR, System.OTHER, System.FAMILY, System.STALE)
@@ -41,24 +40,24 @@ GUESSES = (System.LINEAR, System.OTHER, System.FAMILY, System.STALE)
 
 @dataclass(frozen=True)
 class Trial:
-    """One replay: who schedules what."""
+    """One replay: a system and the jobs that it schedules."""
 
     system: System
     mix: Mix
-    options: Options
+    options: ReplayOptions
 
 
 @dataclass(frozen=True)
 class Score:
-    """What came of it.
+    """Result of a trial.
 
     Attributes:
         samples: Samples processed, net.
-        profiles: Profiles that were begun.
-        done: Those that ended.
-        growths: Growths that they took.
+        profiles: Profile runs that began.
+        done: Profile runs that were completed.
+        growths: Growths of all profile runs.
         node_seconds: Node-seconds held by jobs while they were profiled.
-        interruptions: Fewest and most interruptions of any job that is still there at the end.
+        interruptions: Fewest and most interruptions of the jobs that were admitted at the end.
     """
 
     samples: float
@@ -69,30 +68,33 @@ class Score:
     interruptions: tuple[int, int] = (0, 0)
 
 
-def score(scene: Scene, trial: Trial) -> Score:
-    """Replay one trial on a scene."""
+def score(scenario: Scenario, trial: Trial) -> Score:
+    """Run one trial."""
     jobs = trial.mix.jobs()
     learning = _learning(trial.system, jobs)
-    advisor = ProfilingAdvisor(learning, trial.options, len(scene.nodes), np.random.default_rng(trial.mix.seed))
-    played = play(scene.events, scene.nodes, jobs, trial.options, advisor=advisor)
-    runs: list[Run] = [*advisor.ended, *(run for run in advisor.office.desk.runs.values() if run.began is not None)]
-    counts = list(advisor.office.desk.ledger.counts.values())
+    advisor = ProfilingAdvisor(learning, trial.options, len(scenario.nodes), np.random.default_rng(trial.mix.seed))
+    result = run_replay(scenario.events, scenario.nodes, jobs, trial.options, advisor=advisor)
+    runs: list[ProfileRun] = [
+        *advisor.ended,
+        *(run for run in advisor.state.runs.values() if run.began is not None),
+    ]
+    counts = list(advisor.state.interruptions.counts.values())
     return Score(
-        samples=sum(job.samples for job in played.jobs),
+        samples=sum(job.samples for job in result.jobs),
         profiles=len(runs),
-        done=sum(run.state is RunState.DONE for run in runs),
+        done=sum(run.state is ProfileRunState.DONE for run in runs),
         growths=sum(run.growths for run in runs),
         node_seconds=sum(run.node_seconds for run in runs),
         interruptions=(min(counts, default=0), max(counts, default=0)),
     )
 
 
-def _learning(system: System, jobs: Sequence[TraceJob]) -> Learning:
-    if system in (System.PROFILED, System.KIN):
-        family = (lambda job: job.model) if system is System.KIN else (lambda _: "")
-        return Learning(mode=Mode.AUTO, family=family)
+def _learning(system: System, jobs: Sequence[ReplayJob]) -> LearningOptions:
+    if system in (System.PROFILED, System.PROFILED_FAMILIES):
+        family = (lambda job: job.model) if system is System.PROFILED_FAMILIES else (lambda _: "")
+        return LearningOptions(mode=ProfilingMode.AUTO, family=family)
     if system in (System.PRIOR, System.CAUTIOUS):
-        return Learning(mode=Mode.NEVER, caution=1.0 if system is System.CAUTIOUS else 0.0)
+        return LearningOptions(mode=ProfilingMode.NEVER, caution=1.0 if system is System.CAUTIOUS else 0.0)
     declares: dict[System, Declare] = {
         System.TRUE: lambda job: job.curve,
         System.LINEAR: _linear,
@@ -100,33 +102,33 @@ def _learning(system: System, jobs: Sequence[TraceJob]) -> Learning:
         System.FAMILY: partial(_typical, curve=_mean_curve(jobs)),
         System.STALE: _stale,
     }
-    return Learning(settings=ProfilerSettings(), mode=Mode.NEVER, learn=False, declare=declares[system])
+    return LearningOptions(settings=ProfilerSettings(), mode=ProfilingMode.NEVER, learn=False, declare=declares[system])
 
 
-def _linear(job: TraceJob) -> tuple[ScalingPoint, ...]:
-    """One node was measured; the rest is hope."""
+def _linear(job: ReplayJob) -> tuple[ScalingPoint, ...]:
+    """Measured on one node and extrapolated linearly."""
     return tuple(ScalingPoint(n, n * job.curve[0].rate) for n in (1, job.max_nodes))
 
 
-def _another(job: TraceJob) -> tuple[ScalingPoint, ...]:
-    """The curve of a model from a paper: every job looks the same."""
+def _another(job: ReplayJob) -> tuple[ScalingPoint, ...]:
+    """The published curve of another model, the same for every job."""
     del job
     return preset_jobs("hpo", 1)[0].curve
 
 
-def _typical(job: TraceJob, curve: tuple[ScalingPoint, ...]) -> tuple[ScalingPoint, ...]:
-    """One curve for all that the search may draw: their mean."""
+def _typical(job: ReplayJob, curve: tuple[ScalingPoint, ...]) -> tuple[ScalingPoint, ...]:
+    """The mean curve of all jobs."""
     del job
     return curve
 
 
-def _stale(job: TraceJob) -> tuple[ScalingPoint, ...]:
-    """Measured on the machine before: half as fast on one node, on a slower network, worse for some than others."""
+def _stale(job: ReplayJob) -> tuple[ScalingPoint, ...]:
+    """Measured on an older machine: half as fast on one node, with a slower network that affects jobs differently."""
     slow = 0.002 + 0.01 * (sum(map(ord, job.id)) % 7) / 7
     return tuple(ScalingPoint(p.nodes, 0.5 * p.rate / (1.0 + slow * (p.nodes - 1))) for p in job.curve)
 
 
-def _mean_curve(jobs: Sequence[TraceJob]) -> tuple[ScalingPoint, ...]:
+def _mean_curve(jobs: Sequence[ReplayJob]) -> tuple[ScalingPoint, ...]:
     first = jobs[0].curve
     return tuple(
         ScalingPoint(point.nodes, sum(job.curve[index].rate for job in jobs) / len(jobs))

@@ -1,4 +1,4 @@
-"""Diverse jobs (sections 5.2 to 5.4): Fig. 12 to 16, Tables 3 and 4."""
+"""BFTrainer's exhibits on jobs of several models (sections 5.2 to 5.4): Fig. 12 to 16, Tables 3 and 4."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Mapping
 import numpy as np
 
 from malletrain.allocator.problem import ObjectiveMetric
-from malletrain.simulator.replay.evaluation import Evaluated
+from malletrain.simulator.replay.evaluation import Evaluation
 from malletrain.simulator.report.plots import bars, lines
 from malletrain.simulator.reproduce.exhibits import Exhibit, rounded
 from malletrain.simulator.reproduce.experiments import (
     COST_FACTORS,
     MIX_FORWARD_S,
-    Workloads,
+    JobSets,
     cost_name,
     mix_name,
     model_name,
 )
 from malletrain.simulator.reproduce.published import MODEL_EFFICIENCY, PARALLEL, TABLE_3, TABLE_4
 
-Results = Mapping[str, Evaluated]
+Results = Mapping[str, Evaluation]
 _LABELS = {ObjectiveMetric.THROUGHPUT: "throughput", ObjectiveMetric.SCALING_EFFICIENCY: "scaling efficiency"}
 
 
-def mix_exhibits(results: Results, workloads: Workloads) -> list[Exhibit]:
-    """Everything about diverse jobs."""
+def mix_exhibits(results: Results, job_sets: JobSets) -> list[Exhibit]:
+    """Exhibits on jobs of several models."""
     return [
-        _figure_12(results, workloads),
+        _figure_12(results, job_sets),
         _figure_13(results),
         _figure_14(results),
-        _runtimes(results, workloads, ObjectiveMetric.THROUGHPUT, "3", TABLE_3),
-        _runtimes(results, workloads, ObjectiveMetric.SCALING_EFFICIENCY, "4", TABLE_4),
-        _figure_15(results, workloads),
+        _runtimes(results, job_sets, ObjectiveMetric.THROUGHPUT, "3", TABLE_3),
+        _runtimes(results, job_sets, ObjectiveMetric.SCALING_EFFICIENCY, "4", TABLE_4),
+        _figure_15(results, job_sets),
         _figure_16(results),
     ]
 
 
-def _figure_12(results: Results, workloads: Workloads) -> Exhibit:
-    models = sorted(workloads.models)
+def _figure_12(results: Results, job_sets: JobSets) -> Exhibit:
+    models = sorted(job_sets.models)
     runtimes = {
         label: [results[mix_name(metric)].metrics.mean_runtime_hours.get(model) for model in models]
         for metric, label in _LABELS.items()
@@ -112,17 +112,17 @@ def _change(before: float, after: float) -> str:
     return f"{after / before - 1:+.0%}" if before else "–"
 
 
-def _mean_runtime(found: Evaluated) -> float:
-    ended = [job.ended_s - job.admitted_s for job in found.played.jobs if job.ended_s is not None]
+def _mean_runtime(found: Evaluation) -> float:
+    ended = [job.ended_s - job.admitted_s for job in found.result.jobs if job.ended_s is not None]
     return float(np.mean(ended)) / 3600.0 if ended else 0.0
 
 
-def _node_hours_until(found: Evaluated, count: int) -> float:
-    """Node-hours offered until so many jobs are done."""
-    ends = sorted(job.ended_s for job in found.played.jobs if job.ended_s is not None)
+def _node_hours_until(found: Evaluation, count: int) -> float:
+    """Node-hours offered until so many jobs are done, by number of jobs."""
+    ends = sorted(job.ended_s for job in found.result.jobs if job.ended_s is not None)
     if not count or count > len(ends):
         return 0.0
-    columns = found.played.decisions
+    columns = found.result.decisions
     times = np.append(columns["time_s"], ends[count - 1])
     before = times[:-1] < ends[count - 1]
     spans = np.minimum(np.diff(times), ends[count - 1] - times[:-1])[before]
@@ -131,13 +131,13 @@ def _node_hours_until(found: Evaluated, count: int) -> float:
 
 def _runtimes(
     results: Results,
-    workloads: Workloads,
+    job_sets: JobSets,
     metric: ObjectiveMetric,
     number: str,
     published: Mapping[str, tuple[float, ...]],
 ) -> Exhibit:
-    models = [model for model in published if model in workloads.models]
-    models += [model for model in workloads.models if model not in published]
+    models = [model for model in published if model in job_sets.models]
+    models += [model for model in job_sets.models if model not in published]
     rows: list[tuple[str | float | None, ...]] = []
     for model in models:
         ours = [results[mix_name(metric, parallel=p)].metrics.mean_runtime_hours.get(model) for p in PARALLEL]
@@ -154,8 +154,8 @@ def _runtimes(
     )
 
 
-def _figure_15(results: Results, workloads: Workloads) -> Exhibit:
-    rows = [(model, results[model_name(model)].metrics.utilization_efficiency) for model in workloads.models]
+def _figure_15(results: Results, job_sets: JobSets) -> Exhibit:
+    rows = [(model, results[model_name(model)].metrics.utilization_efficiency) for model in job_sets.models]
     rows.sort(key=lambda row: row[1])
     values = {"U": [row[1] for row in rows]}
     published = ", ".join(f"{model} {share:.0%}" for model, share in MODEL_EFFICIENCY.items())

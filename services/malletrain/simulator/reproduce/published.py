@@ -1,4 +1,4 @@
-"""What BFTrainer (Liu et al.) reports: the figures that its text and tables give as numbers."""
+"""Figures that BFTrainer (Liu et al.) reports as numbers in its text and tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE_3: Mapping[str, tuple[float, ...]] = {
     "VGG-16": (2.3, 3.4, 4.1, 5.4, 6.1, 6.3, 7.4),
     "DenseNet": (4.1, 9.5, 16.1, 22.4, 29.2, 36.3, 42.3),
 }
-"""Mean runtime in hours by model, for 5 to 35 parallel jobs, where throughput is the metric."""
+"""Mean runtime in hours by model, for 5 to 35 parallel jobs, with throughput as metric."""
 
 TABLE_4: Mapping[str, tuple[float, ...]] = {
     "VGG-16": (1.98, 2.8, 3.3, 3.8, 4.5, 5.0, 5.2),
@@ -34,7 +34,7 @@ TABLE_4: Mapping[str, tuple[float, ...]] = {
     "MnasNet": (1.15, 2.3, 3.8, 5.5, 7.0, 9.4, 10.7),
     "AlexNet": (0.94, 2.4, 3.9, 5.3, 6.8, 7.6, 8.8),
 }
-"""The same where scaling efficiency is the metric."""
+"""The same with scaling efficiency as metric."""
 
 EFFICIENCY = {"milp": 0.80, "equal": 0.75}
 """U over a week of HPO, T_fwd 120 s (sections 5.1.2)."""
@@ -43,7 +43,7 @@ MODEL_EFFICIENCY = {"AlexNet": 0.75, "DenseNet": 0.83}
 """U of HPO over 60 hours, worst and best model (section 5.4.1)."""
 
 SHORT_FRAGMENTS = (0.58, 0.10)
-"""Share of fragments under ten minutes, and of the node-time that they hold (section 2.1)."""
+"""Share of fragments under ten minutes, and of the node-time in them (section 2.1)."""
 
 WORSE_EVENTS, TWICE_EVENTS, FIVE_TIMES_EVENTS = 0.069, 0.11, 0.03
-"""Share of events where the MILP does worse than the baseline, twice and five times as well (section 5.1.2)."""
+"""Share of events at which the MILP is worse than the baseline, twice as good, five times as good (section 5.1.2)."""

@@ -1,4 +1,4 @@
-"""Fig. 5: how long one decision takes."""
+"""BFTrainer's Fig. 5: solve times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from malletrain.allocator.problem import AllocationProblem, CostModel, Formulation
 from malletrain.allocator.solver_process import SolverProcess
 from malletrain.allocator.solving import solve
-from malletrain.simulator.replay.workload import TraceJob
+from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.report.plots import lines
 from malletrain.simulator.reproduce.exhibits import Exhibit, rounded
 
@@ -21,8 +21,8 @@ _LIMIT_S = 20.0
 _FORMULATIONS = (Formulation.DP, Formulation.COUNTS)
 
 
-def solve_exhibit(jobs: Sequence[TraceJob], rng: random.Random) -> Exhibit:
-    """Time both production solvers on problems with random present maps; the only exhibit that is not repeatable."""
+def solve_exhibit(jobs: Sequence[ReplayJob], rng: random.Random) -> Exhibit:
+    """Solve times of both production solvers on problems with random present nodes. They differ from run to run."""
     rows = []
     process = SolverProcess()
     try:
@@ -57,7 +57,7 @@ def _median_ms(problems: Sequence[AllocationProblem], formulation: Formulation, 
     return 1000.0 * statistics.median(answer.solve_seconds for answer in answers)
 
 
-def _problem(jobs: Sequence[TraceJob], count: int, nodes: int, rng: random.Random) -> AllocationProblem:
+def _problem(jobs: Sequence[ReplayJob], count: int, nodes: int, rng: random.Random) -> AllocationProblem:
     names = tuple(f"n{index}" for index in range(nodes))
     free = list(names)
     demands = []

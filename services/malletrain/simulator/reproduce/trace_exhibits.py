@@ -1,4 +1,4 @@
-"""What the trace itself shows: Table 1, Fig. 1 and Fig. 6."""
+"""BFTrainer's exhibits on the trace: Table 1, Fig. 1 and Fig. 6."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.replay.evaluation import Scene
+from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.node_events import resource_integral
 from malletrain.simulator.report.plots import bars, lines
 from malletrain.simulator.report.replay_page import slices
@@ -18,10 +18,10 @@ from malletrain.simulator.traces.describe import Description, describe
 _HOUR_S = 3600.0
 
 
-def trace_exhibits(whole: Trace, scene: Scene) -> list[Exhibit]:
+def trace_exhibits(whole: Trace, scenario: Scenario) -> list[Exhibit]:
     """Table 1 and Fig. 1 of the whole trace, Fig. 6 of the nodes that are replayed."""
     description = describe(whole)
-    return [_table_1(description), _figure_1(whole, description), _figure_6(scene)]
+    return [_table_1(description), _figure_1(whole, description), _figure_6(scenario)]
 
 
 def _table_1(ours: Description) -> Exhibit:
@@ -62,13 +62,13 @@ def _figure_1(trace: Trace, ours: Description) -> Exhibit:
     )
 
 
-def _figure_6(scene: Scene) -> Exhibit:
-    edges = slices(scene.duration_s)
-    times = np.asarray([event.time_s for event in scene.events])
+def _figure_6(scenario: Scenario) -> Exhibit:
+    edges = slices(scenario.duration_s)
+    times = np.asarray([event.time_s for event in scenario.events])
     counts = np.histogram(times, bins=np.asarray(edges))[0]
-    offered = idle_node_hours(scene, edges)
+    offered = idle_node_hours(scenario, edges)
     hours = np.diff(edges) / _HOUR_S
-    share = offered / hours / len(scene.nodes)
+    share = offered / hours / len(scenario.nodes)
     rows = list(zip([edge / _HOUR_S for edge in edges[:-1]], offered / hours, share, counts.tolist(), strict=True))
     figure = bars(
         "Fig. 6: idle nodes every six hours",
@@ -87,9 +87,10 @@ def _figure_6(scene: Scene) -> Exhibit:
     )
 
 
-def idle_node_hours(scene: Scene, edges_s: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Node-hours offered between each two edges (Eq. 17)."""
+def idle_node_hours(scenario: Scenario, edges_s: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Node-hours offered between consecutive edges (Eq. 17), shape (edges - 1,)."""
     until = [
-        0.0 if edge == 0 else resource_integral([e for e in scene.events if e.time_s < edge], edge) for edge in edges_s
+        0.0 if edge == 0 else resource_integral([e for e in scenario.events if e.time_s < edge], edge)
+        for edge in edges_s
     ]
     return np.diff(np.asarray(until, dtype=np.float64))

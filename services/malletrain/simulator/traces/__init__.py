@@ -1,1 +1,1 @@
-"""Traces of idle nodes: what they say, other programs' logs turned into them, and synthetic ones."""
+"""Traces of idle nodes: statistics, conversion from logs of schedulers, and synthesis."""

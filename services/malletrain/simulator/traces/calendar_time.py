@@ -1,4 +1,4 @@
-"""Calendar times of logs as seconds, all of a conversion against one clock."""
+"""Reads calendar times of logs as seconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CTIME = "%a %b %d %H:%M:%S %Y"
 class CalendarReader:
     """Reads the times of one conversion.
 
-    Times with a zone (and numbers, which are seconds since 1970 in UTC) and times without one can't be told apart from
-    each other's point of view, so one conversion may have only one kind. Local times are taken as they are written:
-    an hour that daylight saving time skips or repeats stays so.
+    Times with a zone, or numbers (seconds since 1970 in UTC), can't be compared with times without a zone, so that all
+    times of one conversion must be of one kind. Times without a zone are used as written: an hour that daylight saving
+    time skips or repeats is not corrected.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class CalendarReader:
 
         Args:
             text: `2026-11-21T03:02:27` with or without a zone, `Sat Nov 21 03:02:27 2026` or `1795231914`.
-            place: What an error names.
+            place: Where the text comes from, for errors.
 
         Raises:
-            InvalidInputError: the text is no time, or of the other kind than those before.
+            InvalidInputError: the text is not a time, or of another kind than the times before.
         """
         moment = _parse(text)
         if moment is None:
@@ -49,7 +49,7 @@ class CalendarReader:
         return (plain - _EPOCH).total_seconds()
 
     def origin(self, seconds: float) -> str:
-        """The time `seconds` after 1970 as a trace's `origin`."""
+        """Seconds since 1970 as the `origin` of a trace."""
         moment = _EPOCH + timedelta(seconds=seconds)
         return (moment.replace(tzinfo=UTC) if self._zoned else moment).isoformat()
 
@@ -60,7 +60,7 @@ def _parse(text: str) -> datetime | None:
         if _NUMBER.fullmatch(text):
             return datetime.fromtimestamp(float(text), UTC)
         if text[:1].isdigit():
-            # A mere date or compact form is left to no guess: `-` and `:` must be there.
+            # Dates without a time and compact forms are ambiguous: `-` and `:` are required.
             return datetime.fromisoformat(text) if "-" in text and ":" in text else None
         return datetime.strptime(" ".join(text.split()), _CTIME)
     except (ValueError, OverflowError, OSError):

@@ -14,12 +14,12 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Columns:
-    """The fragments of a trace, one an index.
+    """The fragments of a trace as arrays of shape (fragments,).
 
     Attributes:
-        node: Position of the node in the trace's list.
-        begin: First second idle.
-        end: First second no longer idle.
+        node: Index of the node in the trace's list.
+        begin: First idle second.
+        end: First second that is no longer idle.
     """
 
     node: NDArray[np.int64]
@@ -28,7 +28,7 @@ class Columns:
 
 
 def columns_of(trace: Trace) -> Columns:
-    """The fragments that lie at least partly within second 0 and the trace's last, whole."""
+    """All fragments that overlap the trace's duration, not cut to it."""
     count = len(trace.fragments)
     position = {name: index for index, name in enumerate(trace.nodes)}
     node = np.fromiter((position[entry.node] for entry in trace.fragments), np.int64, count)
@@ -39,7 +39,7 @@ def columns_of(trace: Trace) -> Columns:
 
 
 def fragments_of(columns: Columns, names: tuple[str, ...]) -> tuple[Fragment, ...]:
-    """Fragments by their first second, then by the order of the nodes, as a trace needs them."""
+    """Fragments sorted by their first second, then by the order of the nodes, as in a trace."""
     order = np.lexsort((columns.node, columns.begin))
     rows = zip(columns.node[order].tolist(), columns.begin[order].tolist(), columns.end[order].tolist(), strict=True)
     return tuple(Fragment(names[node], begin, end) for node, begin, end in rows)

@@ -1,4 +1,4 @@
-"""Logs of other programs turned into traces: reads the files, and leaves the rest to the parsers."""
+"""Converts logs of schedulers to traces: reads the files and calls the parsers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.traces.calendar_time import CalendarReader
 from malletrain.simulator.traces.lines import Line, read_lines
 from malletrain.simulator.traces.machine_file import parse_machine
-from malletrain.simulator.traces.occupancy import Allocation, Interval, Machine, idle_trace, machine_of
+from malletrain.simulator.traces.occupancy import BusyPeriod, Interval, Machine, idle_trace, machine_of
 from malletrain.simulator.traces.pbs_accounting import parse_pbs
 from malletrain.simulator.traces.polling import parse_polls, trace_of_polls
 from malletrain.simulator.traces.slurm_accounting import parse_outages, parse_sacct
 
-_Parser = Callable[[Iterable[Line], CalendarReader], list[Allocation]]
+_Parser = Callable[[Iterable[Line], CalendarReader], list[BusyPeriod]]
 
 
 def convert_polling(inputs: Sequence[Path], nodes: Path | None = None, debounce: int = 0) -> Trace:
@@ -23,11 +23,11 @@ def convert_polling(inputs: Sequence[Path], nodes: Path | None = None, debounce:
 
     Args:
         inputs: Logs, in the order of time.
-        nodes: File of all nodes; None takes those that the log names.
-        debounce: Samples; idle spells in so many or fewer between two other states are dropped.
+        nodes: File of all nodes; None: the nodes that the log names.
+        debounce: Idle periods of at most this many samples between two other states are dropped.
 
     Raises:
-        InvalidInputError: a file can't be used; names file and line.
+        InvalidInputError: a file is not valid; the error names file and line.
     """
     calendar = CalendarReader()
     samples = parse_polls(read_lines(inputs), calendar)
@@ -45,13 +45,13 @@ def convert_sacct(
 
     Args:
         inputs: Outputs of `sacct -P`, each with its header.
-        nodes: File of all nodes, with their boot times if it is from `scontrol show node -o`; None takes the nodes that
-            appear in jobs, sorted by name.
-        window: Calendar times of the trace's begin and end; None takes the first and the last time in the log.
+        nodes: File of all nodes, with their boot times if it is from `scontrol show node -o`; None: the nodes that jobs
+            used, sorted by name.
+        window: Calendar times of the trace's begin and end; None: the first and the last time in the log.
         down: File of outages; see `slurm_accounting.parse_outages`.
 
     Raises:
-        InvalidInputError: a file can't be used; names file and line.
+        InvalidInputError: a file is not valid; the error names file and line.
     """
     return _convert_jobs(inputs, parse_sacct, nodes, window, down, boot_times=True)
 
@@ -62,10 +62,10 @@ def convert_pbs(
     window: tuple[str, str] | None = None,
     down: Path | None = None,
 ) -> Trace:
-    """Trace of PBS accounting logs, as `convert_sacct`; all times are seconds since 1970 or have a zone.
+    """Trace of PBS accounting logs, as `convert_sacct`. All times are seconds since 1970 or have a zone.
 
     Raises:
-        InvalidInputError: a file can't be used; names file and line.
+        InvalidInputError: a file is not valid; the error names file and line.
     """
     return _convert_jobs(inputs, parse_pbs, nodes, window, down, boot_times=False)
 
@@ -80,7 +80,7 @@ def _convert_jobs(
     boot_times: bool,
 ) -> Trace:
     calendar = CalendarReader()
-    # Each file has its own header, but a job may start in one and end in the next: PBS needs them as one.
+    # A job may start in one file and end in the next, so that all files of PBS are parsed together.
     groups = [[path] for path in inputs] if parse is parse_sacct else [inputs]
     jobs = [entry for group in groups for entry in parse(read_lines(group), calendar)]
     if not jobs:
@@ -102,6 +102,6 @@ def _given_window(window: tuple[str, str], calendar: CalendarReader) -> Interval
     return begin, end
 
 
-def _log_window(jobs: Sequence[Allocation]) -> Interval:
+def _log_window(jobs: Sequence[BusyPeriod]) -> Interval:
     ends = (entry.from_s if entry.until_s is None else entry.until_s for entry in jobs)
     return min(entry.from_s for entry in jobs), max(ends)

@@ -1,4 +1,4 @@
-"""What a trace of idle nodes offers: Table 1 and Fig. 1 of BFTrainer for any trace."""
+"""Statistics of a trace of idle nodes: Table 1 and Fig. 1 of BFTrainer for any trace."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class FragmentShare:
     """A point of the distribution of fragment lengths.
 
     Attributes:
-        shorter_than_s: Length in seconds; it does not count itself.
+        shorter_than_s: Length in seconds, itself not included.
         fragments: Share of all fragments that are shorter, 0 to 1.
-        node_time: Share of all idle node-time that those hold, 0 to 1.
+        node_time: Share of all idle node-time in these fragments, 0 to 1.
     """
 
     shorter_than_s: float
@@ -34,10 +34,10 @@ class FragmentShare:
 
 @dataclass(frozen=True)
 class GapShare:
-    """A point of the distribution of the seconds from one event to the next.
+    """A point of the distribution of gaps between events.
 
     Attributes:
-        shorter_than_s: Gap in seconds; it does not count itself.
+        shorter_than_s: Gap in seconds, itself not included.
         gaps: Share of the gaps that are shorter, 0 to 1.
     """
 
@@ -47,12 +47,12 @@ class GapShare:
 
 @dataclass(frozen=True)
 class Hazard:
-    """How likely a node that has been idle for a while is gone soon.
+    """Probability that a node of some idle age leaves soon.
 
     Attributes:
         age_s: Idle age in seconds.
-        fragments: Fragments that were seen at this age and `HAZARD_WINDOW_S` (120) seconds on, or to their end.
-        gone: Share of them that had ended by then, 0 to 1; None without any.
+        fragments: Number of fragments observed from this age for `HAZARD_WINDOW_S` (120) seconds, or to their end.
+        gone: Share of them that ended within these seconds, 0 to 1; None if there are none.
     """
 
     age_s: float
@@ -62,29 +62,28 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Description:
-    """BFTrainer's characteristics of idle nodes (section 2.1, Table 1, Fig. 1) and of their stays.
+    """Statistics of idle nodes (BFTrainer, section 2.1, Table 1, Fig. 1).
 
     Attributes:
         duration_s: Length of the trace in seconds.
-        origin: Second 0 on the calendar, where known.
+        origin: Second 0 on the calendar; None if it is not known.
         nodes: Number of nodes.
         fragments: Number of idle fragments.
-        events: Instants after second 0 and before the end at which the set of idle nodes changes. All that joins and
-            leaves at one instant is one event.
-        join_events: Events in which at least one node joins.
-        leave_events: Events in which at least one node leaves.
-        inc_per_hour: join_events an hour, Table 1's INC/h.
-        dec_per_hour: leave_events an hour, Table 1's DEC/h.
-        idle_ratio: Idle node-hours over all node-hours, Table 1's ratio.
+        events: Number of instants after second 0 and before the end at which the set of idle nodes changes.
+        join_events: Number of events in which at least one node joins.
+        leave_events: Number of events in which at least one node leaves.
+        inc_per_hour: join_events per hour, INC/h in Table 1.
+        dec_per_hour: leave_events per hour, DEC/h in Table 1.
+        idle_ratio: Idle node-hours over all node-hours, ratio in Table 1.
         resource_integral_node_hours: Idle nodes integrated over the duration (Eq. 17), in node-hours.
-        equivalent_nodes: Nodes idle all the time that would offer as much (Eq. 18), Table 1's eq-Nodes.
+        equivalent_nodes: Resource integral over the duration (Eq. 18), eq-Nodes in Table 1.
         mean_fragment_s: Mean length of the fragments in seconds.
         median_fragment_s: Median length in seconds.
         short_fragments: Share of fragments under 600 s.
-        short_node_time: Share of the idle node-time that they hold.
+        short_node_time: Share of the idle node-time in fragments under 600 s.
         fragment_shares: Distribution of fragment lengths (Fig. 1), by number and by node-time.
-        event_gap_shares: Distribution of the gaps between events (MalleTrain, Fig. 9); empty below two events.
-        hazards: By idle age.
+        event_gap_shares: Distribution of gaps between events (MalleTrain, Fig. 9); empty with fewer than two events.
+        hazards: Hazards by idle age.
     """
 
     duration_s: float
@@ -111,9 +110,9 @@ class Description:
 def describe(trace: Trace) -> Description:
     """Describe the seconds from 0 to the trace's duration.
 
-    Of fragments that go beyond, only what is within counts. For the hazards, a fragment's age counts from its true
-    begin; fragments that begin with the trace are left out there, since they may be older than they look, and so are
-    instants so late that what came 120 s after is not known. A trace without fragments has shares of 0.
+    Fragments are cut to the duration, except that the age of a fragment counts from its true begin. The hazards omit
+    fragments that begin with the trace, which may be older than the trace says, and ages reached less than 120 s before
+    the end. A trace without fragments has shares of 0.
     """
     columns = columns_of(trace)
     hours = trace.duration_s / _HOUR_S

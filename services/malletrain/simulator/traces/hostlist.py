@@ -9,24 +9,24 @@ from collections.abc import Iterator
 from malletrain.runtime.errors import InvalidInputError
 
 MOST_NODES = 1_000_000
-"""More than any machine has: an expression that means more is a mistake, not a reason to run out of memory."""
+"""More nodes than any machine has. A longer expression is an error, and would exhaust the memory."""
 
 _NAME = re.compile(r"[^\s\[\],|;]+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def expand(expression: str, place: str = "hostlist") -> tuple[str, ...]:
-    """Names that a hostlist means, in its order; twice named, twice there.
+    """Expand a hostlist to names, in its order and with its duplicates.
 
-    A bracket holds numbers and ranges, which keep the leading zeros of their first number; there may be several in
-    one name (`rack[1-2]n[1-4]`), and text after them.
+    A bracket contains numbers and ranges; a range keeps the leading zeros of its first number. A name may have several
+    brackets (`rack[1-2]n[1-4]`), and text after them.
 
     Args:
         expression: E.g. `n[001-003,7],gpu1`.
-        place: What an error names.
+        place: Where the expression comes from, for errors.
 
     Raises:
-        InvalidInputError: the expression is none, or means more than `MOST_NODES`.
+        InvalidInputError: the expression is not a hostlist, or has more than `MOST_NODES` names.
     """
     names = tuple(itertools.islice(_names(expression, place), MOST_NODES + 1))
     if len(names) > MOST_NODES:
@@ -39,7 +39,7 @@ def _names(expression: str, place: str) -> Iterator[str]:
         parts = re.split(r"\[([^\[\]]*)\]", item)
         if any("[" in part or "]" in part for part in parts) or not _NAME.fullmatch("".join(parts[::2]) or "\n"):
             raise _malformed(expression, place)
-        # re.split with a group: text and the inside of brackets in turn.
+        # re.split with a group returns text and the content of brackets alternately.
         choices = [
             [part] if index % 2 == 0 else list(_numbers(part, expression, place)) for index, part in enumerate(parts)
         ]
@@ -47,7 +47,7 @@ def _names(expression: str, place: str) -> Iterator[str]:
 
 
 def _items(expression: str, place: str) -> Iterator[str]:
-    """What commas outside of brackets separate."""
+    """Split at commas outside of brackets."""
     depth = begin = 0
     for index, character in enumerate(expression):
         depth += (character == "[") - (character == "]")

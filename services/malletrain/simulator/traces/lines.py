@@ -1,4 +1,4 @@
-"""Text files line by line, each line with its place for errors."""
+"""Reads text files by lines, each with its place for errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Line(NamedTuple):
 
     Attributes:
         place: `file:number`.
-        text: Without the line end.
+        text: The line without its end.
     """
 
     place: str
@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 
 def read_lines(paths: Iterable[Path]) -> Iterator[Line]:
-    """Lines of text files, one file after the other; those named *.gz are unpacked.
+    """Lines of text files, one file after the other. Files named *.gz are decompressed.
 
     Raises:
         InvalidInputError: a file can't be read, or is not UTF-8.

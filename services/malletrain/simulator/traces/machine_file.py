@@ -1,4 +1,4 @@
-"""Lists of a system's nodes: mere names, or what `scontrol show node -o` prints."""
+"""Lists of a system's nodes: names, or the output of `scontrol show node -o`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NEVER = ("None", "Unknown", "N/A")
 def parse_machine(lines: Iterable[Line], calendar: CalendarReader, place: str, *, boot_times: bool = True) -> Machine:
     """Nodes in the file's order.
 
-    Each line is either a node list (`n001`, `n[001-032],gpu1`) or one node of `scontrol show node -o`, whose
-    `BootTime=` says from when on it is up; `BootTime=None` is a node that is not up at all. Empty lines and those that
-    begin with `#` are skipped.
+    Each line is either a hostlist (`n001`, `n[001-032],gpu1`) or a node as printed by `scontrol show node -o`. Such a
+    node is up from its `BootTime=` on; with `BootTime=None` it is never up. Empty lines and lines that begin with `#`
+    are skipped.
 
     Args:
         lines: The file.
-        calendar: Of the conversion.
-        place: The file's name.
-        boot_times: Whether to heed `BootTime`.
+        calendar: Reads the times of the conversion.
+        place: Name of the file, for errors.
+        boot_times: Whether to use `BootTime`.
 
     Raises:
-        InvalidInputError: a line is neither, a node is named twice, or there is none.
+        InvalidInputError: a line is malformed, a node is named twice, or there is no node.
     """
     seen: dict[str, str] = {}
     up_from: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""From what nodes are busy with to what they are idle for."""
+"""From the periods in which nodes are busy to those in which they are idle."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
 
 Interval = tuple[float, float]
-"""Its first second, and the first that is no longer in it."""
+"""First second, and first second after the end."""
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """A job's hold on some nodes.
+class BusyPeriod:
+    """A period in which some nodes are busy: a job, or an outage.
 
     Attributes:
-        place: `file:line` that tells of it.
-        nodes: Names.
+        place: `file:line` where it is recorded.
+        nodes: Names of the nodes.
         from_s: First second.
-        until_s: First second after it; None while it goes on.
+        until_s: First second after the end; None if it has not ended.
     """
 
     place: str
@@ -34,9 +34,9 @@ class Machine:
     """The nodes of a system.
 
     Attributes:
-        nodes: Names in order, each once.
-        up_from: First second up of those nodes for which it is known; infinite for nodes that never were.
-        place: Where the list comes from.
+        nodes: Names in order, without duplicates.
+        up_from: First second in which a node is up, for nodes for which it is known; infinity if it never is.
+        place: Where the list comes from, for errors.
     """
 
     nodes: tuple[str, ...]
@@ -44,39 +44,39 @@ class Machine:
     place: str
 
 
-def machine_of(allocations: Iterable[Allocation]) -> Machine:
-    """The nodes that appear in jobs, sorted by name: all that a log without a list of nodes can tell."""
-    return Machine(tuple(sorted({name for entry in allocations for name in entry.nodes})), {}, "the log")
+def machine_of(busy_periods: Iterable[BusyPeriod]) -> Machine:
+    """The nodes that jobs used, sorted by name: for logs without a list of nodes."""
+    return Machine(tuple(sorted({name for entry in busy_periods for name in entry.nodes})), {}, "the log")
 
 
 def idle_trace(
-    allocations: Sequence[Allocation],
+    busy_periods: Sequence[BusyPeriod],
     machine: Machine,
     window: Interval,
-    outages: Sequence[Allocation] = (),
+    outages: Sequence[BusyPeriod] = (),
     origin: str | None = None,
 ) -> Trace:
-    """A node is idle while it is up and no job holds it.
+    """The trace of the nodes that are up and not busy.
 
     Args:
-        allocations: Jobs, in any order; those on one node may overlap.
+        busy_periods: Jobs in any order; jobs on one node may overlap.
         machine: All nodes.
-        window: First second and end of the trace, in the same seconds as the allocations; the first becomes 0.
-        outages: Times in which nodes were not to be had, in the form of jobs. Nodes that the machine lacks are skipped.
-        origin: The window's first second on the calendar.
+        window: First second and end of the trace, in the same seconds as the busy periods; the first becomes 0.
+        outages: Periods in which nodes were down. Nodes that are not part of the machine are ignored.
+        origin: First second of the window on the calendar.
 
     Raises:
-        InvalidInputError: a job is on a node that the machine lacks, or the window is empty.
+        InvalidInputError: a job is on a node that is not part of the machine, or the window is empty.
     """
     begin, end = window
     if not begin < end:
         raise InvalidInputError("window", "an end after its beginning", f"{begin:.0f} to {end:.0f}")
     held: dict[str, list[Interval]] = {name: [] for name in machine.nodes}
-    for entry in allocations:
+    for entry in busy_periods:
         for name in entry.nodes:
             if name not in held:
                 raise InvalidInputError(entry.place, f"nodes of {machine.place}", name)
-    for entry in (*allocations, *outages):
+    for entry in (*busy_periods, *outages):
         until = end if entry.until_s is None else entry.until_s
         for name in entry.nodes:
             if name in held:
@@ -86,13 +86,13 @@ def idle_trace(
         for name, busy in held.items()
         for first, last in complement(busy, (max(begin, machine.up_from.get(name, begin)), end))
     ]
-    # A stable sort: nodes keep their order at one instant.
+    # The sort is stable: fragments of one instant keep the order of their nodes.
     found.sort(key=lambda fragment: fragment.idle_from_s)
     return Trace(tuple(found), machine.nodes, end - begin, origin=origin)
 
 
 def complement(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
-    """What of the window lies in none of the intervals; they may overlap and be in any order."""
+    """The parts of the window that no interval covers. The intervals may overlap and be in any order."""
     time, end = window
     free: list[Interval] = []
     for first, last in sorted(intervals):

@@ -1,4 +1,4 @@
-"""Tables that Slurm's accounting commands print with `-P`: columns between `|`, names in the first line."""
+"""Tables as printed by Slurm's accounting commands with `-P`: columns separated by `|`, names in the first line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from malletrain.simulator.traces.lines import Line
 def parse_pipe_table(
     lines: Iterable[Line], needed: Sequence[str], command: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows by column, each with its place; empty lines and repeated headers are skipped.
+    """Rows as column → value, each with its place. Empty lines and repeated headers are skipped.
 
     A `|` at the end of every line (`-p` instead of `-P`) is accepted.
 
     Args:
         lines: The file, header first.
-        needed: Columns that must be there; others are passed on.
-        command: What prints such a table, for errors.
+        needed: Required columns; others are returned as well.
+        command: Command that prints such a table, for errors.
 
     Raises:
-        InvalidInputError: there is no header, it lacks a column, or a row has too many or too few.
+        InvalidInputError: there is no header, it lacks a column, or a row has too many or too few columns.
     """
     header: list[str] | None = None
     place = command

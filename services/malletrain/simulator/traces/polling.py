@@ -1,4 +1,4 @@
-"""Logs of a loop that asks `sinfo` for the states of the nodes again and again."""
+"""Logs of a loop that polls `sinfo` for node states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from malletrain.simulator.traces.lines import Line
 from malletrain.simulator.traces.occupancy import Machine
 
 IDLE_STATES = frozenset({"idle", "planned", "plnd"})
-"""Words of `sinfo` for nodes that no job has and that can be had. `planned` ones wait for a larger job."""
+"""States of `sinfo` for nodes that are free and available. `planned` nodes wait for a larger job."""
 
 _STATES = IDLE_STATES | {
     *("allocated", "alloc", "blocked", "block", "boot", "completing", "comp", "down", "drain", "drained", "draining"),
@@ -30,13 +30,13 @@ _MARKER = re.compile(
 
 
 @dataclass
-class Sample:
-    """What one poll saw.
+class PollSample:
+    """Result of one poll.
 
     Attributes:
         place: `file:line` of its time.
-        time_s: When, in seconds since 1970.
-        idle: Nodes that can be had, and where that is said.
+        time_s: Time in seconds since 1970.
+        idle: Idle nodes, each with the place where it is named.
         others: Nodes in any other state.
     """
 
@@ -46,17 +46,17 @@ class Sample:
     others: dict[str, str] = field(default_factory=dict)
 
 
-def parse_polls(lines: Iterable[Line], calendar: CalendarReader) -> list[Sample]:
+def parse_polls(lines: Iterable[Line], calendar: CalendarReader) -> list[PollSample]:
     """Samples of a polling log.
 
-    Each sample begins with a line that is a time and nothing else (a `#` or `@` before it is allowed; the first line
-    of `sinfo -N -l` is one). What follows are lines of `sinfo -h -o '%T|%N'`, of `sinfo -h -N -o '%N|%T'` (further
-    columns after the state are ignored), of `sinfo -h -N -o '%N %T'` or of `sinfo -N -l` with its header.
+    Each sample begins with a line that contains only a time; a `#` or `@` before it is allowed, and the first line of
+    `sinfo -N -l` is such a line. The following lines are output of `sinfo -h -o '%T|%N'`, of `sinfo -h -N -o '%N|%T'`
+    (further columns after the state are ignored), of `sinfo -h -N -o '%N %T'` or of `sinfo -N -l` with its header.
 
     Raises:
-        InvalidInputError: a line is none of these, or a sample is not later than the one before.
+        InvalidInputError: a line has none of these forms, or a sample is not later than the one before.
     """
-    samples: list[Sample] = []
+    samples: list[PollSample] = []
     for place, text in lines:
         line = text.strip()
         if not line or line.startswith("NODELIST"):
@@ -66,7 +66,7 @@ def parse_polls(lines: Iterable[Line], calendar: CalendarReader) -> list[Sample]
             time_s = calendar.read(marker[1], place)
             if samples and time_s <= samples[-1].time_s:
                 raise InvalidInputError(place, f"a time after that of {samples[-1].place}", marker[1])
-            samples.append(Sample(place, time_s))
+            samples.append(PollSample(place, time_s))
             continue
         nodes, state = _nodes_and_state(line, place)
         if not samples:
@@ -94,23 +94,23 @@ def _is_state(word: str) -> bool:
 
 
 def trace_of_polls(
-    samples: Sequence[Sample], calendar: CalendarReader, machine: Machine | None = None, debounce: int = 0
+    samples: Sequence[PollSample], calendar: CalendarReader, machine: Machine | None = None, debounce: int = 0
 ) -> Trace:
-    """Fragments between samples: from the first in which a node is idle to the next in which it is not.
+    """The trace of a polling log: a fragment lasts from the first sample with the node idle to the next without.
 
-    A node that a sample does not name is not idle then. A sample that names no node at all is a poll that failed, and
-    skipped, unless the log never names any but idle nodes: then no node is idle in it. The trace goes from the first
-    sample that was not skipped to the last.
+    A node that a sample does not name is not idle in it. A sample without any node is a failed poll and is skipped, or,
+    in a log that names idle nodes only, it means that no node is idle. The trace begins with the first sample that is
+    not skipped and ends with the last.
 
     Args:
-        samples: In order.
-        calendar: That read them.
-        machine: All nodes; None takes those that the log names, sorted.
-        debounce: Idle spells seen in this many samples or fewer, with other states before and after, are dropped:
-            most are pauses between two jobs (BFTrainer, section 2.1, drops those of one sample).
+        samples: Samples in the order of time.
+        calendar: Has read their times.
+        machine: All nodes; None: the nodes that the log names, sorted.
+        debounce: Idle periods of at most this many samples, with other states before and after, are dropped: most are
+            pauses between two jobs. BFTrainer drops those of one sample (section 2.1).
 
     Raises:
-        InvalidInputError: there are fewer than two samples, or one names a node that the machine lacks.
+        InvalidInputError: there are fewer than two samples, or one names a node that is not part of the machine.
     """
     only_idle = not any(sample.others for sample in samples)
     kept = [sample for sample in samples if only_idle or sample.idle or sample.others]
@@ -126,7 +126,7 @@ def trace_of_polls(
     found = [
         (times[first], position[name], times[min(last, end)])
         for name, first, last in _spells(kept)
-        # What touches an end of the log was not seen between two jobs.
+        # Periods at the begin or end of the log are not known to be pauses between two jobs.
         if last - first > debounce or first == 0 or last > end
         if first < end
     ]
@@ -134,8 +134,8 @@ def trace_of_polls(
     return Trace(fragments, names, times[-1], origin=calendar.origin(start_s))
 
 
-def _spells(samples: Sequence[Sample]) -> Iterator[tuple[str, int, int]]:
-    """Each node's idle spells, from one sample to another; those that go on end after the last sample."""
+def _spells(samples: Sequence[PollSample]) -> Iterator[tuple[str, int, int]]:
+    """Idle periods of each node as indices of samples; a period that has not ended ends after the last sample."""
     since: dict[str, int] = {}
     for index, sample in enumerate(samples):
         idle = sample.idle.keys() - sample.others.keys()
@@ -147,11 +147,11 @@ def _spells(samples: Sequence[Sample]) -> Iterator[tuple[str, int, int]]:
         yield name, first, len(samples)
 
 
-def _named(sample: Sample) -> Iterable[str]:
+def _named(sample: PollSample) -> Iterable[str]:
     return sample.idle.keys() | sample.others.keys()
 
 
-def _check_known(samples: Iterable[Sample], position: Mapping[str, int], place: str) -> None:
+def _check_known(samples: Iterable[PollSample], position: Mapping[str, int], place: str) -> None:
     for sample in samples:
         for name, where in (*sample.idle.items(), *sample.others.items()):
             if name not in position:

@@ -1,4 +1,4 @@
-"""Synthetic traces of machines of which only statistics are public: BFTrainer's Table 1, MalleTrain's Fig. 9."""
+"""Synthetic traces of machines with published statistics: BFTrainer's Table 1, MalleTrain's Fig. 9."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ _CALIBRATIONS = 8
 _CLOSE_ENOUGH = 0.02
 
 _LENGTH_SHAPE = ((0.27, 111.0, 0.30), (0.73, 779.0, 1.10))
-"""Two log-normal parts (share, median in seconds, sigma) fitted to the fragments of one week on Summit: 57 % of them
-under 600 s; BFTrainer's section 2.1 has 58 %. No other machine's lengths are public: they get this shape, stretched."""
+"""Two log-normal parts (share, median in seconds, sigma), fitted to the fragments of one week on Summit. 57 % of them
+are under 600 s; BFTrainer reports 58 % (section 2.1). Lengths of other machines are not public: the shape is scaled."""
 
 _LENGTH_MEAN_S = sum(share * median * math.exp(sigma**2 / 2) for share, median, sigma in _LENGTH_SHAPE)
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Published statistics of a machine, and what is assumed for want of them.
+    """Published statistics of a machine, and assumptions where there are none.
 
     Attributes:
-        name: What users call it.
+        name: Name for users.
         nodes: Nodes of the machine.
         idle_ratio: Share of node-time that is idle.
-        inc_per_hour: Events an hour in which nodes join.
-        dec_per_hour: Events an hour in which nodes leave.
-        unit: Nodes that always join and leave together.
-        batch_units: Mean number of units that join in one event; None lets it follow from the fragment lengths of
-            Summit.
-        tick_s: All instants are multiples of it.
-        short_gaps: Share and mean (seconds) of the gaps between events that are bursts; None spreads events evenly at
-            random.
-        source: Where the figures come from.
+        inc_per_hour: Events per hour in which nodes join.
+        dec_per_hour: Events per hour in which nodes leave.
+        unit: Number of nodes that always join and leave together.
+        batch_units: Mean number of units that join in one event; None: computed from the fragment lengths of Summit.
+        tick_s: All times are multiples of this.
+        short_gaps: Share and mean in seconds of short gaps between events (bursts); None: events are a Poisson process.
+        source: Source of the figures.
     """
 
     name: str
@@ -83,28 +81,27 @@ PRESETS = {
 }  # fmt: skip
 
 _Event = tuple[float, bool, bool]
-"""When, whether nodes join, whether nodes leave."""
+"""Time, whether nodes join, whether nodes leave."""
 
 _Stay = tuple[int, float, float]
-"""A unit, and from when to when it is idle."""
+"""Index of a unit, begin and end of an idle stay."""
 
 
 def preset_trace(
     preset: Preset, rng: random.Random, nodes: int | None = None, duration_s: float = 168 * _HOUR_S
 ) -> Trace:
-    """Draw a trace that `describe` finds near a preset's figures.
+    """Draw a trace whose statistics are close to a preset's.
 
-    Join events and leave events come at the preset's rates. In a join event a geometric number of units that are not
-    idle, anywhere in the machine, join, each with a length of stay drawn for it; in a leave event those leave whose
-    stay is over by then (give or take half the mean time between such events), or at least the one that is next; one
-    that finds nobody idle comes later. Stays are stretched until the idle ratio fits, so that a short trace varies
-    less than a real machine would.
+    Join and leave events occur at the preset's rates. At a join event a geometrically distributed number of busy units
+    joins; each gets a length of stay. At a leave event the units leave whose stay is over, to within half the mean time
+    between leave events, and at least the next one. A leave event without idle units is postponed. Stays are scaled
+    until the idle ratio fits, so that a short trace varies less than a real machine.
 
     Args:
         preset: The machine.
-        rng: Source of randomness.
-        nodes: Number of nodes, at least 1; None takes the machine's. Events stay as frequent and get smaller, until
-            they have one unit each; from there on they get rarer.
+        rng: Random number generator.
+        nodes: Number of nodes, at least 1; None: the machine's. With fewer nodes, events become smaller, and rarer once
+            they have one unit each.
         duration_s: Length in seconds, above 0.
 
     Raises:
@@ -139,14 +136,14 @@ def preset_trace(
 
 
 def _mean_batch(preset: Preset, units: int) -> float:
-    """Units in a join event; by Little's law where only the lengths are known."""
+    """Mean number of units in a join event; by Little's law if only the lengths are known."""
     if preset.batch_units is not None:
         return preset.batch_units * units * preset.unit / preset.nodes
     return preset.idle_ratio * units * _HOUR_S / (preset.inc_per_hour * _LENGTH_MEAN_S)
 
 
 def _events(preset: Preset, duration_s: float, rng: random.Random) -> Iterator[_Event]:
-    """From long before second 0 on, so that the machine is in the midst of things by then."""
+    """Events from long before second 0 on, so that the process is stationary by then."""
     if preset.short_gaps is not None:
         yield from _bursts(preset, preset.short_gaps, duration_s, rng)
         return
@@ -168,7 +165,7 @@ def _ticks(mean_s: float, tick_s: float, duration_s: float, rng: random.Random) 
 
 
 def _bursts(preset: Preset, short: tuple[float, float], duration_s: float, rng: random.Random) -> Iterator[_Event]:
-    """Events of which each is a join or a leave, in bursts."""
+    """Events in bursts; each is a join or a leave."""
     share, short_mean_s = short
     rate = preset.inc_per_hour + preset.dec_per_hour
     long_mean_s = (_HOUR_S / rate - share * short_mean_s) / (1 - share)
@@ -191,7 +188,7 @@ def _stays(
     duration_s: float,
     rng: random.Random,
 ) -> Iterator[_Stay]:
-    """Idle stays within the trace, given the events and the mean length of a stay."""
+    """Idle stays within the trace, given events and mean length of a stay."""
     busy = list(range(units))
     idle: list[tuple[float, int, float]] = []
     early_s = _HOUR_S / preset.dec_per_hour / 2
@@ -199,16 +196,16 @@ def _stays(
     owed = 0
     for time, joins, on_time in events:
         left: list[int] = []
-        # A leave event that finds nobody idle is made up for as soon as there is somebody.
+        # A leave event without idle units is postponed until there is one.
         leaves = on_time or owed > 0
-        # One stays unless it is the only one: the next leave event needs somebody too.
+        # One unit stays unless it is the only one: the next leave event needs one, too.
         while leaves and idle and (not left or (len(idle) > 1 and idle[0][0] <= time + early_s)):
             _, unit, begin = heapq.heappop(idle)
             left.append(unit)
             if time > 0:
                 yield unit, max(begin, 0.0), time
         owed += on_time - bool(left)
-        # What just left can't join at the same instant.
+        # Units that have just left can't join at the same instant.
         for _ in range(min(_geometric(mean_batch, rng), len(busy)) if joins else 0):
             position = rng.randrange(len(busy))
             busy[position], busy[-1] = busy[-1], busy[position]
@@ -218,7 +215,7 @@ def _stays(
 
 
 def _nodes_of(stays: list[_Stay], unit: int, count: int) -> Columns:
-    """Fragments of the single nodes; the last unit may have fewer than the others."""
+    """Fragments of the nodes; the last unit may have fewer nodes than the others."""
     rows = np.array(stays, dtype=np.float64).reshape(-1, 3)
     node = (rows[:, :1].astype(np.int64) * unit + np.arange(unit)).ravel()
     begin, end = (np.repeat(rows[:, index], unit) for index in (1, 2))
@@ -234,7 +231,7 @@ def _length(rng: random.Random) -> float:
 
 
 def _geometric(mean: float, rng: random.Random) -> int:
-    """A whole number from 1 on with that mean, above 1; memoryless."""
+    """A geometrically distributed number of at least 1 with a mean above 1."""
     if mean <= 1:
         return 1
     return 1 + int(math.log(1.0 - rng.random()) / math.log1p(-1.0 / mean))

@@ -1,4 +1,4 @@
-"""A trace as lengths of idle fragments and of the gaps between them, and how far two traces are apart in both."""
+"""Lengths of idle fragments and gaps of a trace, and the distance between two traces in both."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from malletrain.simulator.traces.columns import Seconds, columns_of
 
 @dataclass(frozen=True)
 class Spans:
-    """Lengths of one kind of some nodes: of fragments, or of the gaps between a node's fragments.
+    """Lengths of fragments, or of gaps between the fragments of a node. Arrays of shape (spans,).
 
     Attributes:
-        node: Position of each one's node.
-        seconds: Length.
-        complete: Whether it ended within the trace; the others lasted at least so long.
+        node: Index of the node.
+        seconds: Length in seconds.
+        complete: Whether the span ended within the trace; otherwise it lasted at least this long.
     """
 
     node: NDArray[np.int64]
@@ -26,18 +26,18 @@ class Spans:
     complete: NDArray[np.bool_]
 
     def ended(self) -> Seconds:
-        """Lengths of the complete ones."""
+        """Lengths of the complete spans."""
         return self.seconds[self.complete]
 
 
 @dataclass(frozen=True)
 class Renewals:
-    """What each node of a trace was by turns.
+    """Idle and busy spans of the nodes of a trace.
 
     Attributes:
-        fragments: Idle.
-        gaps: Busy.
-        idle_s: Idle seconds of each node.
+        fragments: Idle spans.
+        gaps: Busy spans.
+        idle_s: Idle seconds of each node, shape (nodes,).
         whole_seconds: Whether all fragments begin and end at whole seconds.
     """
 
@@ -50,8 +50,8 @@ class Renewals:
 def renewals_of(trace: Trace) -> Renewals:
     """Fragments and gaps between second 0 and the trace's end.
 
-    What was under way at second 0 is left out, idle or busy, since its beginning is not known. What is under way at
-    the end is kept as not complete.
+    Spans that had begun before second 0 are omitted, since their length is not known. Spans that have not ended at the
+    trace's end are kept as not complete.
     """
     columns = columns_of(trace)
     order = np.lexsort((columns.begin, columns.node))
@@ -69,7 +69,7 @@ def renewals_of(trace: Trace) -> Renewals:
 
 
 def ks_distance(one: Seconds, other: Seconds) -> float:
-    """Kolmogorov-Smirnov distance of two samples: the most by which their distribution functions differ, 0 to 1.
+    """Kolmogorov-Smirnov distance of two samples: largest difference of their distribution functions, 0 to 1.
 
     Raises:
         ValueError: a sample is empty.
@@ -82,6 +82,6 @@ def ks_distance(one: Seconds, other: Seconds) -> float:
 
 
 def histogram(seconds: Seconds, limits: tuple[float, ...]) -> tuple[float, ...]:
-    """Shares of a sample below the first limit, from each to the next, and from the last on."""
+    """Shares of a sample below the first limit, between limits, and above the last, shape (limits + 1,)."""
     counts = np.histogram(seconds, bins=(-np.inf, *limits, np.inf))[0]
     return tuple((counts / max(1, seconds.size)).tolist())

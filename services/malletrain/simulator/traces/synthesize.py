@@ -1,4 +1,4 @@
-"""Synthetic traces that are like a given one (MalleTrain, section 4.1 and Fig. 11)."""
+"""Synthetic traces with the distributions of a given trace (MalleTrain, section 4.1 and Fig. 11)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Durations:
     """A discrete distribution of lengths.
 
     Attributes:
-        seconds: Values, ascending, above 0.
-        shares: Their probabilities; the sum is 1.
+        seconds: Lengths in seconds, ascending, above 0; shape (lengths,).
+        shares: Their probabilities, same shape; the sum is 1.
     """
 
     seconds: Seconds
@@ -34,21 +34,21 @@ class Durations:
         return float(self.seconds @ self.shares)
 
     def draw(self, count: int, rng: np.random.Generator) -> Seconds:
-        """Lengths of `count` spans."""
+        """Draw the lengths of `count` spans in seconds."""
         return _pick(self.seconds, self.shares, count, rng)
 
     def draw_under_way(self, count: int, rng: np.random.Generator) -> Seconds:
-        """What is left, at any instant, of `count` spans under way: long ones are met more often (length bias)."""
+        """Draw the remaining lengths of `count` spans at a random instant, where long spans are more probable."""
         weights = self.seconds * self.shares
         return _pick(self.seconds, weights / weights.sum(), count, rng) * (1.0 - rng.random(count))
 
 
 @dataclass(frozen=True)
 class NodeClass:
-    """Nodes that are idle about as often.
+    """A class of nodes with about the same number of fragments.
 
     Attributes:
-        weight: Number of such nodes in the original.
+        weight: Number of these nodes in the original trace.
         idle: Lengths of their fragments; None if they are never idle.
         busy: Lengths of their gaps; None if they are always idle.
     """
@@ -61,24 +61,22 @@ class NodeClass:
 def synthesize(
     original: Trace, rng: np.random.Generator, nodes: int | None = None, duration_s: float | None = None
 ) -> Trace:
-    """Draw a trace whose fragments and gaps have the distributions of another's.
+    """Draw a trace whose fragments and gaps have the distributions of another trace.
 
-    Each node by itself is idle and busy in turn (an alternating renewal process), so that nodes no longer join and
-    leave together as they do in a log: the lengths are alike, the events are more. To keep that some nodes are idle
-    far more often than others, nodes of the original are put into up to 10 classes by their number of fragments, and
-    each synthetic node draws from the fragments and gaps of one class; nodes that are never idle, or always, are
-    classes of their own.
+    Each node is an independent alternating renewal process. Nodes therefore do not join and leave together as in a log:
+    the lengths are alike, but there are more events. Since some nodes are idle far more often than others, the nodes of
+    the original are put into up to 10 classes by their number of fragments. Each synthetic node draws from one class.
+    Nodes that are never idle, and nodes that are always idle, are classes of their own.
 
-    Edges: what was under way at the original's second 0 is left out; what was under way at its end counts as at least
-    so long (Kaplan-Meier, with the mass beyond the longest length put on it). A synthetic node begins in the midst of
-    things, idle with the share of time that its class is, with a length-biased rest to go; fragments are cut at both
-    ends, as in a log.
+    Spans that had begun before second 0 of the original are omitted. Those that have not ended at its end are censored
+    (Kaplan-Meier; the mass beyond the longest length is put on it). A synthetic node begins in the stationary state:
+    idle with its class's share of idle time, and with a length-biased remaining length. Fragments are cut at both ends.
 
     Args:
-        original: What to be like.
-        rng: Source of randomness.
-        nodes: Number of nodes, at least 1; None takes the original's.
-        duration_s: Length in seconds, above 0; None takes the original's.
+        original: The trace to imitate.
+        rng: Random number generator.
+        nodes: Number of nodes, at least 1; None: as in the original.
+        duration_s: Length in seconds, above 0; None: as in the original.
 
     Raises:
         InvalidInputError: an argument is out of its range, or the original has no complete fragment or gap.
@@ -105,7 +103,7 @@ def synthesize(
 
 
 def learn(renewals: Renewals) -> tuple[NodeClass, ...]:
-    """Classes of a trace's nodes, see `synthesize`.
+    """The classes of a trace's nodes; see `synthesize`.
 
     Raises:
         InvalidInputError: there is no complete fragment or no complete gap.
@@ -141,7 +139,7 @@ def _of_nodes(spans: Spans, members: NDArray[np.int64]) -> Spans:
 
 
 def _estimate(spans: Spans) -> Durations:
-    """The product-limit estimate of Kaplan and Meier (1958), closed at the longest span as Efron (1967) does."""
+    """Product-limit estimate (Kaplan and Meier, 1958) with Efron's tail correction (1967)."""
     ordered = np.sort(spans.seconds)
     values, ended = np.unique(spans.ended(), return_counts=True)
     at_risk = ordered.size - np.searchsorted(ordered, values, side="left")
@@ -155,7 +153,7 @@ def _estimate(spans: Spans) -> Durations:
 
 
 def _sizes(classes: tuple[NodeClass, ...], count: int) -> list[int]:
-    """Nodes of each class, in proportion; what rounding leaves goes to the largest remainders."""
+    """Number of nodes of each class, in proportion to its weight (largest remainder method)."""
     weights = np.array([kind.weight for kind in classes], dtype=np.float64)
     exact = weights / weights.sum() * count
     sizes = np.floor(exact).astype(np.int64)

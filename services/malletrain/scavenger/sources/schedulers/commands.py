@@ -1,4 +1,4 @@
-"""Running a scheduler's command: with a time limit, in one language and time zone, and nothing left behind."""
+"""Runs a scheduler's commands with a time limit, in the C locale and UTC."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class RunCommand(Protocol):
     """Runs a program and returns what it prints."""
 
     async def __call__(self, argv: Sequence[str], timeout_seconds: float) -> str:
-        """What the program printed on standard output.
+        """Run it and return its standard output.
 
         Raises:
-            SourceError: it can't be run, fails, prints no text, or takes too long.
+            SourceError: it can't be run, fails, prints no text, or takes longer than `timeout_seconds`.
         """
 
 
 async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
-    """Run a program in a session of its own, which is killed as a whole when time is up or the caller is cancelled.
+    """Run a program in its own session. The session is killed when time is up or the caller is cancelled.
 
     Raises:
         SourceError: it can't be run, fails, prints no text or too much of it, or takes too long.
@@ -45,14 +45,14 @@ async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
         raise SourceError(f"{argv[0]} can't be run: {error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            output, complaints = await process.communicate()
+            output, errors = await process.communicate()
     except TimeoutError as error:
         raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
     finally:
         await _end(process)
     if process.returncode != 0:
-        said = complaints.decode(errors="replace").strip()[-_SHOWN:]
-        raise SourceError(f"{argv[0]} ended with status {process.returncode}: {said or 'and said nothing'}")
+        said = errors.decode(errors="replace").strip()[-_SHOWN:]
+        raise SourceError(f"{argv[0]} ended with status {process.returncode}: {said or 'no message on standard error'}")
     if len(output) > _LARGEST_BYTES:
         raise SourceError(f"{argv[0]} printed {len(output)} bytes")
     try:
@@ -62,7 +62,7 @@ async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Times in UTC and the formats that the parsers know, whatever the operator's shell prefers."""
+    """The environment without variables that change formats, times in UTC."""
     shaping = ("SINFO_", "SQUEUE_", "SLURM_TIME_FORMAT", "LC_", "LANG")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(shaping)}
     return kept | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}

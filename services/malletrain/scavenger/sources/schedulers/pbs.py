@@ -1,21 +1,26 @@
-"""The source `pbs`: which commands are asked, and how often."""
+"""The source `pbs`: which commands are run, and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
+from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
-from malletrain.scavenger.sources.schedulers.holdings import Holdings
-from malletrain.scavenger.sources.schedulers.memory import Memory
-from malletrain.scavenger.sources.schedulers.patterns import node_filter
+from malletrain.scavenger.sources.schedulers.hostlists import node_filter
 from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
-from malletrain.scavenger.sources.schedulers.polled import PolledSource, Questions, Trust, believed_seconds
-from malletrain.scavenger.sources.schedulers.query import Pace, Query
+from malletrain.scavenger.sources.schedulers.polled import (
+    NodeSelection,
+    PolledSource,
+    SchedulerQueries,
+    StalenessPolicy,
+    forecast_validity,
+)
+from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings
+from malletrain.scavenger.state_file import ScavengerStateFile
 
 AnswerT = TypeVar("AnswerT")
 
@@ -24,23 +29,23 @@ def pbs_source(
     section: PbsSettings,
     clock: Clock,
     run: RunCommand = run_command,
-    holdings: Holdings | None = None,
-    memory: Path | None = None,
+    placeholders: PlaceholderView | None = None,
+    state_file: ScavengerStateFile | None = None,
 ) -> PolledSource:
-    """The source of a PBS cluster's idle nodes; `memory` is the file that keeps idle ages over a restart.
+    """The source of the idle nodes of a PBS cluster; `state_file` keeps idle ages over a restart.
 
     Raises:
         InvalidInputError: a pattern can't be read.
     """
 
     def query(name: str, argv: list[str], parse: Callable[[str], AnswerT], interval: float) -> Query[AnswerT]:
-        pace = Pace(interval, section.timeout_seconds, section.longest_pause_seconds)
-        return Query("pbs", name, argv, parse, pace, clock, run)
+        timing = QueryTiming(interval, section.timeout_seconds, section.longest_pause_seconds)
+        return Query("pbs", name, argv, parse, timing, clock, run)
 
     vnodes = partial(
         parse_vnodes, queues=section.queues, pool=section.pool, gpu_type_resource=section.gpu_type_resource
     )
-    questions = Questions(
+    queries = SchedulerQueries(
         nodes=query("nodes", [section.pbsnodes, "-av", "-F", "json"], vnodes, section.interval_seconds),
         planned=query("queue", [section.qstat, "-f", "-F", "json"], parse_jobs, section.queue_interval_seconds),
         reservations=query(
@@ -48,10 +53,6 @@ def pbs_source(
         ),
     )
     slowest = max(section.queue_interval_seconds, section.reservations_interval_seconds)
-    trust = Trust(
-        stale_seconds=section.stale_seconds,
-        horizon_seconds=believed_seconds(slowest, section.stale_seconds),
-        wanted=node_filter(section.include, section.exclude, "scavenger.pbs"),
-        pool=section.pool,
-    )
-    return PolledSource(questions, trust, clock, holdings, Memory(memory, clock))
+    staleness = StalenessPolicy(section.stale_seconds, forecast_validity(slowest, section.stale_seconds))
+    selection = NodeSelection(node_filter(section.include, section.exclude, "scavenger.pbs"), pool=section.pool)
+    return PolledSource(queries, staleness, selection, clock, placeholders, state_file)

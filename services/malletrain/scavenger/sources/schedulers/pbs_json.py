@@ -1,4 +1,4 @@
-"""What the commands of PBS print: `pbsnodes -av -F json`, `qstat -f -F json`, `pbs_rstat -f`."""
+"""Parsers of what the commands of PBS print: `pbsnodes -av -F json`, `qstat -f -F json`, `pbs_rstat -f`. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from malletrain.scavenger.sources.base import NodeFacts
-from malletrain.scavenger.sources.schedulers.answers import NodeStates, PlannedStart, Reservation, UnreadableError
+from malletrain.scavenger.sources.schedulers.availability import (
+    NodeReservation,
+    NodeStates,
+    PlannedStart,
+    UnreadableError,
+)
 
 _CHUNK = re.compile(r"([][A-Za-z0-9._-]+)((?::[^:+()]*)*)")
 _FIELD = re.compile(r"\s*([A-Za-z_.]+) = (.*)")
@@ -22,17 +27,17 @@ def parse_vnodes(
 ) -> NodeStates:
     """The answer to `pbsnodes -av -F json`.
 
-    `free` alone does not mean idle: a partly used vnode is free, too, and so is one that is reserved for later. A host
-    counts as a whole: it is idle when all its vnodes are.
+    The state `free` is not enough: vnodes that are used in part, or reserved for later, are free, too. A host is idle
+    when all its vnodes are.
 
     Args:
         text: What was printed.
-        queues: Only vnodes of these queues, or of none in particular; empty: of any.
+        queues: Only vnodes of these queues, and vnodes that belong to no queue; empty: all vnodes.
         pool: Pool of all these nodes.
-        gpu_type_resource: Resource that names the kind of GPU.
+        gpu_type_resource: Resource of a vnode that names its kind of GPU.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     units: dict[str, str] = {}
@@ -59,7 +64,7 @@ def parse_jobs(text: str) -> tuple[PlannedStart, ...]:
     PBS estimates only the first `backfill_depth` jobs, and only with `strict_ordering` or backfilling on.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     found = []
     for job, attributes in _section(text, "Jobs").items():
@@ -72,11 +77,11 @@ def parse_jobs(text: str) -> tuple[PlannedStart, ...]:
     return tuple(found)
 
 
-def parse_reservations(text: str) -> tuple[Reservation, ...]:
+def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     """The answer to `pbs_rstat -f`, times in UTC.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     if text and not text.endswith("\n"):
         raise UnreadableError("an answer that ends with a line break", text[-40:])
@@ -88,7 +93,7 @@ def parse_reservations(text: str) -> tuple[Reservation, ...]:
             raise UnreadableError("a reservation with reserve_start and reserve_end", name)
         nodes = _vnodes(fields["resv_nodes"]) if "resv_nodes" in fields else ()
         reservations.append(
-            Reservation(name.strip(), _time(fields["reserve_start"]), _time(fields["reserve_end"]), nodes)
+            NodeReservation(name.strip(), _time(fields["reserve_start"]), _time(fields["reserve_end"]), nodes)
         )
     if text.strip() and not reservations:
         raise UnreadableError("reservations", text)
@@ -124,7 +129,7 @@ def _is_wanted(vnodes: Iterable[Mapping[str, Any]], queues: frozenset[str]) -> b
 
 
 def _queues(vnode: Mapping[str, Any]) -> frozenset[str]:
-    """Queues that a vnode is for: by its attribute, or by the resource Qlist that sites use for it."""
+    """Queues that a vnode belongs to, by its attribute `queue` or by the resource `Qlist` that sites define."""
     listed = _text(_table(vnode, "resources_available").get("Qlist"))
     names = [_text(vnode.get("queue")), *listed.split(",")]
     return frozenset(name.strip() for name in names if name.strip())
@@ -158,7 +163,7 @@ def _count(value: Any) -> int:
 
 @lru_cache(maxsize=1024)
 def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...], cpus: int) -> NodeFacts:
-    """Thousands of nodes are alike: one object for all of them."""
+    """Facts are shared between equal nodes, of which there may be thousands."""
     return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features, cpus)
 
 

@@ -1,4 +1,4 @@
-"""A source that asks a batch scheduler again and again."""
+"""A source that polls a batch scheduler."""
 
 from __future__ import annotations
 
@@ -10,23 +10,37 @@ from functools import lru_cache
 from typing import Any
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, Observation, QueryStatus
-from malletrain.scavenger.sources.schedulers.answers import Horizon, NodeStates, PlannedStart, Reservation, combine
-from malletrain.scavenger.sources.schedulers.holdings import Holdings, NoHoldings
-from malletrain.scavenger.sources.schedulers.memory import Memory
+from malletrain.scavenger.sources.base import (
+    NO_FACTS,
+    NodeFacts,
+    NoPlaceholders,
+    Observation,
+    PlaceholderView,
+    SourceStatus,
+)
+from malletrain.scavenger.sources.schedulers.availability import (
+    Forecast,
+    NodeReservation,
+    NodeStates,
+    PlannedStart,
+    available_nodes,
+)
+from malletrain.scavenger.sources.schedulers.idle_ages import IdleAges
 from malletrain.scavenger.sources.schedulers.query import Query
+from malletrain.scavenger.state_file import IDLE_AGES, ScavengerStateFile
 
 _SHORTEST_WAIT_SECONDS = 0.01
-# Planned starts move with every backfill cycle; an answer that is older than so many intervals is no longer believed.
-_BELIEVED_INTERVALS = 5.0
+_STORE_SECONDS = 30.0
+# Planned starts move with every backfill cycle. An answer that is older than so many intervals is not used.
+_FORECAST_INTERVALS = 5.0
 
 
 @dataclass(frozen=True)
-class Questions:
-    """What is asked of a scheduler; those that it can't answer are left out.
+class SchedulerQueries:
+    """What is asked of a scheduler; None where it can't answer.
 
     Attributes:
-        nodes: Who is idle.
+        nodes: Which nodes are idle.
         planned: When pending jobs are planned to start.
         reservations: What is reserved.
         classes: What the nodes are.
@@ -34,7 +48,7 @@ class Questions:
 
     nodes: Query[NodeStates]
     planned: Query[tuple[PlannedStart, ...]] | None = None
-    reservations: Query[tuple[Reservation, ...]] | None = None
+    reservations: Query[tuple[NodeReservation, ...]] | None = None
     classes: Query[dict[str, NodeFacts]] | None = None
 
     def all(self) -> list[Query[Any]]:
@@ -43,70 +57,85 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Trust:
-    """How long answers are believed, and which nodes count.
+class StalenessPolicy:
+    """For how long answers are used, in seconds.
 
     Attributes:
-        stale_seconds: When the newest answer about nodes is older, nodes that no placeholder of ours holds are left
-            out: nobody knows who uses them.
-        horizon_seconds: How long what is known of the future is believed.
-        wanted: Whether a node may be used at all.
-        pool: Pool of nodes for which the answers name none.
+        stale_seconds: When the newest answer about nodes is older, only nodes with a placeholder of ours are offered:
+            who uses the others is not known.
+        forecast_seconds: For how long planned starts and reservations are used.
     """
 
     stale_seconds: float
-    horizon_seconds: float = 300.0
+    forecast_seconds: float = 300.0
+
+
+@dataclass(frozen=True)
+class NodeSelection:
+    """Which nodes count.
+
+    Attributes:
+        wanted: Whether the node of a name may be used.
+        pool: Pool of the nodes for which the answers name none.
+    """
+
     wanted: Callable[[str], bool] = field(default=lambda _: True)
     pool: str = ""
 
 
 class PolledSource:
-    """Combines the newest answers; survives a scheduler that stalls, fails, or talks garbage."""
+    """Combines the newest answers. Answers that fail, are late or can't be read leave the earlier ones in place."""
 
     def __init__(
         self,
-        questions: Questions,
-        trust: Trust,
+        queries: SchedulerQueries,
+        staleness: StalenessPolicy,
+        selection: NodeSelection,
         clock: Clock,
-        holdings: Holdings | None = None,
-        memory: Memory | None = None,
+        placeholders: PlaceholderView | None = None,
+        state_file: ScavengerStateFile | None = None,
     ) -> None:
         """Ask nothing yet.
 
         Args:
-            questions: What to ask.
-            trust: How far to believe the answers.
+            queries: What to ask.
+            staleness: For how long answers are used.
+            selection: Which nodes count.
             clock: Wall clock.
-            holdings: What we hold ourselves; None: nothing.
-            memory: Keeps idle ages for the next life; None: they are forgotten.
+            placeholders: Our placeholders; None: there are none.
+            state_file: Keeps idle ages over a restart; None: they are forgotten.
         """
-        self.questions = questions
-        self._trust = trust
+        self.queries = queries
+        self._staleness = staleness
+        self._selection = selection
         self._clock = clock
-        self._holdings = holdings or NoHoldings()
-        self._memory = memory or Memory(None, clock)
-        self._ages = self._memory.recall()
+        self._placeholders = placeholders or NoPlaceholders()
+        self._state_file = state_file
+        self._section = f"{IDLE_AGES}{queries.nodes.source}"
+        self._stored_at = clock.monotonic()
+        stored = state_file.section(self._section) if state_file is not None else {}
+        self._ages = IdleAges.restored(stored, clock.time())
 
     def order(self) -> Sequence[str]:
-        """Unknown before the scheduler is asked."""
+        """Empty: names are not known before the scheduler is asked."""
         return ()
 
     def past_lengths(self) -> Sequence[float]:
-        """Those of an earlier life: schedulers keep no record of idle nodes."""
+        """Lengths that were stored before a restart. Schedulers keep no record of idle nodes."""
         return self._ages.lengths
 
-    def status(self) -> Sequence[QueryStatus]:
-        """How each question fares."""
-        return [query.status() for query in self.questions.all()]
+    def status(self) -> SourceStatus:
+        """How each query fares."""
+        return SourceStatus(tuple(query.status() for query in self.queries.all()))
 
     def close(self) -> None:
-        """Idle ages are written down; the commands have ended with `observations`."""
-        self._memory.keep(self._ages, at_once=True)
+        """Store the idle ages. The commands have ended with `observations`."""
+        self._store_ages()
 
     async def observations(self) -> AsyncIterator[Observation]:
-        """A picture after every answer, from the first one about nodes on, and one when that has become too old."""
+        """One observation after every answer, beginning with the first about nodes, and one when that becomes stale."""
         news = asyncio.Event()
-        following = [asyncio.create_task(query.follow(news.set)) for query in self.questions.all()]
+        following = [asyncio.create_task(query.follow(news.set)) for query in self.queries.all()]
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -115,8 +144,8 @@ class PolledSource:
                 for task in following:
                     if task.done():
                         task.result()
-                # The first picture waits for every question: a node whose reservation is not known yet looks free.
-                tried = all(query.tried for query in self.questions.all())
+                # The first observation waits for every query: a node whose reservation is not known yet looks free.
+                tried = all(query.tried for query in self.queries.all())
                 if tried and (observation := self.observe()) is not None:
                     yield observation
         finally:
@@ -125,49 +154,54 @@ class PolledSource:
             await asyncio.gather(*following, return_exceptions=True)
 
     def observe(self) -> Observation | None:
-        """The present picture; None where nothing was ever heard."""
-        states = self.questions.nodes.answer
+        """The present observation; None before the first answer about nodes."""
+        states = self.queries.nodes.answer
         if states is None:
             return None
         now = self._clock.time()
-        held = self._holdings.nodes()
+        held = self._placeholders.nodes()
         stale = self._is_stale()
-        known = combine(states, self._horizon(), now, self._holdings.jobs())
-        usable = held if stale else known.idle | held
-        idle = self._ages.update(now, known.idle | held)
-        if not stale:
-            self._memory.keep(self._ages)
-        names = sorted(name for name in usable if self._trust.wanted(name))
+        available = available_nodes(states, self._forecast(), now, self._placeholders.jobs())
+        usable = held if stale else available.idle | held
+        idle = self._ages.update(now, available.idle | held)
+        if not stale and self._clock.monotonic() - self._stored_at >= _STORE_SECONDS:
+            self._store_ages()
+        names = sorted(name for name in usable if self._selection.wanted(name))
         return Observation(
             time=now,
             idle={name: idle[name] for name in names},
-            ends=known.ends,
+            ends=available.ends,
             facts=self._facts(states),
             known=states.known,
             stale=stale,
         )
 
-    def _horizon(self) -> Horizon:
-        planned, reservations = self.questions.planned, self.questions.reservations
-        limit = self._trust.horizon_seconds
+    def _store_ages(self) -> None:
+        if self._state_file is not None:
+            self._stored_at = self._clock.monotonic()
+            self._state_file.try_write(self._section, self._ages.content(self._clock.time()))
+
+    def _forecast(self) -> Forecast:
+        planned, reservations = self.queries.planned, self.queries.reservations
+        limit = self._staleness.forecast_seconds
         found = reservations.fresh(limit) if reservations else None
-        return Horizon((planned.fresh(limit) if planned else None) or (), found or (), found is not None)
+        return Forecast((planned.fresh(limit) if planned else None) or (), found or (), found is not None)
 
     def _is_stale(self) -> bool:
-        return self.questions.nodes.age_seconds > self._trust.stale_seconds
+        return self.queries.nodes.age_seconds > self._staleness.stale_seconds
 
     def _until_stale(self) -> float | None:
-        if self.questions.nodes.answer is None or self._is_stale():
+        if self.queries.nodes.answer is None or self._is_stale():
             return None
-        return max(_SHORTEST_WAIT_SECONDS, self._trust.stale_seconds - self.questions.nodes.age_seconds)
+        return max(_SHORTEST_WAIT_SECONDS, self._staleness.stale_seconds - self.queries.nodes.age_seconds)
 
     def _facts(self, states: NodeStates) -> dict[str, NodeFacts]:
-        """Of all nodes: one that a placeholder is about to hold is not idle any more, and not yet held."""
-        classes = (self.questions.classes.answer if self.questions.classes else None) or {}
+        """Facts of all nodes: one on which a placeholder is about to start is neither idle nor held."""
+        classes = (self.queries.classes.answer if self.queries.classes else None) or {}
         found = {}
         for name in states.known:
             told = states.facts.get(name, NO_FACTS)
-            found[name] = _in_pool(classes.get(name, told), told.pool or self._trust.pool)
+            found[name] = _in_pool(classes.get(name, told), told.pool or self._selection.pool)
         return found
 
 
@@ -176,6 +210,6 @@ def _in_pool(facts: NodeFacts, pool: str) -> NodeFacts:
     return replace(facts, pool=pool)
 
 
-def believed_seconds(interval: float, stale_seconds: float) -> float:
-    """How long an answer about the future is believed that is asked for every `interval` seconds."""
-    return max(stale_seconds, _BELIEVED_INTERVALS * interval)
+def forecast_validity(interval: float, stale_seconds: float) -> float:
+    """For how many seconds an answer about the future is used, if it is asked for every `interval` seconds."""
+    return max(stale_seconds, _FORECAST_INTERVALS * interval)

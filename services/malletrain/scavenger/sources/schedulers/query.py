@@ -1,4 +1,4 @@
-"""One kind of question to a scheduler: asked at most once per interval, remembered, and never in a hurry to fail."""
+"""One kind of query to a scheduler: at most one per interval, with back-off after failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import QueryStatus, SourceError
-from malletrain.scavenger.sources.schedulers.answers import UnreadableError
+from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.commands import RunCommand
 
 AnswerT = TypeVar("AnswerT")
@@ -21,13 +21,13 @@ _MOST_DOUBLINGS = 16
 
 
 @dataclass(frozen=True)
-class Pace:
+class QueryTiming:
     """When to ask, in seconds.
 
     Attributes:
-        interval: From the end of a question to the beginning of the next: never two within an interval.
+        interval: From the end of a query to the beginning of the next.
         timeout: How long an answer may take.
-        longest_pause: Upper limit of the pause after failures, which doubles with each.
+        longest_pause: Longest pause after failures. The pause doubles with each failure in a row.
     """
 
     interval: float
@@ -35,11 +35,12 @@ class Pace:
     longest_pause: float = 60.0
 
     def pause(self, failures: int, *, answered: bool = True) -> float:
-        """Seconds to the next question after so many failures in a row.
+        """Seconds from the end of a query to the next.
 
         Args:
-            failures: How many.
-            answered: There has been a good answer; before, even a rare question is asked again after the longest pause.
+            failures: Failures in a row so far.
+            answered: Whether there has ever been a good answer. Before the first, the pause is at most `longest_pause`
+                even if the interval is longer.
         """
         if not failures:
             return self.interval
@@ -48,7 +49,7 @@ class Pace:
 
 
 class Query(Generic[AnswerT]):
-    """A question with its last good answer."""
+    """A query and its last good answer."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Query(Generic[AnswerT]):
         name: str,
         argv: Sequence[str],
         parse: Callable[[str], AnswerT],
-        pace: Pace,
+        timing: QueryTiming,
         clock: Clock,
         run: RunCommand,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -65,21 +66,21 @@ class Query(Generic[AnswerT]):
         """Prepare; `follow` asks.
 
         Args:
-            source: Name of the source, for people.
-            name: Kind of question, for people.
+            source: Name of the source, e.g. "slurm".
+            name: Kind of query, e.g. "nodes".
             argv: The command.
-            parse: From what it prints to the answer; raises UnreadableError.
-            pace: When to ask.
-            clock: For ages.
+            parse: Makes the answer from what the command prints; raises UnreadableError.
+            timing: When to ask.
+            clock: For the ages of answers.
             run: Runs the command.
             sleep: Waits for so many seconds.
-            chance: Draws from [0, 1): spreads the questions after a failure.
+            chance: Draws from [0, 1). Lengthens pauses after failures by up to 10 %, so that clients spread.
         """
-        self._source = source
+        self.source = source
         self._name = name
         self._argv = tuple(argv)
         self._parse = parse
-        self._pace = pace
+        self._timing = timing
         self._clock = clock
         self._run = run
         self._sleep = sleep
@@ -102,22 +103,22 @@ class Query(Generic[AnswerT]):
 
     @property
     def tried(self) -> bool:
-        """Whether a question has come to its end, answered or not."""
+        """Whether a query has ended, answered or not."""
         return self._tried
 
     @property
     def age_seconds(self) -> float:
-        """Age of the last good answer, counted from when it was asked for; infinite before the first."""
+        """Age of the last good answer in seconds, since its query began; infinite before the first."""
         return self._clock.monotonic() - self._good_at
 
     def fresh(self, limit_seconds: float) -> AnswerT | None:
-        """The last good answer if it is not older than that."""
+        """The last good answer unless it is older than `limit_seconds`."""
         return self._answer if self.age_seconds <= limit_seconds else None
 
     def status(self) -> QueryStatus:
-        """How it fares."""
+        """How this query fares."""
         return QueryStatus(
-            self._source,
+            self.source,
             self._name,
             self.age_seconds,
             self._asked,
@@ -128,11 +129,15 @@ class Query(Generic[AnswerT]):
         )
 
     async def ask(self) -> bool:
-        """Ask once; whether there was a good answer. Never raises for what a scheduler does."""
+        """Ask once. Failures of the scheduler are counted and logged, not raised.
+
+        Returns:
+            Whether there was a good answer.
+        """
         begin = self._clock.monotonic()
         self._asked += 1
         try:
-            self._take(await self._run(self._argv, self._pace.timeout))
+            self._take(await self._run(self._argv, self._timing.timeout))
         except (SourceError, UnreadableError) as error:
             self._tried = True
             self._failed += 1
@@ -151,17 +156,17 @@ class Query(Generic[AnswerT]):
         return True
 
     def _take(self, text: str) -> None:
-        # What was printed before means what it meant before: between events a poll costs next to nothing.
+        # The same text is not parsed again: most polls between two events are the same.
         if text != self._text:
             self._answer = self._parse(text)
             self._text = text
 
     async def follow(self, on_asked: Callable[[], None] = lambda: None) -> None:
-        """Ask for ever; `on_asked` is called after each question, answered or not."""
+        """Ask until cancelled; `on_asked` is called after each query, answered or not."""
         while True:
             await self.ask()
             on_asked()
-            pause = self._pace.pause(self._in_a_row, answered=self._answer is not None)
+            pause = self._timing.pause(self._in_a_row, answered=self._answer is not None)
             if self._in_a_row:
                 pause *= 1.0 + 0.1 * self._chance()
             await self._sleep(pause)

@@ -1,4 +1,4 @@
-"""Settings of the sources that ask a batch scheduler."""
+"""Settings of the sources that poll a batch scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class HoldSettings(BaseModel):
-    """How idle nodes are held, by one-node jobs of low priority that the scheduler ends when it wants a node back."""
+    """Sections `[scavenger.slurm.hold]` and `[scavenger.pbs.hold]`: how idle nodes are held.
+
+    Placeholders hold nodes: one-node jobs of low priority, which the scheduler ends when it wants a node back.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -26,10 +29,13 @@ class HoldSettings(BaseModel):
     agents_address: str = Field(
         default="127.0.0.1:50066", pattern=r"^.+:\d+$", description="HOST:PORT on which node agents report."
     )
-    head: str = Field(default="", description="The same as the nodes see it; empty: the same.")
+    head: str = Field(default="", description="The same address as the nodes see it; empty: agents_address.")
     listen: str = Field(default="127.0.0.1", min_length=1, description="Address on which agents serve, on their node.")
     grace_seconds: float = Field(
-        default=1.5, ge=0, le=60, description="What workers get to leave by themselves when a node is wanted back."
+        default=1.5,
+        ge=0,
+        le=60,
+        description="How long workers may take to leave by themselves when a node is wanted back.",
     )
     shortest_seconds: float = Field(
         default=120.0, ge=60, description="A node that is expected to be idle for less is not held."
@@ -38,7 +44,7 @@ class HoldSettings(BaseModel):
     patience_seconds: float = Field(
         default=15.0, gt=0, description="A placeholder that has not started by then is cancelled: its node was taken."
     )
-    refusal_seconds: float = Field(default=30.0, gt=0, description="How long such a node is then left alone.")
+    refusal_seconds: float = Field(default=30.0, gt=0, description="How long that node then gets no placeholder.")
     surplus_seconds: float = Field(
         default=60.0, gt=0, description="How long a node is held without work when fewer are wanted."
     )
@@ -46,7 +52,21 @@ class HoldSettings(BaseModel):
     calm_seconds: float = Field(
         default=15.0,
         ge=0,
-        description="How long no node is taken after one was wanted back: the same job may be about to get others.",
+        description="How long no node is taken after the scheduler took one back: its job may be about to get others.",
+    )
+    backoff_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="Delay after a placeholder that was refused or ended before its agent reported. Doubles "
+        "with each failure in a row. Until one succeeds, only one placeholder is submitted per delay.",
+    )
+    backoff_max_seconds: float = Field(
+        default=600.0, gt=0, description="The longest such delay, and the length of a pause."
+    )
+    pause_after_failures: int = Field(
+        default=5,
+        ge=1,
+        description="After so many failures in a row submission pauses; then one placeholder is tried per pause.",
     )
     options: tuple[str, ...] = Field(default=(), description="More options of sbatch or qsub, e.g. --account=idle.")
     name: str = Field(default="malletrain", min_length=1, description="Job name of placeholders, to find them again.")
@@ -63,20 +83,24 @@ class HoldSettings(BaseModel):
         return bool(self.queue or self.ssh)
 
     @model_validator(mode="after")
-    def _one_way(self) -> HoldSettings:
+    def _consistent(self) -> HoldSettings:
         if self.queue and self.ssh:
             raise ValueError("expected either queue (placeholders) or ssh, not both")
+        if self.backoff_max_seconds < self.backoff_seconds:
+            raise ValueError("expected backoff_max_seconds of at least backoff_seconds")
         return self
 
 
 class SchedulerSettings(BaseModel):
-    """What both have in common. Patterns: `gpu*`, or a node list such as `n[001-032]`."""
+    """Settings of both schedulers. Patterns are `gpu*`, or node lists such as `n[001-032]`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     include: tuple[str, ...] = Field(default=(), description="Only nodes of these patterns; none: all.")
     exclude: tuple[str, ...] = Field(default=(), description="No nodes of these patterns.")
-    interval_seconds: float = Field(default=2.0, ge=0.05, le=3600, description="How often it is asked who is idle.")
+    interval_seconds: float = Field(
+        default=2.0, ge=0.05, le=3600, description="How often it is asked which nodes are idle."
+    )
     timeout_seconds: float = Field(
         default=10.0, gt=0, le=3600, description="How long an answer may take; backfill makes Slurm silent for seconds."
     )
@@ -87,7 +111,9 @@ class SchedulerSettings(BaseModel):
         "placeholder of ours lives.",
     )
     longest_pause_seconds: float = Field(
-        default=60.0, gt=0, description="The longest pause between questions that fail; it doubles up to here."
+        default=60.0,
+        gt=0,
+        description="Longest pause after failed queries; the pause doubles with each failure in a row.",
     )
     reservations_interval_seconds: float = Field(
         default=60.0, ge=0.05, description="How often it is asked what is reserved."
@@ -123,7 +149,7 @@ class PbsSettings(SchedulerSettings):
     pool: str = Field(default="pbs", description="Name of the pool that these nodes make up.")
     gpu_type_resource: str = Field(default="gpu_type", description="Resource of a vnode that names its kind of GPU.")
     queue_interval_seconds: float = Field(
-        default=30.0, ge=0.05, description="How often it is asked for estimated starts; qstat -f is dear."
+        default=30.0, ge=0.05, description="How often it is asked for estimated starts; qstat -f is expensive."
     )
     pbsnodes: str = Field(default="pbsnodes", min_length=1, description="Path of pbsnodes.")
     qstat: str = Field(default="qstat", min_length=1, description="Path of qstat.")

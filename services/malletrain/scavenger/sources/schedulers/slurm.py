@@ -1,20 +1,24 @@
-"""The source `slurm`: which commands are asked, and how often."""
+"""The source `slurm`: which commands are run, and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
-from malletrain.scavenger.sources.schedulers.holdings import Holdings
-from malletrain.scavenger.sources.schedulers.memory import Memory
-from malletrain.scavenger.sources.schedulers.patterns import node_filter
-from malletrain.scavenger.sources.schedulers.polled import PolledSource, Questions, Trust, believed_seconds
-from malletrain.scavenger.sources.schedulers.query import Pace, Query
+from malletrain.scavenger.sources.schedulers.hostlists import node_filter
+from malletrain.scavenger.sources.schedulers.polled import (
+    NodeSelection,
+    PolledSource,
+    SchedulerQueries,
+    StalenessPolicy,
+    forecast_validity,
+)
+from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_classes,
@@ -22,6 +26,7 @@ from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_reservations,
     parse_states,
 )
+from malletrain.scavenger.state_file import ScavengerStateFile
 
 AnswerT = TypeVar("AnswerT")
 
@@ -30,10 +35,10 @@ def slurm_source(
     section: SlurmSettings,
     clock: Clock,
     run: RunCommand = run_command,
-    holdings: Holdings | None = None,
-    memory: Path | None = None,
+    placeholders: PlaceholderView | None = None,
+    state_file: ScavengerStateFile | None = None,
 ) -> PolledSource:
-    """The source of a Slurm cluster's idle nodes; `memory` is the file that keeps idle ages over a restart.
+    """The source of the idle nodes of a Slurm cluster; `state_file` keeps idle ages over a restart.
 
     Raises:
         InvalidInputError: no partition is named, one twice, or a pattern can't be read.
@@ -43,14 +48,14 @@ def slurm_source(
         raise InvalidInputError("scavenger.slurm.partitions", "at least one partition, each once", list(partitions))
 
     def query(name: str, argv: list[str], parse: Callable[[str], AnswerT], interval: float) -> Query[AnswerT]:
-        pace = Pace(interval, section.timeout_seconds, section.longest_pause_seconds)
-        return Query("slurm", name, argv, parse, pace, clock, run)
+        timing = QueryTiming(interval, section.timeout_seconds, section.longest_pause_seconds)
+        return Query("slurm", name, argv, parse, timing, clock, run)
 
     names = ",".join(partitions)
     several = len(partitions) > 1
     states = ["-o", "%R|%T|%N" if several else "%T|%N"]
     pools = {name: name for name in partitions} if several else None
-    questions = Questions(
+    queries = SchedulerQueries(
         nodes=query(
             "nodes",
             [section.sinfo, "-h", "-p", names, *states],
@@ -77,10 +82,6 @@ def slurm_source(
         ),
     )
     slowest = max(section.queue_interval_seconds, section.reservations_interval_seconds)
-    trust = Trust(
-        stale_seconds=section.stale_seconds,
-        horizon_seconds=believed_seconds(slowest, section.stale_seconds),
-        wanted=node_filter(section.include, section.exclude, "scavenger.slurm"),
-        pool=partitions[0],
-    )
-    return PolledSource(questions, trust, clock, holdings, Memory(memory, clock))
+    staleness = StalenessPolicy(section.stale_seconds, forecast_validity(slowest, section.stale_seconds))
+    selection = NodeSelection(node_filter(section.include, section.exclude, "scavenger.slurm"), pool=partitions[0])
+    return PolledSource(queries, staleness, selection, clock, placeholders, state_file)

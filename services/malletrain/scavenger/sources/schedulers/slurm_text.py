@@ -1,18 +1,28 @@
-"""What Slurm's commands print. Only texts that `-o` asks for: JSON differs from release to release."""
+"""Parsers of what Slurm's commands print. Pure.
+
+Commands are asked for text by `-o`: their JSON differs from release to release.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from malletrain.scavenger.sources.base import NodeFacts
-from malletrain.scavenger.sources.schedulers.answers import NodeStates, PlannedStart, Reservation, UnreadableError
+from malletrain.scavenger.sources.schedulers.availability import (
+    NodeReservation,
+    NodeStates,
+    PlannedStart,
+    UnreadableError,
+)
 from malletrain.scavenger.sources.schedulers.hostlists import expand
 
 USABLE_STATES = frozenset({"idle", "planned"})
-"""Whole words. `planned` nodes are held for a larger job: nothing else may fill them. A suffix (`idle~`, `idle*`) means
-powered down, not answering, about to reboot..: not usable."""
+"""States of usable nodes, as whole words. `planned` nodes are kept for a larger job and can't be backfilled.
+
+A suffix means that a node can't be used: `idle~` is powered down, `idle*` does not answer.
+"""
 
 NOTHING = ("", "(null)", "None", "N/A", "n/a")
 _STATE = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
@@ -26,7 +36,7 @@ def lines_of(text: str) -> list[str]:
     """The lines of an answer.
 
     Raises:
-        UnreadableError: the last line is cut short: a name in it may be the beginning of another.
+        UnreadableError: the last line does not end: it may be cut short.
     """
     if text and not text.endswith("\n"):
         raise UnreadableError("an answer that ends with a line break", text[-40:])
@@ -36,14 +46,14 @@ def lines_of(text: str) -> list[str]:
 def parse_states(text: str, pools: Mapping[str, str] | None = None) -> NodeStates:
     """The answer to `sinfo -h -p PARTITION -o '%T|%N'`, or with several partitions `-o '%R|%T|%N'`.
 
-    A node that is named with any other state, too, is not idle.
+    A node that is also named with another state is not idle.
 
     Args:
         text: What was printed.
-        pools: Pool of each partition, where several were asked for; a node belongs to that of the first that has it.
+        pools: Pool of each partition, where several were asked for. A node belongs to the first partition that has it.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     usable: set[str] = set()
     unusable: set[str] = set()
@@ -66,7 +76,7 @@ def parse_planned(text: str) -> tuple[PlannedStart, ...]:
     """The answer to `squeue -h -t PD -o '%i|%S|%Y'`: pending jobs with planned start and nodes, times in UTC.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     found = []
     for line in lines_of(text):
@@ -79,11 +89,11 @@ def parse_planned(text: str) -> tuple[PlannedStart, ...]:
     return tuple(found)
 
 
-def parse_reservations(text: str) -> tuple[Reservation, ...]:
+def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     """The answer to `scontrol -o show reservations`, times in UTC.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     found = []
     for line in lines_of(text):
@@ -95,17 +105,17 @@ def parse_reservations(text: str) -> tuple[Reservation, ...]:
         if pairs["Nodes"] in NOTHING:
             continue
         start, end = _time(pairs["StartTime"]), _time(pairs["EndTime"])
-        found.append(Reservation(pairs["ReservationName"], start, end, expand(pairs["Nodes"])))
+        found.append(NodeReservation(pairs["ReservationName"], start, end, expand(pairs["Nodes"])))
     return tuple(found)
 
 
 def parse_classes(text: str) -> dict[str, NodeFacts]:
     """The answer to `sinfo -h -p PARTITION -o '%G|%f|%N'`: GPUs and features of every node.
 
-    Without `-N`, which costs Slurm twenty times as much on a large machine.
+    `-N` would give the same and costs Slurm twenty times as much on a large machine.
 
     Raises:
-        UnreadableError: the text is something else.
+        UnreadableError: the text has another form.
     """
     found: dict[str, NodeFacts] = {}
     for line in lines_of(text):
@@ -151,14 +161,3 @@ def _time(text: str) -> float:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError as error:
         raise UnreadableError("a time such as 2026-11-21T03:58:44", text) from error
-
-
-def state_lines(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each state with its nodes, for those who want more than who is idle.
-
-    Raises:
-        UnreadableError: the text is something else.
-    """
-    for line in lines_of(text):
-        _, state, names = _state_line(line, with_partition=False)
-        yield state, names

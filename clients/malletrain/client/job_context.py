@@ -1,0 +1,112 @@
+"""What the environment tells a training process: its job, its rank, the number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from malletrain.common import environment as env
+from malletrain.common.job_folder import CHECKPOINTS_FOLDER
+
+_LAUNCHERS = (("RANK", "WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
+"""Variables for rank and world size: torchrun's first, then those of Horovod's launchers."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """The MalleTrain job of this process.
+
+    Attributes:
+        id: Job identifier.
+        directory: The job's folder, shared by all its workers.
+        checkpoint_directory: Folder for checkpoints. It may not exist yet.
+        monitor: HOST:PORT of Monitor.
+        node: Name of the node that this process runs on; empty if the launcher does not tell.
+        slots_per_node: Worker processes per node, at least 1.
+        target_samples: Samples after which the job is complete; 0 without a target.
+    """
+
+    id: str
+    directory: Path
+    checkpoint_directory: Path
+    monitor: str
+    node: str
+    slots_per_node: int
+    target_samples: int
+
+
+class WorkerRank(NamedTuple):
+    """Rank of this process and number of workers of its job."""
+
+    rank: int
+    workers: int
+
+
+def read_job(environ: Mapping[str, str]) -> JobContext | None:
+    """Read the job from the environment; None outside MalleTrain.
+
+    Raises:
+        ValueError: a variable of the job is missing or has an invalid value.
+    """
+    job_id = environ.get(env.JOB_ID)
+    if not job_id:
+        return None
+    directory = Path(_required(environ, env.JOB_DIR, "the job's folder"))
+    return JobContext(
+        id=job_id,
+        directory=directory,
+        checkpoint_directory=directory / CHECKPOINTS_FOLDER,
+        monitor=_required(environ, env.MONITOR, "HOST:PORT of Monitor"),
+        node=environ.get(env.NODE, ""),
+        slots_per_node=_whole_number(environ, env.SLOTS_PER_NODE, default=1, least=1),
+        target_samples=_whole_number(environ, env.TARGET_SAMPLES, default=0, least=0),
+    )
+
+
+def read_rank(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> WorkerRank:
+    """Rank and number of workers: from Horovod if it is initialised, else from the launcher's variables, else 0 and 1.
+
+    Args:
+        environ: Environment of the process.
+        modules: Loaded modules. Horovod is never imported here.
+    """
+    return _horovod_rank(modules) or _launcher_rank(environ)
+
+
+def _horovod_rank(modules: Mapping[str, ModuleType]) -> WorkerRank | None:
+    horovod = modules.get("horovod.torch")
+    if horovod is None:
+        return None
+    try:
+        if horovod.is_initialized():
+            return WorkerRank(int(horovod.rank()), max(1, int(horovod.size())))
+    except (AttributeError, RuntimeError, ValueError):
+        # Not fully imported, or shut down between the calls: the launcher's variables are used instead.
+        return None
+    return None
+
+
+def _launcher_rank(environ: Mapping[str, str]) -> WorkerRank:
+    for rank_name, size_name in _LAUNCHERS:
+        rank = environ.get(rank_name, "")
+        if rank.isdecimal():
+            size = environ.get(size_name, "")
+            return WorkerRank(int(rank), max(1, int(size)) if size.isdecimal() else 1)
+    return WorkerRank(0, 1)
+
+
+def _required(environ: Mapping[str, str], name: str, expected: str) -> str:
+    value = environ.get(name)
+    if not value:
+        raise ValueError(f"{name}: expected {expected}, got nothing")
+    return value
+
+
+def _whole_number(environ: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{name}: expected a whole number, at least {least}, got {text!r}")
+    return int(text)

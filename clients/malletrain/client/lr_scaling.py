@@ -1,0 +1,122 @@
+"""Learning rates when the number of workers, and with it the global batch, changes.
+
+Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017, arXiv:1706.02677): with a k times
+larger global batch, use a k times larger learning rate (section 2.1), and reach it gradually (section 2.2). The square
+root of k instead of k keeps the variance of a step (Krizhevsky 2014, arXiv:1404.5997, section 5) and suits adaptive
+optimizers such as Adam. The alternative is to keep the global batch constant by gradient accumulation; then no rate
+changes (`malletrain.client.batch_partition`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ScalingRule = Literal["linear", "sqrt"]
+
+
+def scaled_rate(reference_rate: float, reference_batch: int, batch: int, rule: ScalingRule = "linear") -> float:
+    """The learning rate for a global batch.
+
+    Args:
+        reference_rate: The learning rate for the reference batch.
+        reference_batch: Global batch in samples, at least 1.
+        batch: The present global batch in samples, at least 1.
+        rule: "linear": proportional to the batch. "sqrt": proportional to its square root.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    if reference_batch < 1:
+        raise ValueError(f"reference_batch: expected at least 1 sample, got {reference_batch}")
+    if batch < 1:
+        raise ValueError(f"batch: expected at least 1 sample, got {batch}")
+    if rule == "linear":
+        return reference_rate * batch / reference_batch
+    if rule == "sqrt":
+        return reference_rate * math.sqrt(batch / reference_batch)
+    raise ValueError(f"rule: expected 'linear' or 'sqrt', got {rule!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RateRamp:
+    """A factor for the learning rates as a function of the sample counter: a linear ramp, then constant.
+
+    Attributes:
+        since: Sample counter at which the ramp begins.
+        length: Length of the ramp in samples; 0: the factor changes at once.
+        start: Factor at the beginning of the ramp.
+        end: Factor at its end and after it.
+    """
+
+    since: int = 0
+    length: int = 0
+    start: float = 1.0
+    end: float = 1.0
+
+    def factor(self, samples: int) -> float:
+        """The factor at a sample counter."""
+        if samples >= self.since + self.length:
+            return self.end
+        return self.start + (self.end - self.start) * max(0, samples - self.since) / self.length
+
+    def towards(self, factor: float, samples: int, warmup_samples: int) -> RateRamp:
+        """The ramp after a rescale: up gradually from the present factor, down at once; unchanged if nothing changes.
+
+        Args:
+            factor: The factor for the new global batch.
+            samples: Sample counter at the rescale.
+            warmup_samples: Length of an upward ramp in samples.
+        """
+        if factor == self.end and samples >= self.since:
+            return self
+        return RateRamp(samples, warmup_samples, min(self.factor(samples), factor), factor)
+
+
+class LearningRates:
+    """Scales an optimizer's learning rates with the global batch. Between rescales they belong to the user."""
+
+    def __init__(
+        self, groups: list[dict[str, Any]], reference_batch: int | None, rule: ScalingRule, warmup_samples: int
+    ) -> None:
+        """Take the present rates as those for the reference batch.
+
+        Args:
+            groups: The optimizer's parameter groups.
+            reference_batch: Global batch in samples that the present rates fit; None: the rates are never changed.
+            rule: How the rates follow the global batch.
+            warmup_samples: Length of an upward ramp in samples.
+        """
+        self._reference_rates = [group["lr"] for group in groups]
+        self._reference_batch = reference_batch
+        self._rule = rule
+        self._warmup_samples = warmup_samples
+        self._factor = 0.0
+
+    def ramp_to(self, ramp: RateRamp, global_batch: int, samples: int) -> RateRamp:
+        """The ramp after a rescale.
+
+        Args:
+            ramp: The ramp before.
+            global_batch: The new global batch in samples.
+            samples: Sample counter at the rescale.
+        """
+        if self._reference_batch is None:
+            return ramp
+        factor = scaled_rate(1.0, self._reference_batch, global_batch, self._rule)
+        return ramp.towards(factor, samples, self._warmup_samples)
+
+    def apply(self, groups: list[dict[str, Any]], factor: float, force: bool = False) -> None:
+        """Set the rates if the factor has changed.
+
+        Args:
+            groups: The optimizer's parameter groups.
+            factor: What the reference rates are multiplied by.
+            force: Set them even if it has not.
+        """
+        if self._reference_batch is None or not (force or factor != self._factor):
+            return
+        self._factor = factor
+        for group, rate in zip(groups, self._reference_rates, strict=True):
+            group["lr"] = rate * factor

@@ -1,0 +1,126 @@
+"""The sidecar's stream to Monitor: gRPC's two threads on one side, a queue of events on the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import grpc
+
+from malletrain.client.ring import RingRecord
+from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
+
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A site's web proxy does not lead to Monitor.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReporterIdentity:
+    """Identity of a reporter.
+
+    Attributes:
+        job_id: The job.
+        reporter_id: The reporting process.
+        slots_per_node: Worker processes per node.
+    """
+
+    job_id: str
+    reporter_id: str
+    slots_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseReceived:
+    """Monitor has sent a response."""
+
+    stream: MonitorStream
+    response: monitor_pb2.ReportResponse
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """A stream has ended.
+
+    Attributes:
+        stream: The stream.
+        refused: Whether Monitor rejected what it was sent as invalid.
+        reason: The reason, for people.
+    """
+
+    stream: MonitorStream
+    refused: bool
+    reason: str
+
+
+StreamEvent = ResponseReceived | StreamEnded
+
+
+class MonitorStream:
+    """One `Report` stream. Its last event is `StreamEnded`."""
+
+    def __init__(self, stub: monitor_pb2_grpc.MonitorServiceStub, events: SimpleQueue[StreamEvent]) -> None:
+        """Open the stream without waiting for it.
+
+        Args:
+            stub: Monitor.
+            events: Where the stream's events are put.
+        """
+        self._events = events
+        self._outgoing: SimpleQueue[monitor_pb2.ReportRequest | None] = SimpleQueue()
+        # No deadline: the stream lasts as long as the training. Keepalive and the time-out for acknowledgements end it.
+        self._call = stub.Report(iter(self._outgoing.get, None))
+        threading.Thread(target=self._receive, name="monitor responses", daemon=True).start()
+
+    def send(self, identity: ReporterIdentity, records: Sequence[RingRecord], dropped: int) -> None:
+        """Send records without waiting.
+
+        Args:
+            identity: Job and reporter.
+            records: Records without a gap in their sequence numbers; none for a keep-alive message.
+            dropped: Records lost so far.
+        """
+        request = monitor_pb2.ReportRequest(
+            job_id=identity.job_id,
+            reporter_id=identity.reporter_id,
+            slots_per_node=identity.slots_per_node,
+            dropped_records=dropped,
+        )
+        if records:
+            batch = request.batch
+            batch.first_sequence = records[0].sequence
+            batch.unix_seconds.extend(record.unix_ns / 1e9 for record in records)
+            batch.samples.extend(record.samples for record in records)
+            batch.positions.extend(record.position for record in records)
+            batch.workers.extend(record.workers for record in records)
+        self._outgoing.put(request)
+
+    def close(self) -> None:
+        """End the stream at once."""
+        self._outgoing.put(None)
+        self._call.cancel()
+
+    def _receive(self) -> None:
+        try:
+            for response in self._call:
+                self._events.put(ResponseReceived(self, response))
+        except grpc.RpcError:
+            code = self._call.code()
+            refused = code is grpc.StatusCode.INVALID_ARGUMENT
+            self._events.put(StreamEnded(self, refused, f"{code.name}: {self._call.details()}"))
+        else:
+            self._events.put(StreamEnded(self, False, "ended by Monitor"))
+        self._outgoing.put(None)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """Open a channel to Monitor that reconnects quickly after an outage."""
+    return grpc.insecure_channel(address, options=_OPTIONS)

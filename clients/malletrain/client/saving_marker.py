@@ -1,0 +1,36 @@
+"""Marks this process as busy saving its state: a file in the job's folder, which the supervisor waits for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from malletrain.common.job_folder import SAVING_FOLDER
+
+
+class SavingMarker:
+    """The file `saving/PID` in the job's folder. It exists while this process writes its last checkpoint."""
+
+    def __init__(self, job_directory: Path | None) -> None:
+        """The file is not created yet.
+
+        Args:
+            job_directory: The job's folder; None outside MalleTrain, where there is no marker.
+        """
+        self._folder = job_directory / SAVING_FOLDER if job_directory else None
+
+    def create(self) -> None:
+        """Create the file. A failure is printed: the supervisor may not wait for the checkpoint then."""
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / str(os.getpid())).touch()
+        except OSError as error:
+            print(f"malletrain: can't tell the supervisor that this process is saving: {error}", file=sys.stderr)
+
+    def remove(self) -> None:
+        """Remove the file if it exists."""
+        if self._folder is not None and self._folder.is_dir():
+            (self._folder / str(os.getpid())).unlink(missing_ok=True)

@@ -1,0 +1,198 @@
+"""The permitted scales of all jobs in flat arrays, and the exact choice of one scale per job.
+
+The table does not depend on what the jobs hold, so that it is built once and used for many decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from malletrain.allocator.jit import jit
+from malletrain.allocator.knapsack import TIE, Floats, Ints, best_places
+from malletrain.allocator.objective import ScaleRates, ScaleValues, scale_rates
+from malletrain.allocator.problem import AllocationProblem, CostModel
+from malletrain.allocator.reduction import maybe_optimal
+
+_SMALL = 8_000_000
+"""Steps (scales of all jobs x nodes) up to which the dynamic programme on all scales is faster than reducing first."""
+NO_LIMIT = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class ObjectiveParameters:
+    """Parameters of the objective.
+
+    Attributes:
+        forward_seconds: T_fwd in seconds.
+        cost_model: How a rescale is charged.
+        max_change: Most nodes by which a job may change in one step; a stop is always permitted.
+    """
+
+    forward_seconds: float
+    cost_model: CostModel
+    max_change: int = NO_LIMIT
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One scale per job.
+
+    Attributes:
+        counts: Nodes of each job, shape (jobs,).
+        objective: Their total value, in weighted metric x seconds (Eq. 16).
+    """
+
+    counts: Ints
+    objective: float
+
+
+@dataclass(frozen=True)
+class ChoiceTable:
+    """The permitted scales of several jobs, one job after the other in flat arrays.
+
+    Attributes:
+        starts: Index of each job's first scale, and the number of all scales; shape (jobs + 1,).
+        sizes: Permitted scales in nodes, shape (scales of all jobs,).
+        rates: Weighted metric per second at each of them, same shape.
+        held_starts: As `starts`, for `held_rates`.
+        held_rates: Weighted metric per second of each job on 0, 1, 2, … nodes.
+        up_seconds: R_up of each job in seconds, shape (jobs,).
+        down_seconds: R_down of each job in seconds, shape (jobs,).
+        measured: The jobs themselves where any of them has stalls measured for pairs of scales; else empty.
+    """
+
+    starts: Ints
+    sizes: Ints
+    rates: Floats
+    held_starts: Ints
+    held_rates: Floats
+    up_seconds: Floats
+    down_seconds: Floats
+    measured: Sequence[ScaleRates]
+
+    @classmethod
+    def of(cls, jobs: Sequence[ScaleRates]) -> ChoiceTable:
+        """The table of some jobs; ties go to earlier ones."""
+        return cls(
+            _starts([len(job.sizes) for job in jobs]),
+            np.concatenate([np.zeros(0, np.int64), *(job.sizes for job in jobs)]),
+            np.concatenate([np.zeros(0), *(job.rates for job in jobs)]),
+            _starts([len(job.held_rates) for job in jobs]),
+            np.concatenate([np.zeros(0), *(job.held_rates for job in jobs)]),
+            np.asarray([job.scale_up_seconds for job in jobs], dtype=np.float64),
+            np.asarray([job.scale_down_seconds for job in jobs], dtype=np.float64),
+            tuple(jobs) if any(job.stalls for job in jobs) else (),
+        )
+
+    def choose(self, currents: Sequence[int], pool: int, parameters: ObjectiveParameters) -> Choice:
+        """The choice of the largest objective; `knapsack` says how ties are broken.
+
+        Args:
+            currents: Nodes that each job holds now.
+            pool: Nodes to hand out, held ones included.
+            parameters: Parameters of the objective.
+        """
+        held = np.asarray(currents, dtype=np.int64)
+        values = _values(
+            self.starts,
+            self.sizes,
+            self.rates,
+            self.held_starts,
+            self.held_rates,
+            self.up_seconds,
+            self.down_seconds,
+            held,
+            parameters.forward_seconds,
+            parameters.cost_model is CostModel.PAPER,
+            parameters.max_change,
+            self._measured_stalls(currents, parameters.cost_model),
+        )
+        places = best_of(self.starts, self.sizes, values, held, pool)
+        return Choice(self.sizes[places], float(values[places].sum()))
+
+    def _measured_stalls(self, currents: Sequence[int], cost_model: CostModel) -> Floats:
+        """Seconds by scale, NaN where R_up or R_down holds; empty where that is the case everywhere."""
+        if not self.measured or cost_model is CostModel.PAPER:
+            return np.zeros(0)
+        known = np.full(len(self.sizes), np.nan)
+        for first, job, current in zip(self.starts.tolist(), self.measured, currents, strict=False):
+            for place, seconds in job.known_stalls(current):
+                known[first + place] = seconds
+        return known
+
+
+def choose(problem: AllocationProblem) -> Choice:
+    """The optimum of a valid problem, by dynamic programming. Only the number of nodes constrains the jobs."""
+    pool = len(problem.nodes)
+    table = ChoiceTable.of([scale_rates(job, problem.objective_metric, pool) for job in problem.jobs])
+    currents = [len(job.current_nodes) for job in problem.jobs]
+    return table.choose(currents, pool, ObjectiveParameters(problem.forward_seconds, problem.cost_model))
+
+
+def best_counts(per_job: Sequence[ScaleValues], pool: int) -> list[int]:
+    """The optimum by dynamic programming, from values that are known already.
+
+    Args:
+        per_job: The jobs; ties go to earlier ones.
+        pool: Number of nodes, at least 0.
+
+    Returns:
+        Nodes of each job; their sum is at most `pool`.
+    """
+    starts = np.cumsum([0, *(len(job.sizes) for job in per_job)])
+    sizes = np.concatenate([np.zeros(0, np.int64), *(job.sizes for job in per_job)])
+    values = np.concatenate([np.zeros(0), *(job.values for job in per_job)])
+    currents = np.asarray([job.current for job in per_job], dtype=np.int64)
+    return [int(size) for size in sizes[best_of(starts, sizes, values, currents, pool)]]
+
+
+def best_of(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
+    """Index of each job's best scale; a large problem is reduced first."""
+    if len(sizes) * pool <= _SMALL:
+        return best_places(starts, sizes, values, currents, pool, TIE)
+    kept = np.flatnonzero(maybe_optimal(starts, sizes, values, pool))
+    slim = np.searchsorted(kept, starts)
+    places: Ints = kept[best_places(slim, sizes[kept], values[kept], currents, pool, TIE)]
+    return places
+
+
+def _starts(lengths: Sequence[int]) -> Ints:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.asarray(lengths, dtype=np.int64))))
+
+
+@jit(
+    "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, b1, i8, f8[::1])",
+)
+def _values(
+    starts: Ints,
+    sizes: Ints,
+    rates: Floats,
+    held_starts: Ints,
+    held_rates: Floats,
+    up_seconds: Floats,
+    down_seconds: Floats,
+    currents: Ints,
+    forward_seconds: float,
+    paper: bool,
+    max_change: int,
+    measured_stalls: Floats,
+) -> Floats:
+    """`ScaleRates.values_from` for all jobs at once; a scale beyond `max_change` has the value minus infinity."""
+    values = np.empty(len(sizes))
+    for job in range(len(currents)):
+        current = currents[job]
+        last = held_starts[job + 1] - held_starts[job] - 1
+        old = held_rates[held_starts[job] + min(current, last)]
+        for place in range(starts[job], starts[job + 1]):
+            size, rate = sizes[place], rates[place]
+            if size > 0 and abs(size - current) > max_change:
+                values[place] = -np.inf
+                continue
+            stall = up_seconds[job] if size > current else (down_seconds[job] if size < current else 0.0)
+            if len(measured_stalls) and not np.isnan(measured_stalls[place]):
+                stall = measured_stalls[place]
+            values[place] = forward_seconds * rate - stall * (old if paper else rate)
+    return values

@@ -1,0 +1,127 @@
+"""The present nodes, jobs and curves, as the other services last reported them. Pure; `messages` reads protobufs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob, PlannableNode
+from malletrain.allocator.scale_pins import ScalePin
+from malletrain.model.job_state import JobState
+
+
+@dataclass(frozen=True)
+class CachedJob:
+    """A job as JobManager last reported it.
+
+    Attributes:
+        plannable: What a plan needs to know of it; `current_nodes` are its commanded nodes.
+        state: Its state.
+        admitted: Whether it takes part in plans.
+        wanted_nodes: Its nodes by the newest plan.
+        not_before: Until when it backs off, in seconds since the epoch; None where it does not.
+        plan_generation: Generation of the newest plan that has been applied to it.
+    """
+
+    plannable: PlannableJob
+    state: JobState
+    admitted: bool
+    wanted_nodes: tuple[str, ...] = ()
+    not_before: float | None = None
+    plan_generation: int = 0
+
+    def may_be_planned(self, now: float) -> bool:
+        """Whether it may get nodes at `now`, in seconds since the epoch."""
+        backs_off = self.not_before is not None and self.not_before > now
+        return self.admitted and self.state is not JobState.STOPPING and not backs_off
+
+
+@dataclass(frozen=True)
+class CachedProfile:
+    """What the Profiler last reported of a job: its curve, and the scale at which it is to be pinned."""
+
+    job_id: str
+    curve: JobCurve | None
+    pin: ScalePin | None = None
+
+
+class ClusterCache:
+    """Nodes, jobs and curves as last reported.
+
+    No plan may be made before nodes and jobs are known, or it would take nodes from jobs that are not known yet:
+    `complete` says whether they are.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._nodes: dict[str, PlannableNode] = {}
+        self._jobs: dict[str, CachedJob] = {}
+        self._profiles: dict[str, CachedProfile] = {}
+        self._nodes_known = False
+        self._jobs_known = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether both nodes and jobs are known."""
+        return self._nodes_known and self._jobs_known
+
+    def next_generation(self, last: int) -> int:
+        """Generation of the next plan: above that of our last plan, and above every one that a job has seen."""
+        return max((last, *(job.plan_generation for job in self._jobs.values()))) + 1
+
+    def update_nodes(
+        self, joined: Iterable[PlannableNode], left: Iterable[str] = (), *, snapshot: bool = False
+    ) -> None:
+        """Take over a change of the idle nodes, or all of them with `snapshot`."""
+        if snapshot:
+            self._nodes.clear()
+            self._nodes_known = True
+        for name in left:
+            self._nodes.pop(name, None)
+        self._nodes.update((node.name, node) for node in joined)
+
+    def update_stays(self, nodes: Iterable[PlannableNode]) -> None:
+        """Take over newer expected stays; nodes that are not known are ignored."""
+        self._nodes.update((node.name, node) for node in nodes if node.name in self._nodes)
+
+    def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
+        """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""
+        if snapshot:
+            self._jobs.clear()
+            self._jobs_known = True
+        for job in jobs:
+            job_id = job.plannable.id
+            if job.state.final:
+                self._jobs.pop(job_id, None)
+                self._profiles.pop(job_id, None)
+            else:
+                self._jobs[job_id] = job
+
+    def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
+        """Take over changed profiles."""
+        self._profiles.update((profile.job_id, profile) for profile in profiles)
+
+    def plan_input(self, now: float) -> PlanInput:
+        """All that a plan depends on, at `now` in seconds since the epoch."""
+        jobs = sorted((job for job in self._jobs.values() if job.admitted), key=lambda job: job.plannable.id)
+        stopping = [job for job in jobs if job.state is JobState.STOPPING]
+        profiles = self._profiles.items()
+        return PlanInput(
+            nodes=tuple(self._nodes.values()),
+            jobs=tuple(job.plannable for job in jobs if job.may_be_planned(now)),
+            busy_nodes=frozenset(
+                name for job in stopping for name in (*job.plannable.current_nodes, *job.wanted_nodes)
+            ),
+            curves={job_id: profile.curve for job_id, profile in profiles if profile.curve is not None},
+            pins={job_id: profile.pin for job_id, profile in profiles if profile.pin and profile.pin.until > now},
+        )
+
+    def next_unpinned(self, now: float) -> float | None:
+        """When the next scale pin ends by itself, in seconds since the epoch; None where there is none."""
+        times = [profile.pin.until for profile in self._profiles.values() if profile.pin is not None]
+        return min((time for time in times if time > now), default=None)
+
+    def next_eligible(self, now: float) -> float | None:
+        """When the next job's back-off ends, in seconds since the epoch; None where no job backs off."""
+        times = [job.not_before for job in self._jobs.values() if job.not_before is not None]
+        return min((time for time in times if time > now), default=None)

@@ -1,0 +1,143 @@
+"""When the next plan is due. Pure: times are passed in, and the caller does the waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from malletrain.allocator.cluster_cache import ClusterCache
+from malletrain.allocator.planner import PlanInput
+
+_FIRST_RETRY_SECONDS = 0.1
+_LONGEST_RETRY_SECONDS = 2.0
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a plan was made for. A new plan is due when it differs; curves and our own rescales are not part of it.
+
+    Attributes:
+        nodes: Nodes that the plan could hand out.
+        jobs: Jobs that it planned.
+        pins: Pinned jobs with their scale in nodes; 0: the scale that the job has.
+    """
+
+    nodes: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
+    pins: frozenset[tuple[str, int]] = frozenset()
+
+    @classmethod
+    def of(cls, plan_input: PlanInput) -> Signature:
+        """The signature of a plan's input."""
+        jobs = plan_input.planned_jobs
+        return cls(
+            frozenset(node.name for node in plan_input.free_to_plan),
+            frozenset(job.id for job in jobs),
+            frozenset((job.id, plan_input.pins[job.id].nodes) for job in jobs if job.id in plan_input.pins),
+        )
+
+
+class PlanTrigger:
+    """Decides when to look for changes and whether they call for a plan.
+
+    It compares the present with what the last applied plan was made for, so that no event can be lost. After an event
+    the caller waits `coalesce_seconds` for others that belong to it. Curves that change by themselves lead to a plan at
+    most every `replan_seconds`. A plan that was refused is made again after a pause that doubles.
+    """
+
+    def __init__(self, coalesce_seconds: float, replan_seconds: float) -> None:
+        """No plan has been made yet.
+
+        Args:
+            coalesce_seconds: Seconds from an event to the plan.
+            replan_seconds: Least seconds between plans for changed curves alone; 0: there are none.
+        """
+        self.coalesce_seconds = coalesce_seconds
+        self._replan_seconds = replan_seconds
+        self._planned = Signature()
+        self._curves_changed = False
+        self._last_plan_at = -inf
+        self._retry_seconds: float | None = None
+
+    def note_curves(self) -> None:
+        """Curves have changed."""
+        self._curves_changed = True
+
+    def wait_seconds(self, cache: ClusterCache, now: float, monotonic: float) -> float | None:
+        """Seconds until something is due without any event; None where nothing is.
+
+        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, and curves that have changed.
+
+        Args:
+            cache: The present.
+            now: Seconds since the epoch.
+            monotonic: Seconds of a clock that never goes back.
+        """
+        if self._retry_seconds is not None:
+            return self._retry_seconds
+        waits = [time - now for time in (cache.next_eligible(now), cache.next_unpinned(now)) if time is not None]
+        if self._curves_changed and self._replan_seconds:
+            waits.append(self._last_plan_at + self._replan_seconds - monotonic)
+        return max(0.0, min(waits)) if waits else None
+
+    def reason(self, cache: ClusterCache, now: float, monotonic: float) -> str:
+        """Why a plan is due now, for people; empty where none is. Arguments as for `wait_seconds`."""
+        reason = self._reason(cache, now, monotonic)
+        if not reason:
+            self._retry_seconds = None
+        return reason
+
+    def _reason(self, cache: ClusterCache, now: float, monotonic: float) -> str:
+        if not cache.complete:
+            return ""
+        plan_input = cache.plan_input(now)
+        change = describe_change(self._planned, Signature.of(plan_input))
+        if change:
+            return change
+        every = self._replan_seconds
+        if self._curves_changed and every and monotonic >= self._last_plan_at + every:
+            return "curves changed" if plan_input.planned_jobs else ""
+        return ""
+
+    def begin(self) -> None:
+        """A plan is being made from the present curves; those that change from now on are for the next."""
+        self._curves_changed = False
+
+    def applied(self, plan_input: PlanInput, monotonic: float) -> None:
+        """JobManager has applied the plan that was made from this input."""
+        self._planned = Signature.of(plan_input)
+        self._last_plan_at = monotonic
+        self._retry_seconds = None
+
+    def refused(self) -> None:
+        """JobManager has refused the plan, or could not be reached."""
+        before = self._retry_seconds
+        self._retry_seconds = _FIRST_RETRY_SECONDS if before is None else min(2 * before, _LONGEST_RETRY_SECONDS)
+
+
+def describe_change(before: Signature, after: Signature) -> str:
+    """The difference between two signatures, for people; empty where there is none."""
+    parts = (
+        _part("nodes joined", after.nodes - before.nodes),
+        _part("nodes left", before.nodes - after.nodes),
+        _part("jobs arrived", after.jobs - before.jobs),
+        _part("jobs ended", before.jobs - after.jobs),
+        _part("scale pinned for a profile", (_in_words(pin) for pin in after.pins - before.pins)),
+        _part("scale no longer pinned", (_in_words(pin) for pin in before.pins - after.pins)),
+    )
+    return "; ".join(part for part in parts if part)
+
+
+def _in_words(pin: tuple[str, int]) -> str:
+    job_id, nodes = pin
+    return f"{job_id} at {nodes}" if nodes else f"{job_id} as it is"
+
+
+def _part(label: str, names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    if not ordered:
+        return ""
+    more = len(ordered) - _MOST_NAMES
+    return f"{label}: {', '.join(ordered[:_MOST_NAMES])}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,102 @@
+"""gRPC stubs of the services for the command: a blocking channel to each service, opened when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+
+from malletrain.cli.settings import load
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
+from malletrain.runtime.errors import MalleTrainError
+from malletrain.v1 import (
+    allocator_pb2_grpc,
+    job_manager_pb2_grpc,
+    monitor_pb2_grpc,
+    profiler_pb2_grpc,
+    scavenger_pb2_grpc,
+)
+
+if TYPE_CHECKING:
+    from malletrain.runtime.config import Addresses
+
+__all__ = ["DEADLINE_SECONDS", "ServiceCallError", "ServiceStubs", "connect"]
+
+
+class ServiceCallError(MalleTrainError):
+    """A call to a service has failed.
+
+    Attributes:
+        wrong_use: Whether the request was invalid.
+    """
+
+    def __init__(self, message: str, wrong_use: bool) -> None:
+        super().__init__(message)
+        self.wrong_use = wrong_use
+
+
+class ServiceStubs:
+    """Stubs of all services. A channel is opened when its service is first used."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def _channel(self, service: str) -> grpc.Channel:
+        if service not in self._channels:
+            self._channels[service] = open_blocking_channel(self._addresses.of(service))
+        return self._channels[service]
+
+    @property
+    def scavenger(self) -> scavenger_pb2_grpc.ScavengerServiceStub:
+        """Stub of the Scavenger."""
+        return scavenger_pb2_grpc.ScavengerServiceStub(self._channel("scavenger"))
+
+    @property
+    def allocator(self) -> allocator_pb2_grpc.AllocatorServiceStub:
+        """Stub of the Allocator."""
+        return allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
+
+    @property
+    def job_manager(self) -> job_manager_pb2_grpc.JobManagerServiceStub:
+        """Stub of the JobManager."""
+        return job_manager_pb2_grpc.JobManagerServiceStub(self._channel("job_manager"))
+
+    @property
+    def monitor(self) -> monitor_pb2_grpc.MonitorServiceStub:
+        """Stub of the Monitor."""
+        return monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
+
+    @property
+    def profiler(self) -> profiler_pb2_grpc.ProfilerServiceStub:
+        """Stub of the Profiler."""
+        return profiler_pb2_grpc.ProfilerServiceStub(self._channel("profiler"))
+
+    def close(self) -> None:
+        """Close every channel."""
+        for channel in self._channels.values():
+            channel.close()
+
+
+@contextmanager
+def connect() -> Iterator[ServiceStubs]:
+    """Stubs of the configured services. Errors of calls in the block are raised as ServiceCallError."""
+    stubs = ServiceStubs(load().addresses)
+    try:
+        yield stubs
+    except grpc.RpcError as error:
+        raise explain(error) from error
+    finally:
+        stubs.close()
+
+
+def explain(error: grpc.RpcError) -> ServiceCallError:
+    """Describe a failed call for users."""
+    code, details = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return ServiceCallError(f"a service does not answer; is `malletrain up` running? ({details})", wrong_use=False)
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServiceCallError(f"a service did not answer within {DEADLINE_SECONDS:g} s", wrong_use=False)
+    return ServiceCallError(details or code.name, wrong_use=code == grpc.StatusCode.INVALID_ARGUMENT)

@@ -1,0 +1,1 @@
+"""Utilities that several packages share. Standard library only; imports nothing of MalleTrain."""

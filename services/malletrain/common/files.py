@@ -1,0 +1,60 @@
+"""Files that are written completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from pathlib import Path
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
+"""What file systems answer that can't sync a directory, such as some network file systems."""
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = True) -> None:
+    """Replace a file in one step: readers, also after a kill, see either the old or the new content.
+
+    The content goes to a new file with a random name in the same directory, which then takes the name `path`. If
+    `path` is a symbolic link, the link itself is replaced.
+
+    Args:
+        path: The file.
+        text: Its new content, written as UTF-8.
+        mode: Its permissions, less the process's umask.
+        sync: Whether file and directory are brought to disk before this returns, so that the file also survives a
+            power failure.
+
+    Raises:
+        OSError: the file can't be written. The old content remains and no temporary file is left.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, _CREATE, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring the names of a directory's files to disk; nothing happens on file systems that can't.
+
+    Raises:
+        OSError: the directory can't be opened or synced.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,31 @@
+"""Names of the files in a job's folder, `STATE_DIR/jobs/JOB_ID`."""
+
+from __future__ import annotations
+
+LAUNCH_FILE = "launch.json"
+"""What the supervisor is to run. JobManager writes it, the supervisor reads it."""
+SUPERVISOR_FILE = "supervisor.json"
+"""Identity and socket of the supervisor, which writes it once it serves."""
+OUTCOME_FILE = "outcome.json"
+"""How the workers ended. The supervisor writes it when it ends."""
+COMPLETION_FILE = "completed.json"
+"""The job is complete, with its metrics. The trainer writes it (`malletrain.client.done`)."""
+HOSTS_FILE = "hosts"
+"""Backend `command`: the hosts, one `NAME slots=N` a line."""
+STOP_REQUESTS_FOLDER = "stop-requests"
+"""An empty file for each trainer that was sent STOP through Monitor, named by its process id. Its sidecar writes it."""
+SUPERVISOR_LOG = "supervisor.log"
+"""Output of the supervisor."""
+LOGS_FOLDER = "logs"
+"""Output of the workers, one file each; see `worker_log`."""
+SIDECAR_LOG = "sidecar.log"
+"""Output of the client's sidecar, in the folder of the logs."""
+CHECKPOINTS_FOLDER = "checkpoints"
+"""Checkpoints that the client's helpers write."""
+SAVING_FOLDER = "saving"
+"""A file PID for each worker that is saving its last checkpoint. The supervisor waits for it."""
+
+
+def worker_log(node: str, local_rank: int) -> str:
+    """Name of a worker's log in the folder of the logs."""
+    return f"{node}.{local_rank}.log"

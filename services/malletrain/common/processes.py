@@ -1,0 +1,180 @@
+"""The one reader of /proc: identity, state and environment of processes, and signals that can't hit another one.
+
+A process id is given to another process once its owner has ended and has been reaped. With the start time it is unique.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+_ENDED = frozenset("ZXx")
+"""States of processes that have ended and wait to be reaped, or are being removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """Some fields of /proc/PID/stat.
+
+    Attributes:
+        state: One letter, e.g. R (running), S (sleeping), T (stopped by a signal), t (stopped by a debugger),
+            Z (zombie).
+        parent: Process id of the parent.
+        start_time: Start time in clock ticks since boot.
+    """
+
+    state: str
+    parent: int
+    start_time: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, even if it has not been reaped yet."""
+        return self.state in _ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """Identity of a process.
+
+    Attributes:
+        pid: Process id.
+        start_time: Start time in clock ticks since boot.
+    """
+
+    pid: int
+    start_time: int
+
+    def alive(self) -> bool:
+        """Whether the process runs. A zombie does not."""
+        return identify(self.pid) == self
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> bool:
+        """Send a signal to this process and to no other.
+
+        Returns:
+            Whether it was sent; False if the process has ended.
+
+        Raises:
+            PermissionError: the process belongs to another user.
+        """
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            # The descriptor stands for one process: if that is this one, the signal can't reach another.
+            if not self.alive():
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+
+@dataclass(frozen=True)
+class FoundProcess:
+    """A live process and the environment that it was started with."""
+
+    id: ProcessId
+    environment: Mapping[str, str]
+
+
+def process_ids() -> Iterator[int]:
+    """Process ids of all processes, zombies included."""
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - some ask 25 times a second
+
+
+def read_status(pid: int) -> ProcessStatus | None:
+    """State, parent and start time of a process; None if there is none."""
+    stat = _read(pid, "stat")
+    if not stat:
+        return None
+    # The name in parentheses may itself contain spaces and parentheses.
+    fields = stat.rpartition(b")")[2].split()
+    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]))
+
+
+def identify(pid: int) -> ProcessId | None:
+    """Identity of a live process; None if there is none."""
+    status = read_status(pid)
+    return None if status is None or status.ended else ProcessId(pid, status.start_time)
+
+
+def this_process() -> ProcessId:
+    """Identity of the calling process.
+
+    Raises:
+        OSError: /proc is not mounted.
+    """
+    found = identify(os.getpid())
+    if found is None:
+        raise FileNotFoundError(f"/proc/{os.getpid()}/stat")
+    return found
+
+
+def read_environment(pid: int) -> dict[str, str]:
+    """Environment that a process was started with; empty if it has ended or belongs to another user."""
+    words = _read(pid, "environ").decode(errors="surrogateescape").split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def read_arguments(pid: int) -> list[str]:
+    """Program and arguments of a process; empty if it has ended."""
+    text = _read(pid, "cmdline").decode(errors="surrogateescape")
+    return text.removesuffix("\0").split("\0") if text else []
+
+
+def read_descriptors(pid: int) -> Iterator[tuple[int, str]]:
+    """Open file descriptors of a process, each with what it refers to, e.g. `socket:[4711]`.
+
+    None if it has ended or belongs to another user.
+    """
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - as above
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just been closed
+            yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - as above
+
+
+def find_processes(wanted: Callable[[Mapping[str, str]], bool]) -> Iterator[FoundProcess]:
+    """Live processes of this user with a wanted environment, except the calling process.
+
+    Args:
+        wanted: Whether a process with this environment is wanted.
+    """
+
+    def environment_of(pid: int) -> dict[str, str] | None:
+        environment = read_environment(pid)
+        return environment if environment and wanted(environment) else None
+
+    for pid in process_ids():
+        if pid == os.getpid() or environment_of(pid) is None:
+            continue
+        identity = identify(pid)
+        # Asked again: the process that was asked may have ended, and the process id may belong to another one now.
+        environment = environment_of(pid)
+        if identity is not None and environment is not None:
+            yield FoundProcess(identity, environment)
+
+
+def kill_processes(wanted: Callable[[Mapping[str, str]], bool]) -> list[ProcessId]:
+    """Send SIGKILL once to each process that `find_processes` finds; returns those that were alive."""
+    return [found.id for found in find_processes(wanted) if found.id.kill()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Content of a file of /proc/PID; empty if the process has ended or belongs to another user."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - as above
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""

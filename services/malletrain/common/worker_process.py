@@ -1,0 +1,180 @@
+"""Worker processes on this machine, for the supervisor and for agents; and killing all processes of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from malletrain.common import environment as env
+from malletrain.common.processes import identify, kill_processes, process_ids, read_status
+from malletrain.common.python_command import PythonCommand, parse_python_command
+
+BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
+"""The program that each worker process runs first."""
+
+_STARTED = b"s"
+_WARM = b"w"
+
+
+class WorkerProcess:
+    """A worker process. It boots when it is created, and runs the job's own code once `go` is called.
+
+    Attributes:
+        started: Whether the job's own code runs, as of the last call of `is_warm`.
+        going: Whether `go` has been called.
+        killed: Whether `kill` has been called.
+        status: Bytes that `worker_bootstrap` has sent so far: "w" once it waits, "s" once the job's own code runs.
+    """
+
+    def __init__(
+        self, command: Iterable[str], folder: str, environment: Mapping[str, str], log: Path, *, warm: bool = True
+    ) -> None:
+        """Start the process in a session of its own.
+
+        Args:
+            command: The job's command.
+            folder: Working directory.
+            environment: The whole environment.
+            log: File to which its output is appended.
+            warm: Whether a Python worker imports the modules of its script before `go`.
+
+        Raises:
+            OSError: the interpreter or the folder is missing.
+        """
+        self.started = False
+        self.going = False
+        self.killed = False
+        self.status = b""
+        control_read, self._control = os.pipe()
+        self._status_pipe, status_write = os.pipe()
+        os.set_blocking(self._status_pipe, False)
+        pipes = (control_read, status_write)
+        arguments = worker_command(list(command), sys.executable, os.getpid(), pipes, warm=warm)
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    arguments,
+                    cwd=folder,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=pipes,
+                    start_new_session=True,
+                )
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(control_read)
+            os.close(status_write)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its session and process group."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def is_stopped(self) -> bool:
+        """Whether a signal such as SIGSTOP has stopped it. A process that a debugger holds is not stopped."""
+        status = read_status(self.pid)
+        return status is not None and status.state == "T"
+
+    def is_warm(self) -> bool:
+        """Whether it has booted and waits for `go`, or has waited. Updates `started`."""
+        with contextlib.suppress(BlockingIOError):
+            self.status += os.read(self._status_pipe, 64)
+        self.started = _STARTED in self.status
+        return _WARM in self.status
+
+    def go(self, environment: Mapping[str, str]) -> None:
+        """Let the job's own code run, with these variables added to its environment."""
+        self.going = True
+        with contextlib.suppress(BrokenPipeError):  # it has just ended; `poll` reports it
+            os.write(self._control, (json.dumps(dict(environment)) + "\n").encode())
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the process: it may save its state, and then ends."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill its process group. Also works after the process itself has ended."""
+        self.killed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def has_group(self) -> bool:
+        """Whether any process of its process group still runs. Call after the process itself has ended."""
+        for pid in process_ids():
+            with contextlib.suppress(OSError):  # it has just ended
+                if os.getpgid(pid) == self.pid and identify(pid) is not None:
+                    return True
+        return False
+
+    def close(self) -> None:
+        """Close the pipes to the process."""
+        for descriptor in (self._control, self._status_pipe):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def worker_command(
+    command: Sequence[str], python: str, parent: int, pipes: tuple[int, int], *, warm: bool = True
+) -> list[str]:
+    """Command line of a worker process, which runs `worker_bootstrap` first.
+
+    Args:
+        command: The job's command.
+        python: Interpreter for commands that are not Python.
+        parent: Process id of the process that starts the worker.
+        pipes: File descriptors: one from which the worker reads its start, one to which it writes its status.
+        warm: Whether a Python worker imports the modules of its script before its start.
+    """
+    numbers = [str(number) for number in (parent, *pipes)]
+    found = warm_command(command) if warm else None
+    if found is None:
+        return [python, str(BOOTSTRAP), *numbers, "cold", *command]
+    return [*found.interpreter, str(BOOTSTRAP), *numbers, "warm", found.kind, found.target, *found.arguments]
+
+
+def warm_command(command: Sequence[str]) -> PythonCommand | None:
+    """Parse a command whose worker can import modules before its start: a Python script or module.
+
+    Returns:
+        None for other commands, and for a script whose first line is skipped (`python -x`), which `runpy` can't do.
+    """
+    found = parse_python_command(command)
+    return None if found is None or found.skips_first_line else found
+
+
+def kill_workers(job_id: str, nodes: Iterable[str] | None = None, marks: Mapping[str, str] | None = None) -> list[int]:
+    """Send SIGKILL once to each process of a job's workers, including those outside their process group.
+
+    They are found by the environment that they were started with: data loaders and sidecars inherit it.
+
+    Args:
+        job_id: The job.
+        nodes: Only processes of workers on these nodes; None: on all.
+        marks: Variables that the processes must also have.
+
+    Returns:
+        Process ids of those that were alive.
+    """
+    wanted = {env.JOB_ID: job_id, **(marks or {})}
+    only = None if nodes is None else set(nodes)
+
+    def belongs(found: Mapping[str, str]) -> bool:
+        node = found.get(env.NODE)
+        return node is not None and (only is None or node in only) and wanted.items() <= found.items()
+
+    return [process.pid for process in kill_processes(belongs)]

@@ -1,1 +1,0 @@
-"""Launchers: how a job's processes are started, kept on their nodes, and ended."""

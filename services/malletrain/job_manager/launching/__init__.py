@@ -1,0 +1,1 @@
+"""Starts, commands and ends the supervisors of jobs."""

@@ -1,0 +1,56 @@
+"""The environment of supervisors and workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from malletrain.common import environment as env
+from malletrain.job_manager.jobs import JobSpec
+
+
+class MonitorAddress(NamedTuple):
+    """Where trainers report.
+
+    Attributes:
+        address: HOST:PORT of Monitor on this machine.
+        gate: HOST:PORT by which agents on other nodes reach it; empty if there is none.
+    """
+
+    address: str
+    gate: str = ""
+
+
+def search_path(own: Mapping[str, str], trainer_python: str) -> str:
+    """PATH of the workers: programs of the training environment first, so that `python` is its interpreter."""
+    folder = str(Path(trainer_python).parent) if os.sep in trainer_python else ""
+    return os.pathsep.join(part for part in (folder, own.get("PATH", os.defpath)) if part)
+
+
+def worker_environment(job_id: str, folder: Path, spec: JobSpec, slots: int, monitor: MonitorAddress) -> dict[str, str]:
+    """What is added to the workers' environment: the job's own variables, and those that the client library reads."""
+    gate = {env.MONITOR_GATE: monitor.gate} if monitor.gate else {}
+    return {
+        **spec.environment,
+        env.JOB_ID: job_id,
+        env.JOB_DIR: str(folder),
+        env.MONITOR: monitor.address,
+        **gate,
+        env.SLOTS_PER_NODE: str(slots),
+        env.TARGET_SAMPLES: str(spec.target_samples),
+    }
+
+
+def supervisor_environment(
+    own: Mapping[str, str], worker: Mapping[str, str], incarnation: int, trainer_python: str
+) -> dict[str, str]:
+    """The supervisor's environment: JobManager's own without its settings, then the workers'."""
+    inherited = {name: value for name, value in own.items() if not name.startswith(env.PREFIX)}
+    return {
+        **inherited,
+        "PATH": search_path(own, trainer_python),
+        **worker,
+        env.INCARNATION: str(incarnation),
+    }

@@ -1,0 +1,318 @@
+"""Starts, adopts, commands and ends supervisors: `python -m malletrain.supervisor`, one process per job."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from malletrain.common.processes import ProcessId, find_processes, identify
+from malletrain.job_manager.jobs import JobSpec, LauncherBackend
+from malletrain.job_manager.launching import processes
+from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
+from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, socket_path
+from malletrain.job_manager.launching.supervisor_client import NodeHost, SupervisorClient, SupervisorClients
+from malletrain.job_manager.logs import tail
+from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
+from malletrain.runtime.token import token_file
+
+_POLL_SECONDS = 0.05
+_LINGER_SECONDS = 5.0
+_ANSWER_SECONDS = 2.0
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """What supervisors are started with, whatever the job.
+
+    Attributes:
+        state_dir: Folder of the jobs' folders.
+        trainer_python: Interpreter of the training environment.
+        monitor: Where reporters connect to.
+        backend: Launcher backend of jobs that do not name one.
+        address: Address of this machine as the nodes see it.
+        interfaces: Network interfaces by which workers reach each other.
+    """
+
+    state_dir: Path
+    trainer_python: str
+    monitor: MonitorAddress
+    backend: str = "horovod"
+    address: str = "127.0.0.1"
+    interfaces: tuple[str, ...] = ("lo",)
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """What one supervisor is started with.
+
+    Attributes:
+        job_id: Job identifier.
+        incarnation: Which of the job's supervisors.
+        spec: What was submitted.
+        sequence: Number of the command that gives it its first nodes.
+        nodes: Those nodes.
+    """
+
+    job_id: str
+    incarnation: int
+    spec: JobSpec
+    sequence: int
+    nodes: tuple[str, ...]
+
+
+class SupervisorLauncher:
+    """Owns the supervisors: one process per job, which outlives JobManager.
+
+    Every method may be called again. Those that end processes raise `ProcessesLeftError` if some do not end.
+    """
+
+    def __init__(self, settings: LaunchSettings, own_environment: Mapping[str, str]) -> None:
+        """Touch nothing yet.
+
+        Args:
+            settings: What all supervisors are started with.
+            own_environment: JobManager's environment.
+        """
+        self._settings = settings
+        self._own = own_environment
+        self._jobs = (settings.state_dir / "jobs").resolve()
+        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._hosts: dict[str, NodeHost] = {}
+        self._hosts_known = False
+        self._clients = SupervisorClients(self._hosts)
+        self._log = structlog.get_logger(__name__)
+
+    def folder(self, job_id: str) -> JobFolder:
+        """A job's folder."""
+        return JobFolder(self._jobs / job_id)
+
+    def update_hosts(self, hosts: Mapping[str, NodeHost]) -> None:
+        """Take over what is known of nodes, by name. No supervisor is started before the first call."""
+        self._hosts.update(hosts)
+        self._hosts_known = True
+
+    async def start(self, job_id: str, incarnation: int, order: Callable[[], LaunchOrder | None]) -> None:
+        """Make sure that this incarnation has been started: adopt it, or start it, once. Returns when it serves.
+
+        Args:
+            job_id: Job identifier.
+            incarnation: Which of its supervisors.
+            order: Called immediately before the start; None if the job shall not start any more.
+
+        Raises:
+            SupervisorStartError: it can't be started.
+        """
+        folder = self.folder(job_id)
+        if self._launched(folder, incarnation):
+            if folder.supervisor() is not None or folder.outcome() is not None:
+                self._log.info("adopted", job=job_id, incarnation=incarnation)
+                return
+            booting = self._booting(job_id, incarnation)
+            if booting is not None:
+                await self._until_serving(folder, booting)
+                return
+        await processes.sweep(processes.of_job(self._jobs, job_id))
+        while not self._hosts_known and order() is not None:
+            await asyncio.sleep(_POLL_SECONDS)
+        # Nothing is awaited from here to the start: the order can't become outdated.
+        wanted = order()
+        if wanted is None:
+            return
+        try:
+            started = self._launch(folder, wanted)
+        except OSError as error:
+            raise SupervisorStartError(f"can't start {self._settings.trainer_python}: {error}") from error
+        await self._until_serving(folder, started)
+
+    def _launch(self, folder: JobFolder, order: LaunchOrder) -> ProcessId:
+        spec = order.spec
+        socket = socket_path(self._settings.state_dir, order.job_id, order.incarnation)
+        socket.unlink(missing_ok=True)
+        hosts = {node: self._hosts.get(node, NodeHost()) for node in order.nodes}
+        slots = spec.slots_on(host.gpus for host in hosts.values())
+        worker = worker_environment(order.job_id, folder.path, spec, slots, self._settings.monitor)
+        folder.prepare()
+        folder.write_launch(
+            {
+                "job_id": order.job_id,
+                "incarnation": order.incarnation,
+                "backend": self._backend(spec),
+                "command": list(spec.command),
+                "working_directory": spec.working_directory,
+                "environment": worker,
+                "slots_per_node": slots,
+                "max_nodes": spec.max_nodes,
+                "socket": str(socket),
+                "sequence": order.sequence,
+                "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
+                "token_file": self._token_file(),
+                "address": self._settings.address,
+                "interfaces": list(self._settings.interfaces),
+            }
+        )
+        python = self._settings.trainer_python
+        with folder.supervisor_log.open("ab") as log:
+            child = subprocess.Popen(
+                [python, "-m", "malletrain.supervisor", str(folder.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder.path,
+                env=supervisor_environment(self._own, worker, order.incarnation, python),
+                start_new_session=True,
+            )
+        self._children[order.job_id, order.incarnation] = child
+        self._log.info("supervisor started", job=order.job_id, incarnation=order.incarnation, pid=child.pid)
+        return identify(child.pid) or ProcessId(child.pid, -1)
+
+    def _token_file(self) -> str:
+        """File of the secret that agents ask for; empty if there is none."""
+        path = token_file(self._settings.state_dir)
+        return str(path) if path.exists() else ""
+
+    def _backend(self, spec: JobSpec) -> str:
+        return self._settings.backend if spec.backend is LauncherBackend.DEFAULT else spec.backend.value.lower()
+
+    async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:
+        """Wait until a supervisor serves, or has ended before it did."""
+        while folder.supervisor() is None and booting.alive():
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def watch(self, job_id: str, incarnation: int) -> AsyncIterator[SupervisorSeen]:
+        """The supervisor's state, whenever it changes. Ends when the supervisor has ended."""
+        process = self._process(job_id, incarnation)
+        client = self._client(job_id, incarnation)
+        if process is None or client is None:
+            return
+        while process.alive():
+            async for seen in client.watch():
+                yield seen
+            try:
+                await asyncio.wait_for(
+                    processes.wait_for_end(process), _POLL_SECONDS if not client.ended else _LINGER_SECONDS
+                )
+            except TimeoutError:
+                if client.ended:
+                    self._log.warning("supervisor lingers after its end, killed", job=job_id, pid=process.pid)
+                    process.kill()
+
+    async def collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
+        """End all processes that are left of the job; returns how its supervisor ended."""
+        folder = self.folder(job_id)
+        child = self._children.pop((job_id, incarnation), None)
+        status = None if child is None else await self._reap(child)
+        strays = await processes.sweep(processes.of_job(self._jobs, job_id))
+        if strays:
+            self._log.info("swept", job=job_id, processes=strays)
+        await self._clients.drop(job_id)
+        if not self._launched(folder, incarnation):
+            return SupervisorEnded(job_id, incarnation, Outcome.STOPPED, "it was not started", folder.completion(), ())
+        Path(self._launched(folder, incarnation)["socket"]).unlink(missing_ok=True)
+        outcome, message = folder.outcome() or (Outcome.FAILED, _unexplained_end(status))
+        lines = tail(folder.path, _TAIL_LINES)
+        return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines))
+
+    async def set_hosts(
+        self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...]
+    ) -> SupervisorSeen | None:
+        """Command nodes. Returns the supervisor's state, or None if it can't be reached now."""
+        client = self._client(job_id, incarnation)
+        if client is None:
+            return None
+        return await client.set_hosts(
+            sequence, nodes, self._launched(self.folder(job_id), incarnation)["slots_per_node"]
+        )
+
+    async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> None:
+        """End the job's processes on some nodes. None is left when this returns.
+
+        If the supervisor does not serve yet or does not answer in time, it is killed, and with it the whole job: the
+        nodes can't wait.
+        """
+        process = self._process(job_id, incarnation)
+        client = self._client(job_id, incarnation)
+        if process is not None and client is not None:
+            call = client.release(nodes, grace_seconds, grace_seconds + _ANSWER_SECONDS)
+            if await processes.call_unless_ended(process, call):
+                return
+        if process is not None and process.alive():
+            self._log.warning("supervisor can't release, killed", job=job_id, nodes=nodes, pid=process.pid)
+            process.kill()
+            await processes.wait_for_end(process)
+        is_meant = processes.of_incarnation_on(self._jobs, job_id, incarnation, frozenset(nodes))
+        await processes.sweep(is_meant)
+
+    async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
+        """End the job's processes and its supervisor. They are asked first, and killed at the end of the grace."""
+        process = self._process(job_id, incarnation)
+        if process is None:
+            return
+        client = self._client(job_id, incarnation)
+        if client is not None:
+            await processes.call_unless_ended(process, client.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS))
+            try:
+                await asyncio.wait_for(processes.wait_for_end(process), _LINGER_SECONDS)
+            except TimeoutError:
+                self._log.warning("supervisor does not end, killed", job=job_id, pid=process.pid)
+        process.kill()
+
+    def is_done(self, job_id: str) -> bool:
+        """Whether the trainer has said that it is done."""
+        return self.folder(job_id).is_done
+
+    async def sweep_strays(self, supervised: Iterable[str]) -> int:
+        """End every process of jobs that are not supervised; returns how many there were."""
+        return await processes.sweep(processes.of_other_jobs(self._jobs, frozenset(supervised)))
+
+    async def sweep_nodes(self, nodes: Iterable[str], supervised: Iterable[str]) -> None:
+        """End every process on some nodes that belongs to a job that is not supervised."""
+        await processes.sweep(processes.of_other_jobs_on(self._jobs, frozenset(supervised), frozenset(nodes)))
+
+    async def close(self) -> None:
+        """Disconnect from the supervisors. They go on."""
+        await self._clients.close()
+
+    def _client(self, job_id: str, incarnation: int) -> SupervisorClient | None:
+        """The service of this incarnation; None if it does not serve yet."""
+        folder = self.folder(job_id)
+        launched = self._launched(folder, incarnation)
+        if not launched or folder.supervisor() is None:
+            return None
+        return self._clients.get(job_id, incarnation, str(launched["socket"]))
+
+    def _process(self, job_id: str, incarnation: int) -> ProcessId | None:
+        folder = self.folder(job_id)
+        if not self._launched(folder, incarnation):
+            return None
+        return folder.supervisor() or self._booting(job_id, incarnation)
+
+    def _launched(self, folder: JobFolder, incarnation: int) -> dict[str, Any]:
+        """What this incarnation was started with; empty if it was not started."""
+        launched = folder.launched()
+        return launched if launched is not None and launched.get("incarnation") == incarnation else {}
+
+    def _booting(self, job_id: str, incarnation: int) -> ProcessId | None:
+        """A supervisor that was started and does not serve yet."""
+        child = self._children.get((job_id, incarnation))
+        if child is not None:
+            return identify(child.pid)
+        supervisor = processes.of_supervisor(self._jobs, job_id, incarnation)
+        return next((found.id for found in find_processes(supervisor)), None)
+
+    async def _reap(self, child: subprocess.Popen[bytes]) -> int:
+        """Exit status of a child that has ended or is about to."""
+        while (status := child.poll()) is None:
+            await asyncio.sleep(_POLL_SECONDS)
+        return status
+
+
+def _unexplained_end(status: int | None) -> str:
+    ending = "" if status is None else f" (exit status {status})"
+    return f"the supervisor ended, and has not said why{ending}"

@@ -1,0 +1,112 @@
+"""Processes of jobs: whose they are, waiting for their end, and ending them.
+
+Whose a process is follows from the environment with which it was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+
+from malletrain.common import environment as env
+from malletrain.common.processes import ProcessId, find_processes
+
+_SWEEP_PAUSE_SECONDS = 0.02
+
+Predicate = Callable[[Mapping[str, str]], bool]
+"""Whether a process with an environment is meant."""
+
+
+class ProcessesLeftError(Exception):
+    """Processes were killed and have not ended; they hang in the kernel, for example."""
+
+
+def of_job(jobs: Path, job_id: str) -> Predicate:
+    """Processes of a job, its supervisor included; `jobs` is the folder of the jobs' folders."""
+    path = str(jobs / job_id)
+    return lambda found: found.get(env.JOB_DIR) == path
+
+
+def of_supervisor(jobs: Path, job_id: str, incarnation: int) -> Predicate:
+    """One supervisor of a job."""
+    is_mine = of_job(jobs, job_id)
+    return lambda found: is_mine(found) and env.NODE not in found and found.get(env.INCARNATION) == str(incarnation)
+
+
+def of_incarnation_on(jobs: Path, job_id: str, incarnation: int, nodes: frozenset[str]) -> Predicate:
+    """Processes of a job on some nodes, and one of its supervisors.
+
+    Not its other supervisors: a later one may have started meanwhile.
+    """
+    is_mine, is_supervisor = of_job(jobs, job_id), of_supervisor(jobs, job_id, incarnation)
+    return lambda found: is_supervisor(found) or (is_mine(found) and found.get(env.NODE) in nodes)
+
+
+def of_other_jobs(jobs: Path, supervised: frozenset[str]) -> Predicate:
+    """Processes of all jobs except the supervised ones."""
+    parent = str(jobs)
+
+    def is_meant(found: Mapping[str, str]) -> bool:
+        folder, _, job_id = found.get(env.JOB_DIR, "").rpartition(os.sep)
+        return folder == parent and job_id not in supervised
+
+    return is_meant
+
+
+def of_other_jobs_on(jobs: Path, supervised: frozenset[str], nodes: frozenset[str]) -> Predicate:
+    """Processes on some nodes of all jobs except the supervised ones."""
+    is_other = of_other_jobs(jobs, supervised)
+    return lambda found: found.get(env.NODE) in nodes and is_other(found)
+
+
+async def wait_for_end(process: ProcessId) -> None:
+    """Wait until a process has ended. It need not be a child of this process."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    try:
+        if process.alive():
+            loop.add_reader(descriptor, ended.set)
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def call_unless_ended(process: ProcessId, call: Coroutine[None, None, bool]) -> bool:
+    """Result of a call, or False as soon as the process that should answer has ended."""
+    calling, ending = asyncio.ensure_future(call), asyncio.ensure_future(wait_for_end(process))
+    try:
+        await asyncio.wait({calling, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return calling.done() and calling.result()
+    finally:
+        calling.cancel()
+        ending.cancel()
+        await asyncio.gather(calling, ending, return_exceptions=True)
+
+
+async def sweep(is_meant: Predicate, patience_seconds: float = 5.0) -> int:
+    """Kill all processes that are meant, until none is left.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        ProcessesLeftError: some have not ended after `patience_seconds`.
+    """
+    killed: set[ProcessId] = set()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_seconds
+    while found := [entry.id for entry in find_processes(is_meant)]:
+        if loop.time() > deadline:
+            raise ProcessesLeftError(f"still there: {', '.join(str(process.pid) for process in found)}")
+        for process in found:
+            process.kill()
+        killed.update(found)
+        await asyncio.sleep(_SWEEP_PAUSE_SECONDS)
+    return len(killed)

@@ -1,0 +1,138 @@
+"""Calls to a supervisor's service over its Unix socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+import structlog
+
+from malletrain.job_manager.stimuli import SupervisorSeen
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
+from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
+
+
+@dataclass(frozen=True)
+class NodeHost:
+    """What a supervisor must know of a node.
+
+    Attributes:
+        agent: HOST:PORT on which its agent serves; empty if the node is this machine.
+        gpus: Number of its GPUs.
+    """
+
+    agent: str = ""
+    gpus: int = 0
+
+
+class SupervisorClient:
+    """The connection to one supervisor. A failed call shows in its result; JobManager's effects are repeated anyway."""
+
+    def __init__(self, job_id: str, incarnation: int, socket: str, hosts: Mapping[str, NodeHost]) -> None:
+        """Connect when first used.
+
+        Args:
+            job_id: The job.
+            incarnation: Which of its supervisors.
+            socket: Path of its Unix socket.
+            hosts: What is known of nodes, by name; may change.
+        """
+        self._hosts = hosts
+        self.incarnation = incarnation
+        self.ended = False
+        self._job_id = job_id
+        self._channel = open_channel(f"unix:{socket}")
+        self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
+        self._log = structlog.get_logger(__name__).bind(job=job_id, incarnation=incarnation)
+
+    async def watch(self) -> AsyncIterator[SupervisorSeen]:
+        """Its state, whenever it changes, until the stream breaks."""
+        try:
+            async for response in self._stub.WatchState(supervisor_pb2.WatchStateRequest()):
+                yield self._seen(response.state)
+        except grpc.aio.AioRpcError as error:
+            self._log.debug("stream of states lost", code=error.code().name)
+
+    async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
+        """Command nodes; returns its state, or None if it can't be reached."""
+        known = [(node, self._hosts.get(node, NodeHost()).agent) for node in nodes]
+        hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=agent) for node, agent in known]
+        request = supervisor_pb2.SetHostsRequest(sequence=sequence, hosts=hosts)
+        try:
+            response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._log_failed_call("SetHosts", error)
+            return None
+        return self._seen(response.state)
+
+    async def release(self, nodes: tuple[str, ...], grace_seconds: float, deadline_seconds: float) -> bool:
+        """Have its processes on some nodes ended; returns whether it answered in time."""
+        request = supervisor_pb2.ReleaseHostsRequest(hosts=nodes, grace_seconds=grace_seconds)
+        try:
+            await self._stub.ReleaseHosts(request, timeout=deadline_seconds)
+        except grpc.aio.AioRpcError as error:
+            self._log_failed_call("ReleaseHosts", error)
+            return False
+        return True
+
+    async def stop(self, grace_seconds: float, deadline_seconds: float) -> bool:
+        """Have all its processes ended; returns whether it answered in time."""
+        try:
+            await self._stub.Stop(supervisor_pb2.StopRequest(grace_seconds=grace_seconds), timeout=deadline_seconds)
+        except grpc.aio.AioRpcError as error:
+            self._log_failed_call("Stop", error)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._channel.close()
+
+    def _log_failed_call(self, method: str, error: grpc.aio.AioRpcError) -> None:
+        self._log.warning("supervisor call failed", method=method, code=error.code().name, details=error.details())
+
+    def _seen(self, state: supervisor_pb2.SupervisorState) -> SupervisorSeen:
+        self.ended = state.phase == supervisor_pb2.SUPERVISOR_PHASE_ENDED
+        return SupervisorSeen(
+            job_id=self._job_id,
+            incarnation=self.incarnation,
+            commanded_sequence=state.commanded_sequence,
+            confirmed_sequence=state.confirmed_sequence,
+            confirmed=frozenset(state.confirmed_hosts),
+            occupied=frozenset(worker.host for worker in state.workers),
+            failures=tuple((entry.host, entry.failures) for entry in state.failures),
+        )
+
+
+class SupervisorClients:
+    """One connection per supervisor."""
+
+    def __init__(self, hosts: Mapping[str, NodeHost]) -> None:
+        self._hosts = hosts
+        self._by_job: dict[str, SupervisorClient] = {}
+        self._old: list[SupervisorClient] = []
+
+    def get(self, job_id: str, incarnation: int, socket: str) -> SupervisorClient:
+        """The connection to a job's supervisor."""
+        known = self._by_job.get(job_id)
+        if known is not None and known.incarnation == incarnation:
+            return known
+        if known is not None:
+            self._old.append(known)
+        self._by_job[job_id] = SupervisorClient(job_id, incarnation, socket, self._hosts)
+        return self._by_job[job_id]
+
+    async def drop(self, job_id: str) -> None:
+        """Disconnect from a job's supervisor."""
+        known = self._by_job.pop(job_id, None)
+        if known is not None:
+            await known.close()
+
+    async def close(self) -> None:
+        """Disconnect from all."""
+        for client in (*self._old, *self._by_job.values()):
+            await client.close()
+        self._old.clear()
+        self._by_job.clear()

@@ -1,0 +1,64 @@
+"""All that JobManager knows, and what a change of it tells others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.transitions import JobReason
+from malletrain.model.job_state import JobState
+
+
+@dataclass(frozen=True)
+class ManagerPolicy:
+    """What an operator decides; see `malletrain.job_manager.settings` for the meaning of each figure."""
+
+    max_parallel: int = 10
+    drain_grace_seconds: float = 1.5
+    stop_grace_seconds: float = 5.0
+    rescale_deadline_seconds: float = 60.0
+    stall_seconds: float = 30.0
+    restart_backoff_seconds: float = 1.0
+    restart_backoff_max_seconds: float = 60.0
+    restart_forgive_seconds: float = 600.0
+    finish_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class ManagerState:
+    """What JobManager knows.
+
+    Attributes:
+        jobs: Jobs not in a final state, by identifier, in order of submission.
+        idle: The idle set; None until Scavenger has told it.
+        generation: Of the newest plan applied; 0 before the first.
+        last_number: Of the newest job; 0 before the first.
+    """
+
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    idle: frozenset[str] | None = None
+    generation: int = 0
+    last_number: int = 0
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """A row of the journal; see `malletrain.v1.JobEvent`."""
+
+    unix_seconds: float
+    job_id: str
+    from_state: JobState | None
+    to_state: JobState
+    reason_code: JobReason
+    reason: str
+    nodes: tuple[str, ...]
+    release_seconds: float = 0.0
+
+
+class Notice(StrEnum):
+    """What a trainer is told in advance, if Monitor can reach it."""
+
+    RESCALE_COMING = "RESCALE_COMING"
+    RELEASE_REQUESTED = "RELEASE_REQUESTED"

@@ -1,0 +1,125 @@
+"""The working copy of the state that one stimulus changes, and the operations on it that write the journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from malletrain.job_manager.jobs import Job, StopIntent
+from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice
+from malletrain.job_manager.transitions import IllegalTransitionError, JobReason, permits_transition
+from malletrain.model.job_state import JobState
+
+
+class Transaction:
+    """The working copy: collects the jobs that change, rows for the journal, and notices to trainers."""
+
+    def __init__(self, state: ManagerState, policy: ManagerPolicy, now: float) -> None:
+        """Begin at `now`, in seconds since the epoch."""
+        self.policy = policy
+        self.now = now
+        self.jobs: dict[str, Job] = dict(state.jobs)
+        self.idle = state.idle
+        self.generation = state.generation
+        self.last_number = state.last_number
+        self.changed: dict[str, Job] = {}
+        self.events: list[JobEvent] = []
+        self.notices: list[tuple[str, Notice]] = []
+
+    def state(self) -> ManagerState:
+        """What JobManager knows after the transaction."""
+        jobs = {job.id: job for job in self.active()}
+        return ManagerState(jobs, self.idle, self.generation, self.last_number)
+
+    def active(self) -> list[Job]:
+        """Jobs not in a final state, in order of submission."""
+        return [job for job in self.jobs.values() if not job.state.final]
+
+    def holders(self) -> dict[str, str]:
+        """Identifier of the job that holds a node, by node."""
+        return {node: job.id for job in self.jobs.values() for node in job.held}
+
+    def add(self, job: Job) -> Job:
+        """Add a new job, with its first row in the journal."""
+        self.events.append(JobEvent(self.now, job.id, None, job.state, job.reason_code, job.reason, ()))
+        return self._store(job)
+
+    def put(self, job: Job, **changes: Any) -> Job:
+        """Change fields of a job without a row in the journal."""
+        changed = replace(job, **changes)
+        if changed == job:
+            return job
+        return self._store(replace(changed, update_time=self.now))
+
+    def move(self, job: Job, state: JobState, code: JobReason, reason: str, **changes: Any) -> Job:
+        """Bring a job to a state, or keep it in its state, and record why in the job and in the journal.
+
+        Args:
+            job: The job.
+            state: The state after.
+            code: Why, for scripts.
+            reason: Why, for people.
+            changes: Other fields of the job that change.
+
+        Raises:
+            IllegalTransitionError: the table contains no such transition.
+            ValueError: the reason is empty.
+        """
+        if not permits_transition(job.state, state):
+            raise IllegalTransitionError(job.id, job.state, state, code)
+        if not reason:
+            raise ValueError(f"job {job.id}: expected a reason for the transition to {state} ({code})")
+        moved = replace(job, state=state, reason_code=code, reason=reason, update_time=self.now, **changes)
+        self.events.append(JobEvent(self.now, job.id, job.state, state, code, reason, moved.commanded))
+        return self._store(moved)
+
+    def note(self, job: Job, code: JobReason, reason: str, release_seconds: float = 0.0) -> None:
+        """Add a row to the journal; the job's own reason stays."""
+        self.events.append(
+            JobEvent(self.now, job.id, job.state, job.state, code, reason, job.commanded, release_seconds)
+        )
+
+    def stop(
+        self,
+        job: Job,
+        intent: StopIntent,
+        code: JobReason,
+        reason: str,
+        wanted: tuple[str, ...] = (),
+        commanded: tuple[str, ...] | None = None,
+    ) -> Job:
+        """End the processes of a supervised job. Nothing changes if a stop with an intent of this rank is under way.
+
+        The job holds its nodes until its processes are confirmed to be gone: no other job may use them before.
+
+        Args:
+            job: The job.
+            intent: What becomes of it then.
+            code: Why, for scripts.
+            reason: Why, for people.
+            wanted: Nodes to start again on afterwards.
+            commanded: Nodes that its processes still have; None: all that it had.
+        """
+        if not intent.outranks(job.stop):
+            return job
+        return self.move(
+            job,
+            JobState.STOPPING,
+            code,
+            reason,
+            stop=intent,
+            wanted=wanted,
+            commanded=job.commanded if commanded is None else commanded,
+            confirmed=(),
+            stalled_since=None,
+            changed_at=self.now,
+        )
+
+    def finish(self, job: Job, state: JobState, code: JobReason, reason: str, **changes: Any) -> Job:
+        """Bring a job that has no processes to a final state."""
+        return self.move(job, state, code, reason, end_time=self.now, wanted=(), not_before=None, **changes)
+
+    def _store(self, job: Job) -> Job:
+        self.jobs[job.id] = job
+        self.changed[job.id] = job
+        return job

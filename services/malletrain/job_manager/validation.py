@@ -1,0 +1,184 @@
+"""Invariants of the state. A broken one is a defect of MalleTrain, whatever JobManager was told. Pure.
+
+They are checked after every stimulus if the setting `validate_state` is on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.machine import TransactionResult
+from malletrain.job_manager.state import ManagerState
+from malletrain.model.job_state import JobState
+from malletrain.runtime.errors import InvariantError
+
+WITH_PROCESSES = frozenset((JobState.STARTING, JobState.RUNNING, JobState.RESCALING, JobState.STOPPING))
+"""States of jobs that have a supervisor."""
+
+_NODE_FIELDS = ("wanted", "commanded", "confirmed", "held", "trained")
+_GROWING = ("incarnation", "sequence", "plan_generation", "restarts", "rescales", "preemptions")
+
+
+class StateInvariantError(InvariantError):
+    """An invariant of JobManager's state is broken.
+
+    Attributes:
+        job_id: The job; empty if the state as a whole is wrong.
+    """
+
+    def __init__(self, job_id: str, violation: str) -> None:
+        super().__init__(f"job {job_id}: {violation}" if job_id else violation)
+        self.job_id = job_id
+
+
+def check_result(before: ManagerState, result: TransactionResult) -> None:
+    """Check the state that a stimulus led to, and the way to it.
+
+    Args:
+        before: The state before the stimulus.
+        result: What `malletrain.job_manager.machine.advance` returned.
+
+    Raises:
+        StateInvariantError: an invariant is broken.
+    """
+    check_state(result.state)
+    _check_ended(job for job in result.changed if job.state.final)
+    _check_growth(before, result.state)
+
+
+def check_state(state: ManagerState) -> None:
+    """Check a state by itself.
+
+    Raises:
+        StateInvariantError: an invariant is broken.
+    """
+    _check_numbers(state)
+    _check_sharing(state.jobs.values())
+    for name, job in state.jobs.items():
+        if name != job.id:
+            raise StateInvariantError(job.id, f"is known as {name}")
+        for violation in (*_violations(job), *_node_violations(job), *_idle_violations(job, state.idle)):
+            raise StateInvariantError(job.id, f"{violation}; {_describe(job)}")
+
+
+def _check_numbers(state: ManagerState) -> None:
+    numbers = [job.number for job in state.jobs.values()]
+    if numbers != sorted(set(numbers)):
+        raise StateInvariantError("", f"jobs are not in the order of their submission: {numbers}")
+    if numbers and numbers[-1] > state.last_number:
+        raise StateInvariantError("", f"the newest job has number {numbers[-1]}, above {state.last_number}")
+    for job in state.jobs.values():
+        if job.plan_generation > state.generation:
+            raise StateInvariantError(job.id, f"has plan {job.plan_generation}; the newest is {state.generation}")
+    waiting = None
+    for job in state.jobs.values():
+        if not job.admitted:
+            waiting = waiting or job.id
+        elif waiting:
+            raise StateInvariantError(job.id, f"is admitted, and {waiting}, which was submitted before, is not")
+
+
+def _check_sharing(jobs: Iterable[Job]) -> None:
+    """No node is held by two jobs, and none is wanted by two."""
+    for name in ("held", "wanted"):
+        owners: dict[str, str] = {}
+        for job in jobs:
+            for node in getattr(job, name):
+                if owners.setdefault(node, job.id) != job.id:
+                    raise StateInvariantError(job.id, f"node {node} is {name} by job {owners[node]}, too")
+
+
+def _violations(job: Job) -> Iterator[str]:
+    if job.state.final:
+        yield "is in a final state and still known"
+    if not job.reason:
+        yield "has no reason"
+    if job.supervised != (job.state in WITH_PROCESSES):
+        yield "has a supervisor in a state without one, or has none in a state with one"
+    if job.supervised and (job.incarnation < 1 or job.sequence < 1):
+        yield "has a supervisor that was never started"
+    if (job.stop is not None) != (job.state is JobState.STOPPING):
+        yield "is told to stop and is not STOPPING, or the other way round"
+    if not job.supervised:
+        for name in ("commanded", "confirmed", "held", "trained", "releases", "serving", "taken_sequence", "preempted"):
+            if getattr(job, name):
+                yield f"has no supervisor, and {name} is set"
+        for name in ("good_since", "stalled_since", "done_since"):
+            if getattr(job, name) is not None:
+                yield f"has no supervisor, and {name} is set"
+    if job.not_before is not None and job.state is not JobState.WAITING:
+        yield "backs off and is not WAITING"
+    if job.counted_failures > job.spec.max_restarts:
+        yield f"has failed {job.counted_failures} times; {job.spec.max_restarts} restarts are allowed"
+    if job.end_time is not None:
+        yield "has ended and is not in a final state"
+
+
+def _node_violations(job: Job) -> Iterator[str]:
+    for name in _NODE_FIELDS:
+        if twice := [node for node, count in Counter(getattr(job, name)).items() if count > 1]:
+            yield f"{name} contains {' '.join(twice)} twice"
+    held, commanded = set(job.held), set(job.commanded)
+    releases = {release.node for release in job.releases}
+    if len(releases) < len(job.releases):
+        yield "releases a node twice"
+    if job.wanted and not job.admitted:
+        yield "is not admitted, and nodes are wanted for it"
+    if job.wanted and not job.spec.permits(len(job.wanted)):
+        yield f"a scale of {len(job.wanted)} is wanted, which is not permitted"
+    if job.supervised and job.stop is None and not job.spec.permits(len(job.commanded)):
+        yield f"a scale of {len(job.commanded)} is commanded, which is not permitted"
+    if commanded - held:
+        yield "commanded nodes are not held"
+    if set(job.confirmed) - (held - releases):
+        yield "confirmed nodes are not held, or are being released"
+    if set(job.trained) - held:
+        yield "nodes that have trained are not held"
+    if releases - (held - commanded):
+        yield "nodes that are being released are not held, or are commanded"
+
+
+def _idle_violations(job: Job, idle: frozenset[str] | None) -> Iterator[str]:
+    if idle is None:
+        return
+    releases = {release.node for release in job.releases}
+    if gone := set(job.held) - releases - idle:
+        yield f"{' '.join(sorted(gone))} left, and are not being released"
+    if gone := set(job.wanted) - idle:
+        yield f"{' '.join(sorted(gone))} left, and are wanted"
+
+
+def _check_ended(jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        if job.supervised or job.held or job.wanted or job.commanded or job.confirmed or job.releases:
+            raise StateInvariantError(job.id, f"has ended and still holds something; {_describe(job)}")
+        if job.end_time is None:
+            raise StateInvariantError(job.id, f"has ended at no time; {_describe(job)}")
+
+
+def _check_growth(before: ManagerState, after: ManagerState) -> None:
+    if after.generation < before.generation or after.last_number < before.last_number:
+        raise StateInvariantError("", "the plan generation or the number of the newest job has decreased")
+    for name, job in after.jobs.items():
+        if name in before.jobs:
+            _check_job_growth(before.jobs[name], job)
+
+
+def _check_job_growth(before: Job, after: Job) -> None:
+    for name in _GROWING:
+        if getattr(after, name) < getattr(before, name):
+            raise StateInvariantError(
+                after.id, f"{name} has decreased from {getattr(before, name)} to {getattr(after, name)}"
+            )
+
+
+def _describe(job: Job) -> str:
+    """State and nodes of a job, in one line."""
+    nodes: Mapping[str, Iterable[str]] = {name: getattr(job, name) for name in _NODE_FIELDS}
+    nodes = {**nodes, "releases": [release.node for release in job.releases]}
+    words = [f"{name}: {' '.join(values)}" for name, values in nodes.items() if values]
+    return "; ".join(
+        (f"{job.state} ({job.reason_code}), incarnation {job.incarnation}, command {job.sequence}", *words)
+    )

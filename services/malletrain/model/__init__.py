@@ -1,0 +1,1 @@
+"""Value types that several services share. Standard library only; imports nothing of MalleTrain."""

@@ -1,0 +1,135 @@
+"""The reporters that are connected, and the commands that are sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from malletrain.monitor.progress import ReportedBatch
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import monitor_pb2
+
+
+class ReportStream:
+    """The responses to one connected reporter.
+
+    Attributes:
+        job_id: The reporter's job; empty before its first message.
+        reporter_id: Its identifier; empty before its first message.
+    """
+
+    def __init__(self) -> None:
+        self.job_id = ""
+        self.reporter_id = ""
+        self._responses: asyncio.Queue[monitor_pb2.ReportResponse | None] = asyncio.Queue()
+        self._acknowledged = 0
+
+    def identify(self, batch: ReportedBatch) -> bool:
+        """Take job and reporter from a message; returns whether it is the first one.
+
+        Raises:
+            InvalidInputError: the message names another job or reporter than the first one.
+        """
+        if not self.job_id:
+            self.job_id, self.reporter_id = batch.job_id, batch.reporter_id
+            return True
+        for name, known, got in (
+            ("job_id", self.job_id, batch.job_id),
+            ("reporter_id", self.reporter_id, batch.reporter_id),
+        ):
+            if known != got:
+                raise InvalidInputError(name, f"that of the stream's first message ({known!r})", got)
+        return False
+
+    def acknowledge(self, sequence: int) -> None:
+        """Tell the reporter that all records up to this sequence number are stored."""
+        self._acknowledged = sequence
+        self._responses.put_nowait(monitor_pb2.ReportResponse(acknowledged_sequence=sequence))
+
+    def command(self, command: monitor_pb2.Command) -> None:
+        """Send a command to the reporter."""
+        response = monitor_pb2.ReportResponse(acknowledged_sequence=self._acknowledged, commands=[command])
+        self._responses.put_nowait(response)
+
+    def end(self) -> None:
+        """End the stream after the responses so far."""
+        self._responses.put_nowait(None)
+
+    async def next(self) -> monitor_pb2.ReportResponse | None:
+        """Wait for the next response; None at the end of the stream."""
+        return await self._responses.get()
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingCommand:
+    """A command that waits for a reporter until a monotonic time in seconds."""
+
+    command: monitor_pb2.Command
+    until: float
+
+
+class CommandRouter:
+    """Sends commands to all reporters of a job. If there is none, a command waits for one for a limited time."""
+
+    def __init__(self, command_seconds: float, new_id: Callable[[], str]) -> None:
+        """Begin without streams.
+
+        Args:
+            command_seconds: How long a command waits for a reporter, in seconds.
+            new_id: Makes identifiers of commands.
+        """
+        self._command_seconds = command_seconds
+        self._new_id = new_id
+        self._streams: dict[str, set[ReportStream]] = {}
+        self._pending: dict[str, list[_PendingCommand]] = {}
+
+    def join(self, stream: ReportStream, now: float) -> None:
+        """Add a stream and send it the commands that wait for its job.
+
+        Args:
+            stream: An identified stream.
+            now: Monotonic time in seconds.
+        """
+        self._streams.setdefault(stream.job_id, set()).add(stream)
+        for pending in self._pending.pop(stream.job_id, []):
+            if pending.until >= now:
+                stream.command(pending.command)
+
+    def leave(self, stream: ReportStream) -> None:
+        """Remove a stream."""
+        streams = self._streams.get(stream.job_id)
+        if streams is not None:
+            streams.discard(stream)
+            if not streams:
+                del self._streams[stream.job_id]
+
+    def send(self, job_id: str, kind: monitor_pb2.CommandType.ValueType, now: float) -> int:
+        """Send a command to every reporter of a job, or keep it for the next one that connects.
+
+        Args:
+            job_id: The job.
+            kind: The type of the command.
+            now: Monotonic time in seconds.
+
+        Returns:
+            Number of connected reporters that it was sent to.
+        """
+        self._drop_expired(now)
+        command = monitor_pb2.Command(id=self._new_id(), type=kind)
+        streams = self._streams.get(job_id, set())
+        for stream in streams:
+            stream.command(command)
+        if not streams:
+            self._pending.setdefault(job_id, []).append(_PendingCommand(command, now + self._command_seconds))
+        return len(streams)
+
+    def end_all(self) -> None:
+        """End every stream."""
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end()
+
+    def _drop_expired(self, now: float) -> None:
+        kept = {job: [entry for entry in entries if entry.until >= now] for job, entries in self._pending.items()}
+        self._pending = {job: entries for job, entries in kept.items() if entries}

@@ -1,0 +1,226 @@
+"""Keeps placeholders on idle nodes: applies what the pure state decides, with the scheduler's commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from malletrain.runtime.clock import Clock
+from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
+from malletrain.scavenger.acquisition.batch_client import BatchClient
+from malletrain.scavenger.acquisition.placeholder_state import PlaceholderState
+from malletrain.scavenger.acquisition.placeholders import PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.acquisition.validation import validate_actions, validate_state
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, PlaceholderStatus, SourceError
+
+_DECIDE_SECONDS = 1.0
+_FIND_SECONDS = 5.0
+
+
+class PlaceholderController:
+    """Submits and cancels placeholders. Its `nodes` and `jobs` are the `PlaceholderView` of the inner source."""
+
+    def __init__(
+        self,
+        scheduler: str,
+        client: BatchClient,
+        registry: AgentRegistry,
+        policy: PlaceholderPolicy,
+        wanted: Callable[[], int],
+        clock: Clock,
+        *,
+        validate: bool = False,
+    ) -> None:
+        """Hold nothing yet.
+
+        Args:
+            scheduler: Name of the source, e.g. "slurm".
+            client: Sends commands to the scheduler.
+            registry: Where agents report.
+            policy: When to submit and to cancel.
+            wanted: How many nodes there is work for.
+            clock: Wall clock.
+            validate: Whether the invariants of the state are checked.
+        """
+        self._scheduler = scheduler
+        self._client = client
+        self._registry = registry
+        self._policy = policy
+        self._wanted = wanted
+        self._clock = clock
+        self._validate = validate
+        self._state = PlaceholderState()
+        self._candidates: Mapping[str, float] = {}
+        self._facts: Mapping[str, NodeFacts] = {}
+        self._asked_at = -math.inf
+        self._listed = False
+        self._unsure = False
+        self._changed = asyncio.Event()
+        self._log = structlog.get_logger(__name__).bind(scheduler=scheduler)
+
+    @property
+    def state(self) -> PlaceholderState:
+        """The placeholders."""
+        return self._state
+
+    @property
+    def has_listed(self) -> bool:
+        """Whether the scheduler has ever listed our placeholders."""
+        return self._listed
+
+    def nodes(self) -> frozenset[str]:
+        """Nodes on which an agent of ours is and that are not wanted back."""
+        return frozenset(self._registry.present)
+
+    def jobs(self) -> frozenset[str]:
+        """Identifiers of our placeholders."""
+        return frozenset(self._state.placeholders)
+
+    def status(self) -> PlaceholderStatus:
+        """How many placeholders there are, and whether submission is backed off."""
+        backoff = self._state.backoff
+        pending, running, ending = (
+            len(self._state.in_phase(phase))
+            for phase in (PlaceholderPhase.PENDING, PlaceholderPhase.RUNNING, PlaceholderPhase.ENDING)
+        )
+        return PlaceholderStatus(
+            source=self._scheduler,
+            pending=pending,
+            running=running,
+            ending=ending,
+            failures_in_a_row=backoff.failures,
+            paused=backoff.paused(self._policy.backoff),
+            retry_at=self._next_attempt() if backoff.active else None,
+            node=backoff.node,
+            error=backoff.error,
+        )
+
+    def _next_attempt(self) -> float:
+        """When the next placeholder is tried: the back-off may be over while all idle nodes are still avoided."""
+        avoided = [self._state.avoided_until.get(node, -math.inf) for node in self._candidates]
+        return max(self._state.backoff.retry_at, min(avoided, default=-math.inf))
+
+    def validate(self) -> None:
+        """Check the invariants, if that is switched on.
+
+        Raises:
+            InvariantError: one does not hold.
+        """
+        if self._validate:
+            validate_state(self._state)
+
+    def set_candidates(self, usable: Mapping[str, float], facts: Mapping[str, NodeFacts]) -> None:
+        """Take over which nodes may be held.
+
+        Args:
+            usable: Until when each is expected to be idle, in seconds since the epoch.
+            facts: What the nodes are.
+        """
+        self._candidates = usable
+        self._facts = facts
+        self._changed.set()
+
+    def agents_changed(self) -> None:
+        """Take over which agents the registry knows."""
+        now = self._clock.time()
+        state = self._state
+        for identifier in self._registry.take_departed():
+            state = state.ended(identifier, now)
+        present = self._registry.present
+        for agent in present.values():
+            state = state.started(agent.placeholder, agent.node, now)
+        for agent in self._registry.leaving:
+            state = state.preempted(agent.placeholder, now)
+        idle = frozenset(node for node, agent in present.items() if not agent.workers)
+        self._state = state.observed(idle, state.running - present.keys(), now)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Submit and cancel placeholders until cancelled. Failures of the scheduler are retried."""
+        while True:
+            try:
+                await self.step()
+            except SourceError as error:
+                self._log.warning("the scheduler does not answer", error=str(error))
+                await asyncio.sleep(_DECIDE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _DECIDE_SECONDS)
+            self._changed.clear()
+
+    async def step(self) -> None:
+        """List the placeholders if that is due, then decide and act once.
+
+        Raises:
+            SourceError: the scheduler does not answer.
+        """
+        await self._refresh()
+        await self._apply()
+
+    async def _refresh(self) -> None:
+        """List the placeholders: at the start, while there are any, and when a submission may have got through."""
+        # Why a placeholder does not start must be known before it is cancelled for that.
+        interval = min(_FIND_SECONDS, self._policy.patience_seconds / 2)
+        due = self._clock.monotonic() - self._asked_at >= interval
+        if not due or not (self._state.placeholders or self._unsure or not self._listed):
+            return
+        self._asked_at, asked_at = self._clock.monotonic(), self._clock.time()
+        listed = await self._client.find()
+        missing = self._state.missing(listed, asked_at, self._policy)
+        ends = await self._client.explain(missing) if missing else {}
+        now = self._clock.time()
+        self._listed = True
+        self._unsure = False
+        for identifier, end in ends.items():
+            self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
+            self._state = self._state.ended_early(identifier, end, now, self._policy)
+        self._state = self._state.listed(listed, asked_at, now)
+        self.agents_changed()
+        self._changed.clear()
+        self.validate()
+
+    async def _apply(self) -> None:
+        """Decide, cancel and submit. The first placeholder that is refused ends the round: the next may fail alike."""
+        now = self._clock.time()
+        usable = {node: until - now for node, until in self._candidates.items()}
+        before, wanted = self._state, self._wanted()
+        self._state, actions = before.decide(usable, wanted, self._policy, now)
+        if self._validate:
+            validate_actions(before, actions, usable, wanted, self._policy, now)
+        self._log_backoff(before)
+        if actions.cancel:
+            self._log.info("placeholders cancelled", ids=actions.cancel)
+            await self._client.cancel(actions.cancel)
+        for node, seconds in actions.submit:
+            if not await self._submit(node, seconds):
+                break
+        self.validate()
+
+    async def _submit(self, node: str, seconds: float) -> bool:
+        begun = self._clock.time()
+        try:
+            identifier = await self._client.submit(node, seconds, self._facts.get(node, NO_FACTS))
+        except SourceError as error:
+            self._unsure = True  # a command that took too long may have got through
+            before, now = self._state, self._clock.time()
+            self._state = before.submission_failed(node, str(error), begun, now, self._policy)
+            self._log_backoff(before)
+            return False
+        self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))
+        self._state = self._state.submitted(identifier, node, self._clock.time())
+        return True
+
+    def _log_backoff(self, before: PlaceholderState) -> None:
+        backoff = self._state.backoff
+        if backoff.failures > before.backoff.failures:
+            self._log.warning(
+                "placeholders fail",
+                node=backoff.node,
+                error=backoff.error,
+                failures_in_a_row=backoff.failures,
+                paused=backoff.paused(self._policy.backoff),
+                retry_seconds=round(backoff.retry_at - self._clock.time()),
+            )

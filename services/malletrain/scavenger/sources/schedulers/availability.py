@@ -1,0 +1,120 @@
+"""Which nodes are available, from a scheduler's parsed answers. Pure. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from malletrain.runtime.errors import MalleTrainError
+from malletrain.scavenger.sources.base import NodeFacts
+
+_SHOWN = 80
+
+
+class UnreadableError(MalleTrainError):
+    """An answer was cut short, or is not what was asked for. It is dropped as a whole; the answer before stays."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        shown = got if len(got) <= _SHOWN else f"{got[: _SHOWN - 3]}..."
+        super().__init__(f"expected {expected}, got {shown!r}")
+
+
+@dataclass(frozen=True)
+class NodeStates:
+    """Which nodes the scheduler calls idle.
+
+    Attributes:
+        idle: Nodes on which nothing runs and which may be used at once.
+        known: All nodes in the answer.
+        facts: What nodes are, where the same answer tells.
+        reserved_by: Idle nodes with reservations, and the names of these. Until the start of each is known, such a node
+            is not available.
+        units: Host of each unit that other answers name, where the two differ (PBS: virtual nodes).
+    """
+
+    idle: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict)
+    reserved_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlannedStart:
+    """A pending job for which the scheduler has planned a start: its identifier, when, and on which nodes."""
+
+    job: str
+    start: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NodeReservation:
+    """A time in which nodes are reserved for others."""
+
+    name: str
+    start: float
+    end: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the scheduler says of the future.
+
+    Attributes:
+        planned: Planned starts of pending jobs.
+        reservations: Present and future reservations.
+        reservations_known: Whether the scheduler has told its reservations; False: there may be some.
+    """
+
+    planned: tuple[PlannedStart, ...] = ()
+    reservations: tuple[NodeReservation, ...] = ()
+    reservations_known: bool = True
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Nodes that may be used now, and until when where the scheduler says."""
+
+    idle: frozenset[str]
+    ends: Mapping[str, float]
+
+
+def available_nodes(
+    states: NodeStates, forecast: Forecast, now: float, own_jobs: frozenset[str] = frozenset()
+) -> Availability:
+    """The nodes that may be used, and the earliest known end of each one's idleness.
+
+    Args:
+        states: Which nodes are idle.
+        forecast: Planned starts and reservations.
+        now: The present.
+        own_jobs: Our placeholders. Their planned starts do not end the idleness of a node.
+    """
+    ends: dict[str, float] = {}
+    for planned in forecast.planned:
+        if planned.job not in own_jobs:
+            _limit(ends, states, planned.nodes, max(planned.start, now))
+    reserved: set[str] = set()
+    starts: dict[str, float] = {}
+    for reservation in forecast.reservations:
+        starts[reservation.name] = reservation.start
+        if reservation.start <= now < reservation.end:
+            reserved.update(states.units.get(node, node) for node in reservation.nodes)
+        elif now < reservation.start:
+            _limit(ends, states, reservation.nodes, reservation.start)
+    for node, names in states.reserved_by.items():
+        coming = [starts.get(name, now) for name in names] if forecast.reservations_known else [now]
+        if min(coming, default=now) <= now:
+            reserved.add(node)
+        else:
+            ends[node] = min(ends.get(node, coming[0]), *coming)
+    idle = states.idle - reserved
+    return Availability(idle, {node: end for node, end in ends.items() if node in idle})
+
+
+def _limit(ends: dict[str, float], states: NodeStates, nodes: tuple[str, ...], end: float) -> None:
+    for unit in nodes:
+        node = states.units.get(unit, unit)
+        ends[node] = min(ends.get(node, end), end)

@@ -1,0 +1,89 @@
+"""Baselines of a replay: the same jobs on static nodes, and the same replay with free rescaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil, floor
+
+from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters
+from malletrain.allocator.objective import metric_scale, scale_rates
+from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.node_events import NodeEvent
+from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions, ReplayPolicy
+from malletrain.simulator.replay.records import ReplayResult
+
+_GENEROUS = 1.3
+
+
+def outcome_of(result: ReplayResult) -> float:
+    """A_e: samples processed by all jobs, net of losses, each weighted by its unit in the metric."""
+    return sum(job.samples * job.unit for job in result.jobs)
+
+
+def free_options(options: ReplayOptions) -> ReplayOptions:
+    """Options of the zero-cost bound: the production allocator, free rescaling, jobs that arrive and end at once."""
+    return replace(
+        options,
+        free=True,
+        engine=ReplayEngine.FAST,
+        policy=ReplayPolicy.MILP,
+        accounting=Accounting.EVENT,
+        paper_quirks=False,
+    )
+
+
+def static_outcome(jobs: Sequence[ReplayJob], nodes: float, options: ReplayOptions) -> float:
+    """A_s: the outcome of the same job mix on static nodes (BFTrainer, section 4.1.2).
+
+    It is found by a replay on nodes that are always idle, with free rescaling. If the number of nodes is not whole, the
+    outcome is interpolated linearly between the two whole numbers around it. A_s requires more jobs than can be done:
+    the job set is repeated as often as necessary.
+
+    Args:
+        jobs: Jobs in the order of submission.
+        nodes: N_eq, equivalent nodes (Eq. 18), at least 0.
+        options: Only duration, metric and max_parallel are used.
+    """
+    below = floor(nodes)
+    low = _static(jobs, below, options)
+    return low if nodes == below else low + (nodes - below) * (_static(jobs, below + 1, options) - low)
+
+
+def static_rate(jobs: Sequence[ReplayJob], nodes: float, metric: ObjectiveMetric) -> float:
+    """Metric per second of jobs that all run at once on static nodes; linear between whole numbers of nodes."""
+    below = floor(nodes)
+    table = ChoiceTable.of([scale_rates(job.with_costs(0.0).demand(), metric, below + 1) for job in jobs])
+    low, high = (
+        table.choose([0] * len(jobs), pool, ObjectiveParameters(1.0, CostModel.STALL)).objective
+        for pool in (below, below + 1)
+    )
+    return low + (nodes - below) * (high - low)
+
+
+def _static(jobs: Sequence[ReplayJob], nodes: int, options: ReplayOptions) -> float:
+    if nodes == 0:
+        return 0.0
+    names = [f"static{index}" for index in range(nodes)]
+    event = NodeEvent(0.0, tuple((name, 0.0) for name in names), ())
+    repeats = ceil(_about_done(jobs, nodes, options) / len(jobs))
+    while True:
+        result = run_replay([event], names, _repeated(jobs, repeats), free_options(options))
+        if any(job.ended_s is None for job in result.jobs) or jobs[-1].submit_s >= options.duration_s:
+            return outcome_of(result)
+        repeats *= 2
+
+
+def _about_done(jobs: Sequence[ReplayJob], nodes: int, options: ReplayOptions) -> float:
+    """Estimate of the number of jobs that will be done, rather too high. It only affects how long the replay takes."""
+    rate = static_rate(jobs[: options.max_parallel], nodes, options.metric)
+    size = sum(job.samples * metric_scale(job.demand(), options.metric) for job in jobs) / len(jobs)
+    return _GENEROUS * rate * options.duration_s / size + options.max_parallel
+
+
+def _repeated(jobs: Sequence[ReplayJob], repeats: int) -> list[ReplayJob]:
+    last_s = jobs[-1].submit_s
+    again = [replace(job, id=f"{job.id}#{turn}", submit_s=last_s) for turn in range(1, repeats) for job in jobs]
+    return [*jobs, *again]

@@ -1,0 +1,244 @@
+"""The fast engine of a replay: the allocator's decisions on a trace's events, with a simulated clock.
+
+Every event leads to one decision, which takes effect at once. `malletrain.simulator.services` is the other engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice, takewhile
+from math import inf
+
+from malletrain.allocator.placement import rearrange
+from malletrain.job_manager.admission import first_in_line
+from malletrain.scavenger.stays import LearnedStay
+from malletrain.simulator.replay.charges import charges_of
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.node_events import NodeEvent
+from malletrain.simulator.replay.options import STAY_HORIZON_S, Accounting, ReplayOptions
+from malletrain.simulator.replay.policies import Advisor, decider
+from malletrain.simulator.replay.records import Decision, Decisions, JobRecord, ReplayResult, job_record
+from malletrain.simulator.replay.running_job import RunningJob, admit
+
+_REFIT_SHARE = 0.1
+Progress = Callable[[float], None]
+"""Called with the simulated second from time to time."""
+
+
+def run_replay(
+    events: Sequence[NodeEvent],
+    nodes: Sequence[str],
+    jobs: Sequence[ReplayJob],
+    options: ReplayOptions,
+    progress: Progress = lambda _: None,
+    advisor: Advisor | None = None,
+) -> ReplayResult:
+    """Replay elastic jobs on the idle nodes of a trace.
+
+    Args:
+        events: Changes of the idle set in the order of time.
+        nodes: All nodes, in the trace's order.
+        jobs: Jobs in the order of submission.
+        options: Options of the replay.
+        progress: Called with the simulated second after every decision.
+        advisor: Decides in place of the policy; None: the policy decides.
+
+    Returns:
+        Every decision and every job that was admitted. The same arguments give the same result.
+    """
+    return _Replay(events, nodes, jobs, options, advisor).run(progress)
+
+
+class _Replay:
+    def __init__(
+        self,
+        events: Sequence[NodeEvent],
+        nodes: Sequence[str],
+        jobs: Sequence[ReplayJob],
+        options: ReplayOptions,
+        advisor: Advisor | None,
+    ) -> None:
+        self._events = events
+        self._jobs = [replace(job, scale_up_s=0.0, scale_down_s=0.0) for job in jobs] if options.free else jobs
+        self._options = options
+        self._eager = options.accounting is Accounting.EVENT
+        self._order = {node: index for index, node in enumerate(nodes)}
+        self._decide = decider(options, self._expected_stays)
+        self._advisor = advisor
+        self._charges = charges_of(options)
+        self._stays = LearnedStay(horizon_seconds=STAY_HORIZON_S, refit_share=_REFIT_SHARE, refit_seconds=inf)
+        self._now = 0.0
+        self._idle_since: dict[str, float] = {}
+        self._holder: dict[str, RunningJob] = {}
+        self._free: set[str] = set()
+        self._active: list[RunningJob] = []
+        self._ended: list[JobRecord] = []
+        self._ended_samples = 0.0
+        self._next_job = 0
+        self._decisions = Decisions()
+
+    def run(self, progress: Progress) -> ReplayResult:
+        position = 0
+        while True:
+            now = self._events[position].time_s if position < len(self._events) else inf
+            event = self._events[position] if position < len(self._events) else None
+            if self._eager:
+                now = min(now, self._next_arrival(), min((run.finish_s for run in self._active), default=inf))
+                now = min(now, self._next_advice())
+            if now >= self._options.duration_s:
+                break
+            if event is not None and event.time_s > now:
+                event = None
+            position += event is not None
+            self._step(now, event)
+            progress(now)
+        return self._finish()
+
+    def _next_advice(self) -> float:
+        return inf if self._advisor is None else max(self._now, self._advisor.next_look_s())
+
+    def _next_arrival(self) -> float:
+        full = len(self._active) >= self._options.max_parallel
+        if full or self._next_job == len(self._jobs):
+            return inf
+        return max(self._now, self._jobs[self._next_job].submit_s)
+
+    def _step(self, now: float, event: NodeEvent | None) -> None:
+        self._now = now
+        before = self._samples()
+        ended = self._complete() if self._eager else 0
+        taken: dict[RunningJob, int] = {}
+        preempted = self._take(event, taken) if event is not None else 0.0
+        if not self._eager:
+            ended = self._complete()
+            taken = {run: count for run, count in taken.items() if run.ended_s is None}
+        admitted = self._admit()
+        preempted_jobs = len(taken)
+        rescaled, invested = self._rescale(taken)
+        self._decisions.add(
+            Decision(
+                time_s=now,
+                node_event=event is not None,
+                joined=len(event.joined) if event else 0,
+                left=len(event.left) if event else 0,
+                admitted=admitted,
+                ended=ended,
+                preempted=preempted_jobs,
+                rescaled=rescaled,
+                pool=len(self._idle_since),
+                used=len(self._holder),
+                active=len(self._active),
+                running=sum(run.rate > 0 for run in self._active),
+                rate=sum(run.rate for run in self._active),
+                preemption_samples=preempted,
+                invested_samples=invested,
+                samples_before=before,
+                samples=self._samples(),
+            )
+        )
+
+    def _samples(self) -> float:
+        now = self._now
+        return self._ended_samples + sum(run.done_at(now) for run in self._active)
+
+    def _complete(self) -> int:
+        done = [run for run in self._active if run.finish_s <= self._now]
+        for run in done:
+            run.settle(self._now)
+            run.done = run.job.samples
+            run.ended_s = self._now
+            for node in run.nodes:
+                del self._holder[node]
+            self._free |= run.nodes
+            self._ended_samples += run.done
+            self._ended.append(job_record(run))
+            self._active.remove(run)
+        return len(done)
+
+    def _take(self, event: NodeEvent, taken: dict[RunningJob, int]) -> float:
+        """Apply a node event. Adds to `taken` the jobs that lost nodes, with their number of nodes before.
+
+        Returns:
+            Samples lost to preemption.
+        """
+        cost = 0.0
+        for node in event.left:
+            self._stays.ended(event.time_s - self._idle_since.pop(node))
+            run = self._holder.pop(node, None)
+            if run is None:
+                self._free.discard(node)
+                continue
+            if run not in taken:
+                taken[run] = run.count
+                run.settle(self._now)
+                run.preemptions += 1
+                run.broken = True
+                cost += self._charges.preempt(run, self._now)
+                run.predict()
+            run.nodes.discard(node)
+        for node, since in event.joined:
+            self._idle_since[node] = since
+            self._free.add(node)
+        return cost
+
+    def _admit(self) -> int:
+        later = islice(self._jobs, self._next_job, None)
+        waiting = takewhile(lambda job: job.submit_s <= self._now, later)
+        admitted = first_in_line(waiting, len(self._active), self._options.max_parallel)
+        self._active += [admit(job, self._options, len(self._order), self._now) for job in admitted]
+        self._next_job += len(admitted)
+        return len(admitted)
+
+    def _rescale(self, taken: dict[RunningJob, int]) -> tuple[int, float]:
+        """Decide, move nodes and charge for it.
+
+        Returns:
+            Number of jobs whose scale changed, and the cost of these rescales in samples.
+        """
+        self._stays.refit(self._now, self._idle_since.values())
+        pool = len(self._idle_since)
+        advised = self._advisor
+        counts = self._decide(self._active, pool) if advised is None else advised.counts(self._now, self._active, pool)
+        changed = rearrange([run.nodes for run in self._active], counts, self._free, self._rank)
+        held = {index: self._active[index].count for index in changed}
+        for index, nodes in changed.items():
+            self._move(self._active[index], set(nodes))
+        self._free = self._idle_since.keys() - self._holder.keys() if changed else self._free
+        invested = 0.0
+        touched = {self._active[index]: count for index, count in held.items()}
+        for run in {**touched, **taken}:
+            kept = touched.get(run, run.count)
+            run.settle(self._now)
+            run.rate = run.speeds[run.count]
+            invested += self._charges.rescale(run, taken.get(run, kept), kept, self._now)
+            run.rescales += run.count != kept
+            run.broken = False
+            if run.started_s is None and run.count:
+                run.started_s = self._now
+            run.predict()
+        return len(changed), invested
+
+    def _move(self, run: RunningJob, nodes: set[str]) -> None:
+        run.settle(self._now)
+        for node in run.nodes - nodes:
+            del self._holder[node]
+        for node in nodes - run.nodes:
+            self._holder[node] = run
+        run.nodes = nodes
+
+    def _expected_stays(self) -> list[float]:
+        return [self._stays.expected_stay(self._now - since) for since in self._idle_since.values()]
+
+    def _rank(self, node: str) -> tuple[float, int]:
+        """Sort key: nodes that are expected to stay longest first, by the fragments that have ended so far."""
+        stay = self._stays.expected_stay(self._now - self._idle_since[node]) if self._options.rank_by_stay else 0.0
+        return -stay, self._order[node]
+
+    def _finish(self) -> ReplayResult:
+        self._now = self._options.duration_s
+        for run in self._active:
+            run.settle(self._now)
+            run.done = min(run.done, run.job.samples)  # with paper accounting, a job may be past its end
+        records = [*self._ended, *(job_record(run) for run in self._active)]
+        return ReplayResult(self._decisions.columns(), tuple(records), len(self._events))

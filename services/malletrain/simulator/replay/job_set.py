@@ -1,0 +1,161 @@
+"""Reads job sets and scaling tables."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from malletrain.allocator.problem import JobDemand
+from malletrain.model.scaling import ScalingPoint
+from malletrain.runtime.errors import InvalidInputError
+
+JOB_COLUMNS = ("job", "model", "submit_s", "scale_up_s", "scale_down_s", "min_nodes", "max_nodes", "samples")
+SCALING_COLUMNS = ("model", "nodes", "samples_per_s")
+Curves = dict[str, tuple[ScalingPoint, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayJob:
+    """One elastic job of a replay.
+
+    Attributes:
+        id: Identifier.
+        model: Name of its model; jobs of one model have the same scaling curve.
+        submit_s: When it is submitted, in seconds from the trace's second 0.
+        scale_up_s: R_up, stall of a growth in seconds.
+        scale_down_s: R_down, stall of a shrink in seconds.
+        min_nodes: Smallest scale in nodes.
+        max_nodes: Largest scale in nodes.
+        samples: Samples that it has to process.
+        curve: Its scaling curve.
+    """
+
+    id: str
+    model: str
+    submit_s: float
+    scale_up_s: float
+    scale_down_s: float
+    min_nodes: int
+    max_nodes: int
+    samples: float
+    curve: tuple[ScalingPoint, ...]
+
+    def demand(self) -> JobDemand:
+        """The job as part of an allocation problem."""
+        return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, self.scale_up_s, self.scale_down_s)
+
+    def with_costs(self, factor: float) -> ReplayJob:
+        """The same job with its stalls multiplied by a factor (BFTrainer, Fig. 16)."""
+        return replace(self, scale_up_s=self.scale_up_s * factor, scale_down_s=self.scale_down_s * factor)
+
+
+def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
+    """Read a job set (CSV `job,model,submit_s,…`) with its scaling table (CSV `model,nodes,samples_per_s`).
+
+    Returns:
+        The jobs in the order of their submission; equal times keep the file's order.
+
+    Raises:
+        InvalidInputError: a file is not valid; the error names file, line and column.
+    """
+    rows = list(_rows(jobs, JOB_COLUMNS))
+    curves = read_scaling(scaling)
+    seen: dict[str, int] = {}
+    found = []
+    for line, row in rows:
+        job = _job(f"{jobs}:{line}", row, curves, scaling)
+        if job.id in seen:
+            raise InvalidInputError(f"{jobs}:{line}: job", f"each job once (line {seen[job.id]} has it too)", job.id)
+        seen[job.id] = line
+        found.append(job)
+    if not found:
+        raise InvalidInputError(f"{jobs}:2", "at least one job, got none")
+    return tuple(sorted(found, key=lambda job: job.submit_s))
+
+
+def read_scaling(path: Path) -> Curves:
+    """Read a scaling table: samples/s by model and nodes.
+
+    Raises:
+        InvalidInputError: the file is not valid; the error names file, line and column.
+    """
+    points: dict[str, dict[int, float]] = {}
+    for line, row in _rows(path, SCALING_COLUMNS):
+        at = f"{path}:{line}"
+        nodes = int(_number(at, row, "nodes", "a whole number, at least 0", lambda value: value.is_integer()))
+        rate = _number(at, row, "samples_per_s", "samples/s, at least 0")
+        if nodes == 0 and rate != 0:
+            raise InvalidInputError(f"{at}: samples_per_s", "0 at 0 nodes", rate)
+        curve = points.setdefault(_text(at, row, "model"), {})
+        if nodes in curve:
+            raise InvalidInputError(f"{at}: nodes", "each scale of a model once", nodes)
+        curve[nodes] = rate
+    for model, curve in points.items():
+        if not any(nodes > 0 for nodes in curve):
+            raise InvalidInputError(str(path), f"a row above 0 nodes for model {model}")
+    return {model: tuple(ScalingPoint(n, curve[n]) for n in sorted(curve)) for model, curve in points.items()}
+
+
+def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> ReplayJob:
+    model = _text(at, row, "model")
+    if model not in curves:
+        raise InvalidInputError(f"{at}: model", f"a model with rows in {scaling}", model)
+    smallest, largest = (
+        int(_number(at, row, name, "a whole number, at least 1", lambda value: value.is_integer() and value >= 1))
+        for name in ("min_nodes", "max_nodes")
+    )
+    if largest < smallest:
+        raise InvalidInputError(f"{at}: max_nodes", f"at least min_nodes ({smallest})", largest)
+    if smallest > curves[model][-1].nodes:
+        most = curves[model][-1].nodes
+        raise InvalidInputError(f"{at}: min_nodes", f"at most {most}, the last scale of {model} in {scaling}", smallest)
+    return ReplayJob(
+        id=_text(at, row, "job"),
+        model=model,
+        submit_s=_number(at, row, "submit_s", "seconds, at least 0"),
+        scale_up_s=_number(at, row, "scale_up_s", "seconds, at least 0"),
+        scale_down_s=_number(at, row, "scale_down_s", "seconds, at least 0"),
+        min_nodes=smallest,
+        max_nodes=largest,
+        samples=_number(at, row, "samples", "samples, above 0", lambda value: value > 0),
+        curve=curves[model],
+    )
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InvalidInputError(f"{path}:1", f"the columns {','.join(columns)}; {missing[0]} is missing")
+            for row in reader:
+                if None in row or None in row.values():
+                    raise InvalidInputError(f"{path}:{reader.line_num}", f"{len(reader.fieldnames or ())} columns")
+                yield reader.line_num, row
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(str(path), f"a readable CSV file ({error})") from error
+    except csv.Error as error:
+        raise InvalidInputError(str(path), f"CSV ({error})") from error
+
+
+def _text(at: str, row: dict[str, str], name: str) -> str:
+    value = row[name].strip()
+    if not value:
+        raise InvalidInputError(f"{at}: {name}", "a name", row[name])
+    return value
+
+
+def _number(
+    at: str, row: dict[str, str], name: str, expected: str, also: Callable[[float], bool] = lambda _: True
+) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        raise InvalidInputError(f"{at}: {name}", expected, row[name]) from None
+    if not (math.isfinite(value) and value >= 0 and also(value)):
+        raise InvalidInputError(f"{at}: {name}", expected, row[name])
+    return value

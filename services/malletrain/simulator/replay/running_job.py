@@ -1,0 +1,119 @@
+"""An admitted job in a replay: its nodes, its progress and its losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from malletrain.allocator.objective import ScaleRates, rates, scale_rates
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.options import ReplayOptions
+
+
+@dataclass(slots=True, eq=False)
+class RunningJob:
+    """An admitted job. Progress is known up to `since_s`; from there it continues at one rate, after a stall if any.
+
+    Attributes:
+        job: The job.
+        choices: Its permitted scales and rates for the allocator.
+        speeds: Samples/s on 0, 1, 2, … nodes; 0 below min_nodes.
+        most: Largest scale in nodes that its curve and the trace permit; 0 if that is below min_nodes.
+        fixed: Scale in nodes under the policy `fixed`.
+        admitted_s: When it was admitted, in seconds.
+        nodes: Nodes that it holds.
+        rate: Samples/s when it does not stall.
+        since_s: Time in seconds up to which the figures below are settled.
+        done: Samples processed, net of losses.
+        stalled_until_s: End of its stall in seconds.
+        preemption_until_s: End of the part of the stall that a preemption caused.
+        finish_s: When it will be done if nothing changes, in seconds.
+        broken: Whether it has lost nodes in the present event.
+    """
+
+    job: ReplayJob
+    choices: ScaleRates
+    speeds: list[float]
+    most: int
+    fixed: int
+    admitted_s: float
+    nodes: set[str]
+    rate: float = 0.0
+    since_s: float = 0.0
+    done: float = 0.0
+    stalled_until_s: float = -inf
+    preemption_until_s: float = -inf
+    finish_s: float = inf
+    broken: bool = False
+    started_s: float | None = None
+    ended_s: float | None = None
+    node_seconds: float = 0.0
+    preemptions: int = 0
+    rescales: int = 0
+    preemption_samples: float = 0.0
+    rescale_samples: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of nodes that it holds."""
+        return len(self.nodes)
+
+    def done_at(self, now_s: float) -> float:
+        """Samples processed up to `now_s`, which must not be before `since_s`."""
+        if now_s >= self.finish_s:
+            return self.job.samples
+        begin = self.stalled_until_s if self.stalled_until_s > self.since_s else self.since_s
+        return self.done + self.rate * (now_s - begin) if now_s > begin else self.done
+
+    def settle(self, now_s: float) -> None:
+        """Bring progress and losses up to `now_s`."""
+        begin = self.since_s
+        self.node_seconds += len(self.nodes) * (now_s - begin)
+        if self.stalled_until_s > begin:
+            preempted = min(now_s, self.preemption_until_s)
+            if preempted > begin:
+                self.preemption_samples += self.rate * (preempted - begin)
+                begin = preempted
+            stalled = min(now_s, self.stalled_until_s)
+            if stalled > begin:
+                self.rescale_samples += self.rate * (stalled - begin)
+                begin = stalled
+        self.done += self.rate * (now_s - begin)
+        self.since_s = now_s
+
+    def predict(self) -> None:
+        """Compute `finish_s`; called after `settle` and every change."""
+        if self.rate <= 0:
+            self.finish_s = inf
+            return
+        begin = self.stalled_until_s if self.stalled_until_s > self.since_s else self.since_s
+        self.finish_s = begin + max(0.0, self.job.samples - self.done) / self.rate
+
+
+def admit(job: ReplayJob, options: ReplayOptions, nodes: int, now_s: float) -> RunningJob:
+    """A job that has just been admitted and has no nodes yet.
+
+    Args:
+        job: The job.
+        options: Options of the replay.
+        nodes: Number of all nodes of the trace.
+        now_s: The time in seconds.
+    """
+    most = min(job.max_nodes, job.curve[-1].nodes, nodes)
+    most = most if most >= job.min_nodes else 0
+    return RunningJob(
+        job=job,
+        choices=scale_rates(job.demand(), options.metric, nodes),
+        speeds=speeds(job, most),
+        most=most,
+        fixed=min(most, max(job.min_nodes, options.fixed_nodes or most)),
+        admitted_s=now_s,
+        nodes=set(),
+        since_s=now_s,
+    )
+
+
+def speeds(job: ReplayJob, nodes: int) -> list[float]:
+    """Samples/s on 0, 1, 2, … `nodes` nodes (BFTrainer, Eq. 12); 0 below min_nodes."""
+    found: list[float] = rates(job.demand(), range(nodes + 1)).tolist()
+    return [rate if count >= job.min_nodes else 0.0 for count, rate in enumerate(found)]

@@ -1,0 +1,194 @@
+"""The services engine of a replay: the services on a simulated clock, with progress from a scaling table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice, takewhile
+
+from malletrain.allocator.cluster_cache import CachedProfile
+from malletrain.allocator.planner import JobCurve
+from malletrain.allocator.settings import AllocatorSettings
+from malletrain.job_manager.jobs import JobSpec, job_id
+from malletrain.job_manager.settings import JobManagerSettings
+from malletrain.job_manager.state import JobEvent
+from malletrain.job_manager.stimuli import Completion, Outcome
+from malletrain.model.job_state import JobState
+from malletrain.simulator.replay.fast_engine import Progress
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.node_events import NodeEvent
+from malletrain.simulator.replay.options import STAY_HORIZON_S, ReplayOptions
+from malletrain.simulator.replay.records import Decision, Decisions, ReplayResult, job_record
+from malletrain.simulator.replay.running_job import RunningJob
+from malletrain.simulator.services.event_queue import EventQueue
+from malletrain.simulator.services.replay_training import ReplayTraining
+from malletrain.simulator.services.simulated_services import ServicesOptions, SimulatedServices
+
+_WAITING_JOBS = 2
+"""Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
+the same, and a long queue would only make every transaction slower."""
+_DEADLINE_STALLS = 2.0
+"""JobManager's deadline of a rescale is at least this many times the job set's longest stall."""
+
+
+def run_services_replay(
+    events: Sequence[NodeEvent],
+    nodes: Sequence[str],
+    jobs: Sequence[ReplayJob],
+    options: ReplayOptions,
+    progress: Progress = lambda _: None,
+    settings: ServicesOptions | None = None,
+) -> ReplayResult:
+    """Replay elastic jobs on the idle nodes of a trace, as `fast_engine.run_replay` does.
+
+    The result has a row for every instant at which nodes joined or left, the scale of a job changed, or a job was
+    admitted or ended.
+
+    Args:
+        events: Changes of the idle set in the order of time.
+        nodes: All nodes, in the trace's order.
+        jobs: Jobs in the order of submission.
+        options: Options of the replay.
+        progress: Told the simulated second after every row.
+        settings: Settings of the services; None: those of `services_options`.
+
+    Returns:
+        Every row and every job that was admitted. The same arguments give the same result.
+    """
+    return _ServicesReplay(events, nodes, jobs, options, settings or services_options(options, jobs)).run(progress)
+
+
+def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> ServicesOptions:
+    """The services' settings for a replay; what the options do not say is as by default."""
+    longest_stall = max((max(job.scale_up_s, job.scale_down_s) for job in jobs), default=0.0)
+    defaults = JobManagerSettings()
+    return ServicesOptions(
+        allocator=AllocatorSettings(
+            forward_seconds=options.forward_s,
+            forward_policy=options.forward_policy,
+            forward_share=options.forward_share,
+            cost_model=options.cost_model,
+            objective_metric=options.metric,
+        ),
+        job_manager=JobManagerSettings(
+            max_parallel=options.max_parallel,
+            rescale_deadline_seconds=max(defaults.rescale_deadline_seconds, _DEADLINE_STALLS * longest_stall),
+        ),
+        stay_horizon_seconds=STAY_HORIZON_S,
+    )
+
+
+class _ServicesReplay:
+    def __init__(
+        self,
+        events: Sequence[NodeEvent],
+        nodes: Sequence[str],
+        jobs: Sequence[ReplayJob],
+        options: ReplayOptions,
+        settings: ServicesOptions,
+    ) -> None:
+        self._events = events
+        self._jobs = [replace(job, scale_up_s=0.0, scale_down_s=0.0) for job in jobs] if options.free else jobs
+        self._options = options
+        self._queue = EventQueue()
+        self._training = ReplayTraining(self._queue, options, len(nodes), self._finish)
+        self._services = SimulatedServices(self._queue, self._training, settings, nodes=nodes, record=self._record)
+        self._by_id = {job_id(number): job for number, job in enumerate(self._jobs, 1)}
+        self._submitted = self._waiting = 0
+        self._idle: dict[str, float] = {}
+        self._event: NodeEvent | None = None
+        self._admitted = self._ended = 0
+        self._decisions = Decisions()
+
+    def run(self, progress: Progress) -> ReplayResult:
+        for event in self._events:
+            self._queue.at(event.time_s, partial(self._change_nodes, event))
+        self._submit_later()
+        while self._queue.next_time < self._options.duration_s:
+            before = self._training.samples_at(self._queue.next_time)
+            self._training.begin_instant()
+            self._event, self._admitted, self._ended = None, 0, 0
+            self._queue.run_instant()
+            if self._add_row(before):
+                progress(self._queue.now)
+        return self._result()
+
+    def _change_nodes(self, event: NodeEvent) -> None:
+        self._event = event
+        for node in event.left:
+            del self._idle[node]
+        self._idle.update(event.joined)
+        self._training.lose(event.left)
+        self._services.set_idle(self._idle)
+
+    def _submit_later(self) -> None:
+        if self._submitted < len(self._jobs):
+            self._queue.at(self._jobs[self._submitted].submit_s, self._submit)
+
+    def _submit(self) -> None:
+        first, room = self._submitted, _WAITING_JOBS * self._options.max_parallel - self._waiting
+        later = islice(self._jobs, first, first + room)
+        batch = list(takewhile(lambda job: job.submit_s <= self._queue.now, later))
+        if not batch:
+            return
+        self._submitted += len(batch)
+        self._waiting += len(batch)
+        self._services.submit([JobSpec(job.id, ("replay",), "/", job.min_nodes, job.max_nodes) for job in batch])
+        self._services.set_profiles(
+            [
+                CachedProfile(job_id(number), JobCurve(job.curve, job.scale_up_s, job.scale_down_s))
+                for number, job in enumerate(batch, first + 1)
+            ]
+        )
+        if len(batch) < room:
+            self._submit_later()
+
+    def _finish(self, identifier: str, run: RunningJob) -> None:
+        """The trainer says that it is done, and its processes end."""
+        self._services.launcher.end(identifier, Outcome.EXITED, completion=Completion(int(run.job.samples)))
+
+    def _record(self, events: Sequence[JobEvent]) -> None:
+        for event in events:
+            if event.from_state is JobState.QUEUED and event.to_state is JobState.WAITING:
+                self._training.admit(event.job_id, self._by_id[event.job_id])
+                self._admitted += 1
+                self._waiting -= 1
+            elif event.to_state is JobState.COMPLETED:
+                self._training.end(event.job_id)
+                self._ended += 1
+                self._submit_later()
+
+    def _add_row(self, before: float) -> bool:
+        figures, event, running = self._training.figures, self._event, self._training.running.values()
+        if event is None and not (self._admitted or self._ended or figures.rescaled):
+            return False
+        self._decisions.add(
+            Decision(
+                time_s=self._queue.now,
+                node_event=event is not None,
+                joined=len(event.joined) if event else 0,
+                left=len(event.left) if event else 0,
+                admitted=self._admitted,
+                ended=self._ended,
+                preempted=len(figures.preempted),
+                rescaled=len(figures.rescaled),
+                pool=len(self._idle),
+                used=sum(run.count for run in running),
+                active=len(running),
+                running=sum(run.rate > 0 for run in running),
+                rate=sum(run.rate for run in running),
+                preemption_samples=figures.preemption_samples,
+                invested_samples=figures.invested_samples,
+                samples_before=before,
+                samples=self._training.samples_at(self._queue.now),
+            )
+        )
+        return True
+
+    def _result(self) -> ReplayResult:
+        for run in self._training.running.values():
+            run.settle(self._options.duration_s)
+            run.done = min(run.done, run.job.samples)
+        records = [*self._training.ended, *map(job_record, self._training.running.values())]
+        return ReplayResult(self._decisions.columns(), tuple(records), len(self._events))

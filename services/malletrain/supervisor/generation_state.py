@@ -1,0 +1,167 @@
+"""Which generation of workers trains, when it is to leave, and what the next one is. Pure.
+
+For launchers whose workers can't change their scale while they run: at every change all members save, leave, and a new
+generation goes on from the checkpoint. It stands by, warm, before the old one is asked to leave, so that what a change
+costs is the way over the disk and not a boot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from malletrain.supervisor.membership import Slot, slots_of
+
+Hosts: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class GenerationState:
+    """The state.
+
+    Attributes:
+        sequence: Sequence of the newest command.
+        commanded: Hosts and slots that the job shall use.
+        world: Hosts and slots of the present generation, in rank order; empty between two.
+        epoch: Number of the newest generation; 0 before the first.
+        members: Slots of the present generation that had a process, in rank order.
+        gone: Members whose process has ended.
+        started: Members in which the job's own code runs.
+        early: Whether a member other than rank 0 has ended with exit status 0 by itself.
+        leaving: Whether the present generation has been asked to save and leave.
+        leave_by: When those that have not left are killed, in monotonic seconds.
+        extended: Whether they were given more time already.
+        warm_by: Until when a change waits for all slots to stand by; then it is made with those that do.
+        confirmed_sequence: Newest command whose hosts are exactly those of a generation that has started.
+    """
+
+    sequence: int = 0
+    commanded: Mapping[str, int] = field(default_factory=dict)
+    world: Hosts = ()
+    epoch: int = 0
+    members: tuple[Slot, ...] = ()
+    gone: frozenset[Slot] = frozenset()
+    started: frozenset[Slot] = frozenset()
+    early: bool = False
+    leaving: bool = False
+    leave_by: float = float("inf")
+    extended: bool = False
+    warm_by: float = 0.0
+    confirmed_sequence: int = 0
+
+    @property
+    def living(self) -> tuple[Slot, ...]:
+        """Members whose process runs, in rank order."""
+        return tuple(slot for slot in self.members if slot not in self.gone)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member of the present generation trains."""
+        return bool(self.members) and not (self.leaving or self.gone) and self.started >= frozenset(self.members)
+
+    @property
+    def winding_down(self) -> bool:
+        """Whether the training seems to be over, though rank 0 has not ended yet: others have ended well."""
+        return self.early and not self.leaving and bool(self.living) and self.living[0] == self.members[0]
+
+    @property
+    def fulfilled(self) -> bool:
+        """Whether the present generation is complete and exactly what is commanded."""
+        return self.complete and dict(self.world) == dict(self.commanded)
+
+    @property
+    def confirmed_hosts(self) -> tuple[str, ...]:
+        """Hosts that are commanded and on which the present generation trains."""
+        return tuple(host for host, _ in self.world if host in self.commanded) if self.complete else ()
+
+    def target(self, ready: Set[Slot], now: float) -> Hosts:
+        """The next generation's hosts, of those that stand by; empty while it is worth waiting for more of them.
+
+        Args:
+            ready: Slots that need no process, or whose next process stands by.
+            now: Monotonic seconds.
+        """
+        wanted = tuple(self.commanded.items())
+        standing = tuple(entry for entry in wanted if ready >= frozenset(slots_of(*entry)))
+        return standing if standing == wanted or now >= self.warm_by else ()
+
+    def change_due(self, ready: Set[Slot], now: float) -> bool:
+        """Whether the present generation is to make room for another one."""
+        target = self.target(ready, now)
+        unwanted = self.leaving or self.winding_down
+        return bool(self.living and target) and not unwanted and dict(target) != dict(self.world)
+
+    def can_form(self, ready: Set[Slot], now: float) -> bool:
+        """Whether the next generation can begin: the one before has left."""
+        return not self.living and bool(self.target(ready, now))
+
+    def overdue(self, now: float) -> bool:
+        """Whether those that were asked to leave have had their time."""
+        return self.leaving and bool(self.living) and now >= self.leave_by
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def command(self, sequence: int, hosts: Mapping[str, int], warm_by: float) -> GenerationState:
+        """Take over a command; one that is not newer than the last is ignored."""
+        if sequence <= self.sequence:
+            return self
+        return replace(self, sequence=sequence, commanded=dict(hosts), warm_by=warm_by).settled()
+
+    def release(self, hosts: Set[str]) -> GenerationState:
+        """Take hosts out of what is commanded."""
+        left = {host: slots for host, slots in self.commanded.items() if host not in hosts}
+        return replace(self, commanded=left).settled()
+
+    def leave(self, leave_by: float) -> GenerationState:
+        """Ask the present generation to leave; an earlier limit holds."""
+        return replace(self, leaving=True, leave_by=min(leave_by, self.leave_by))
+
+    def extend(self, leave_by: float) -> GenerationState:
+        """Give those that save more time, once."""
+        return replace(self, leave_by=leave_by, extended=True)
+
+    def form(self, ready: Set[Slot], members: tuple[Slot, ...], now: float) -> GenerationState:
+        """Begin the next generation. Call only when `can_form`.
+
+        Args:
+            ready: As for `target`.
+            members: The slots that get a process, in rank order.
+            now: Monotonic seconds.
+        """
+        nobody: frozenset[Slot] = frozenset()
+        return replace(
+            self,
+            world=self.target(ready, now),
+            epoch=self.epoch + 1,
+            members=members,
+            gone=nobody,
+            started=nobody,
+            early=False,
+            leaving=False,
+            leave_by=float("inf"),
+            extended=False,
+        )
+
+    def start(self, slot: Slot) -> GenerationState:
+        """The job's own code runs in a member."""
+        return replace(self, started=self.started | {slot}).settled() if slot in self.members else self
+
+    def ended(self, slot: Slot, warm_by: float, *, early: bool = False) -> GenerationState:
+        """A member's process has ended.
+
+        Args:
+            slot: Its slot.
+            warm_by: Until when the next generation waits for all its slots, if it was the last one.
+            early: Whether it is not rank 0's, and ended with exit status 0 by itself.
+        """
+        state = replace(self, gone=self.gone | {slot}, early=self.early or early) if slot in self.members else self
+        if state.members and not state.living:
+            return replace(state, world=(), members=(), warm_by=max(state.warm_by, warm_by))
+        return state
+
+    def settled(self) -> GenerationState:
+        """The state with its confirmation brought up to date."""
+        if self.fulfilled:
+            return replace(self, confirmed_sequence=max(self.sequence, self.confirmed_sequence))
+        return self

@@ -1,0 +1,153 @@
+"""Speaking Horovod: its rendezvous, its workers' environment, its host-update notices.
+
+Horovod's own elastic driver (0.28.1) keeps blacklists, whole-second time stamps and barriers that lose changes which
+come close together; here the rendezvous asks `Membership` instead. What workers speak is unchanged: they fetch their
+rank over HTTP when they re-initialise, register a notice service, and meet in Gloo's key-value scopes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from horovod.runner.common.util import codec
+from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, HostInfo, SlotInfo, get_host_assignments
+from horovod.runner.elastic.rendezvous import GET_RANK_AND_SIZE, PUT_WORKER_ADDRESSES
+from horovod.runner.elastic.worker import HostUpdateResult, WorkerNotificationClient
+from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+from malletrain.supervisor.backend import SlotEvent
+from malletrain.supervisor.membership import Formation, Slot
+from malletrain.supervisor.rank_assignment import RankAssignment
+
+_GLOO_SECONDS = {True: "10", False: "60"}
+"""Gloo's time-out: a worker that has not booted before it joins keeps the others waiting for as long as that takes."""
+_FIRST_SCOPE, _FIRST_KEY = "global", "rank_"
+"""What a worker writes first when it connects to the others, with its rank."""
+
+log = logging.getLogger(__name__)
+
+
+class HorovodBackend:
+    """Rendezvous server and notices of one job. See `malletrain.supervisor.backend.Backend`."""
+
+    def __init__(self, place: tuple[str, Sequence[str]], on_ready: SlotEvent, on_registered: SlotEvent) -> None:
+        """Start the rendezvous server.
+
+        Args:
+            place: Address of this machine as the workers see it, and the interfaces by which they reach each other.
+            on_ready: Called when a worker waits for its place.
+            on_registered: Called when a worker takes part.
+        """
+        self._address, self._interfaces = place
+        self._on_ready = on_ready
+        self._on_registered = on_registered
+        self._clients: dict[Slot, WorkerNotificationClient] = {}
+        self._places = RankAssignment(INVALID_SLOT_INFO)
+        # Horovod's own start() listens on every interface, and what is put there is unpickled.
+        self._server = RendezvousHTTPServer((self._address, 0), _handler(self), 0)
+        self._server.daemon_threads = True  # a worker that waits for its place must not keep this process from ending
+        self._server.init([])
+        threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True).start()
+        self._notices: queue.Queue[tuple[Slot, float] | None] = queue.Queue()
+        threading.Thread(target=self._send_notices, name="notices", daemon=True).start()
+
+    def defaults(self, warm: bool) -> Mapping[str, str]:
+        """Variables that a worker gets unless its job sets them."""
+        return {
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS[warm],
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def form(self, formation: Formation) -> Mapping[Slot, Mapping[str, str]]:
+        """Open the rendezvous of a new world."""
+        infos = get_host_assignments([HostInfo(host, slots) for host, slots in formation.hosts], 1)
+        places = {Slot(info.hostname, info.local_rank): info for info in infos}
+        self._server.init(infos)
+        for slot in formation.removed:
+            self._clients.pop(slot, None)
+        self._places.give(places, {places[slot].rank for slot in formation.newcomers})
+        return {slot: self._environment(places[slot]) for slot in formation.newcomers}
+
+    def recall(self) -> frozenset[Slot]:
+        """Give up the newest world where its members still wait for newcomers."""
+        return self._places.recall()
+
+    def _environment(self, place: SlotInfo) -> dict[str, str]:
+        port = self._server.server_address[1]
+        run = create_run_env_vars(self._address, list(self._interfaces), port, elastic=True)
+        variables = run | create_slot_env_vars(place)
+        return {name: str(value) for name, value in variables.items()}
+
+    def notify(self, coordinator: Slot, stamp: float) -> None:
+        """Tell rank 0 that hosts have changed; workers come back at their next check.
+
+        Always "mixed": after a notice of removals alone, survivors would skip the state's synchronisation, and a
+        newcomer that joined in the meantime would wait for it for ever.
+        """
+        self._notices.put((coordinator, stamp))
+
+    def refuse(self, slot: Slot) -> None:
+        """Whoever waits for a place at this slot does not get one."""
+        self._places.refuse(slot)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._places.close()
+        self._notices.put(None)
+        self._server.shutdown()
+        self._server.server_close()
+
+    def place_of(self, slot: Slot) -> SlotInfo:
+        """The place of a worker that has come back; waits for it."""
+        place = self._places.ask(slot)
+        self._on_ready(slot)
+        return place.result()
+
+    def show_up(self, rank: int) -> None:
+        """A member of the newest world has begun to connect."""
+        self._places.show_up(rank)
+
+    def register(self, slot: Slot, addresses: Any, key: Any) -> None:
+        """A worker takes part, and takes notices at these addresses."""
+        self._clients[slot] = WorkerNotificationClient(addresses, key, 0)
+        self._on_registered(slot)
+
+    def _send_notices(self) -> None:
+        while (notice := self._notices.get()) is not None:
+            slot, stamp = notice
+            client = self._clients.get(slot)
+            if client is None:
+                continue
+            try:
+                client.notify_hosts_updated(stamp, HostUpdateResult.mixed)
+            except Exception as error:  # noqa: BLE001  # Horovod's client raises plain Exception; the notice is repeated
+                log.info("notice to %s failed: %s", slot, error)
+
+
+def _handler(world: HorovodBackend) -> type[RendezvousHandler]:
+    class Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
+        def _get_value(self, scope: str, key: str) -> Any:
+            if scope != GET_RANK_AND_SIZE:
+                return super()._get_value(scope, key)
+            return world.place_of(_slot(key)).to_response_string().encode("ascii")
+
+        def _put_value(self, scope: str, key: str, value: Any) -> None:
+            if scope == PUT_WORKER_ADDRESSES:
+                addresses, secret = codec.loads_base64(value)
+                world.register(_slot(key), addresses, secret)
+            super()._put_value(scope, key, value)
+            if scope == _FIRST_SCOPE and key.startswith(_FIRST_KEY):
+                world.show_up(int(key.removeprefix(_FIRST_KEY)))
+
+    return Handler
+
+
+def _slot(key: str) -> Slot:
+    host, _, index = key.rpartition(":")
+    return Slot(host, int(index))

@@ -1,0 +1,102 @@
+"""When a plan is due, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malletrain.allocator.cluster_cache import ClusterCache
+from malletrain.allocator.plan_trigger import PlanTrigger, Signature, describe_change
+from malletrain.allocator.scale_pins import ScalePin
+from malletrain.model.job_state import JobState
+from tests.allocator.test_planner import cache, job, node, profile
+
+
+def applied(trigger: PlanTrigger, found: ClusterCache, now: float) -> None:
+    trigger.begin()
+    trigger.applied(found.plan_input(now), now)
+
+
+def test_what_differs_from_the_last_plan_is_told() -> None:
+    found = cache()
+    before = Signature.of(found.plan_input(0.0))
+    assert describe_change(Signature(), before) == "nodes joined: n1, n2, n3; jobs arrived: a, b"
+    found.update_jobs([job("a", "n1", "n2")])
+    assert describe_change(before, Signature.of(found.plan_input(0.0))) == "", "our own rescale is no event"
+    found.update_nodes([], ["n2"])
+    found.update_jobs([job("b", state=JobState.FAILED)])
+    assert describe_change(before, Signature.of(found.plan_input(0.0))) == "nodes left: n2; jobs ended: b"
+
+
+def test_of_many_names_the_first_are_told() -> None:
+    nodes = frozenset(f"n{index}" for index in range(10))
+    told = describe_change(Signature(), Signature(nodes))
+    assert told == "nodes joined: n0, n1, n2, n3, n4, n5, n6, n7 and 2 more"
+
+
+def test_a_plan_is_due_when_a_pin_comes_and_when_it_ends() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 0.0)
+    applied(trigger, found, 0.0)
+    found.update_profiles([profile("a", ScalePin(2, True, 50.0)), profile("b", ScalePin(0, False, 60.0))])
+    assert trigger.reason(found, 0.0, 0.0) == "scale pinned for a profile: a at 2, b as it is"
+    applied(trigger, found, 0.0)
+    assert trigger.wait_seconds(found, 10.0, 10.0) == 40.0
+    assert trigger.reason(found, 50.0, 50.0) == "scale no longer pinned: a at 2"
+
+
+def test_nothing_is_due_before_nodes_and_jobs_are_known_nor_after_a_plan() -> None:
+    trigger = PlanTrigger(0.05, 60.0)
+    assert trigger.reason(ClusterCache(), 0.0, 0.0) == ""
+    assert trigger.wait_seconds(ClusterCache(), 0.0, 0.0) is None
+    found = cache()
+    assert trigger.reason(found, 0.0, 0.0).startswith("nodes joined")
+    applied(trigger, found, 0.0)
+    assert trigger.reason(found, 1e9, 1e9) == ""
+    assert trigger.wait_seconds(found, 1.0, 1.0) is None
+
+
+def test_curves_that_change_by_themselves_lead_to_a_plan_now_and_then() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    applied(trigger, found, 100.0)
+    trigger.note_curves()
+    assert trigger.reason(found, 130.0, 130.0) == ""
+    assert trigger.wait_seconds(found, 130.0, 130.0) == 30.0
+    assert trigger.reason(found, 160.0, 160.0) == "curves changed"
+    applied(trigger, found, 160.0)
+    assert trigger.wait_seconds(found, 161.0, 161.0) is None
+    never = PlanTrigger(0.05, 0.0)
+    applied(never, found, 100.0)
+    never.note_curves()
+    assert never.wait_seconds(found, 1e9, 1e9) is None
+    assert never.reason(found, 1e9, 1e9) == ""
+
+
+def test_the_end_of_a_back_off_is_waited_for() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    found.update_jobs([replace(job("a", state=JobState.WAITING), not_before=30.0)])
+    applied(trigger, found, 10.0)
+    assert trigger.wait_seconds(found, 10.0, 10.0) == 20.0
+    assert trigger.reason(found, 30.0, 30.0) == "jobs arrived: a"
+
+
+def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    waits = []
+    for _ in range(7):
+        assert trigger.reason(found, 0.0, 0.0)
+        trigger.begin()
+        trigger.refused()
+        waits.append(trigger.wait_seconds(found, 0.0, 0.0))
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    applied(trigger, found, 0.0)
+    assert trigger.wait_seconds(found, 0.0, 0.0) is None
+
+
+def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    applied(trigger, found, 0.0)
+    found.update_nodes([node("n4")])
+    trigger.begin()
+    trigger.refused()
+    found.update_nodes([], ["n4"])
+    assert trigger.reason(found, 0.0, 0.0) == ""
+    assert trigger.wait_seconds(found, 0.0, 0.0) is None

@@ -1,0 +1,103 @@
+"""Builds jobs and states, and drives the machine with stimuli."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from malletrain.job_manager.effects import Effect
+from malletrain.job_manager.jobs import Job, JobSpec
+from malletrain.job_manager.machine import TransactionResult, advance
+from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.stimuli import (
+    Completion,
+    IdleSetSeen,
+    NodesChanged,
+    NodesReleased,
+    Outcome,
+    PlanReceived,
+    Stimulus,
+    Submitted,
+    SupervisorEnded,
+    SupervisorSeen,
+    Ticked,
+)
+from malletrain.job_manager.validation import check_result
+
+
+def spec(low: int = 1, high: int = 4, **changes: Any) -> JobSpec:
+    return JobSpec(name="job", command=("true",), working_directory="/", min_nodes=low, max_nodes=high, **changes)
+
+
+@dataclass
+class MachineHarness:
+    """A state that is advanced stimulus by stimulus, and all that came out on the way; invariants are checked."""
+
+    policy: ManagerPolicy = field(default_factory=ManagerPolicy)
+    now: float = 1000.0
+    state: ManagerState = field(default_factory=ManagerState)
+    events: list[JobEvent] = field(default_factory=list)
+    ended: dict[str, Job] = field(default_factory=dict)
+    effects: tuple[Effect, ...] = ()
+
+    def __call__(self, stimulus: Stimulus) -> TransactionResult:
+        result = advance(self.state, stimulus, self.now, self.policy)
+        check_result(self.state, result)
+        self.state = result.state
+        self.events += result.events
+        self.ended.update((job.id, job) for job in result.changed if job.state.final)
+        self.effects = result.effects
+        return result
+
+    def job(self, job_id: str = "j000001") -> Job:
+        return self.state.jobs.get(job_id) or self.ended[job_id]
+
+    def submit(self, *specs: JobSpec) -> None:
+        self(Submitted(specs))
+
+    def idle(self, *nodes: str) -> None:
+        self(IdleSetSeen(frozenset(nodes)))
+
+    def join(self, *nodes: str) -> None:
+        self(NodesChanged(frozenset(nodes), frozenset(), self.now))
+
+    def leave(self, *nodes: str) -> None:
+        self(NodesChanged(frozenset(), frozenset(nodes), self.now))
+
+    def plan(self, **assignments: str) -> TransactionResult:
+        """`plan(j1="a b")`: nodes by the job's number."""
+        pairs = tuple((f"j{int(name[1:]):06d}", tuple(nodes.split())) for name, nodes in assignments.items())
+        return self(PlanReceived(self.state.generation + 1, pairs))
+
+    def confirm(self, job_id: str = "j000001", occupied: str | None = None) -> None:
+        """The supervisor has done all that it was told."""
+        job = self.job(job_id)
+        workers = frozenset(job.commanded if occupied is None else occupied.split())
+        self(SupervisorSeen(job_id, job.incarnation, job.sequence, job.sequence, frozenset(job.commanded), workers))
+
+    def released(self, *nodes: str, job_id: str = "j000001") -> None:
+        self(NodesReleased(job_id, self.job(job_id).incarnation, nodes))
+
+    def end(
+        self,
+        job_id: str = "j000001",
+        outcome: Outcome = Outcome.FAILED,
+        message: str = "rank 0 died",
+        completion: Completion | None = None,
+        log_tail: tuple[str, ...] = (),
+    ) -> None:
+        self(SupervisorEnded(job_id, self.job(job_id).incarnation, outcome, message, completion, log_tail))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self(Ticked())
+
+
+def running(nodes: str, *specs: JobSpec, policy: ManagerPolicy | None = None, spare: str = "") -> MachineHarness:
+    """One job that trains on nodes, with spare idle nodes beside them."""
+    machine = MachineHarness(policy or ManagerPolicy())
+    machine.idle(*nodes.split(), *spare.split())
+    machine.submit(*(specs or (spec(),)))
+    machine.plan(j1=nodes)
+    machine.confirm()
+    return machine

@@ -1,0 +1,82 @@
+"""A defect in a real JobManager process: it ends, what it was given is written down, and the command replays it."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.job_manager.manager_process import manager_process, planned, serving
+from tests.job_manager.serving import processes_of
+from tests.job_manager.stand_in import make_python
+from tests.support.waiting import wait_until_async
+
+FAULT = """
+from malletrain.job_manager import node_changes
+node_changes._with_lost = lambda *_: ()
+"""
+
+
+def debug_replay(file: Path, *options: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    code = fault + "from malletrain.cli.main import run; run()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "debug", "replay", str(file), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+async def test_a_defect_ends_the_process_and_can_be_replayed(tmp_path: Path) -> None:
+    async with manager_process(tmp_path / "state", make_python(tmp_path), FAULT) as (process, caller, scavenger):
+        job_id = await caller.submit("sh", "-c", "sleep 60 # hunter2", environment={"TOKEN": "hunter2"})
+        await planned(caller, 1, j1="n1 n2")
+        await caller.until(job_id, "RUNNING")
+        scavenger.tell(left="n2")
+        running = process.process
+        assert running is not None
+        await wait_until_async(lambda: running.poll() is not None, what="the end of JobManager")
+        process.process = None
+        (file,) = (process.state_dir / "debug").iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "hunter2" not in file.read_text()
+        log = (process.state_dir / "job_manager.log").read_text()
+        assert "job j000001: n2 left, and are not being released" in log
+        assert str(file) in log
+
+        again = debug_replay(file, fault=FAULT)
+        assert again.returncode == 0, again.stderr
+        assert "the same failure as recorded: StateInvariantError: job j000001: n2 left" in again.stdout
+        assert "STARTING -> RUNNING on n1 n2: CONFIRMED" in again.stdout
+        found = json.loads(debug_replay(file, "--json", fault=FAULT).stdout)
+        assert found["reproduced"]
+        assert found["replayed"]["stimulus"] == found["stimuli"]
+        assert found["replayed"]["failure"]["job_id"] == job_id
+
+        mended = debug_replay(file)
+        assert mended.returncode == 1
+        assert "replayed: no failure" in mended.stdout
+
+        # The state before the defect was stored: without the fault, the next JobManager goes on from there.
+        process.fault = ""
+        process.start()
+        await serving(caller)
+        await planned(caller, 2, j1="n1")
+        await caller.until(job_id, "RUNNING")
+        nodes = {found.get("MALLETRAIN_NODE") for found in processes_of(process.state_dir).values()}
+        assert nodes == {None, "n1"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "version": "0", "validated": 1}'])
+def test_files_that_hold_no_recording(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "stimuli.json"
+    file.write_text(content)
+    found = debug_replay(file)
+    assert found.returncode == 2
+    assert found.stderr.startswith(f"error: {file}: expected ")
+    assert "Traceback" not in found.stderr

@@ -1,0 +1,200 @@
+"""The controller with a scheduler in this process, and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from malletrain.runtime.clock import ManualClock
+from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
+from malletrain.scavenger.acquisition.placeholders import PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
+from malletrain.scavenger.sources.base import SourceError
+from tests.scavenger.acquisition.stand_in_scheduler import REFUSAL, SILENCE, Mood, StandInScheduler
+
+NODES = tuple(f"n{number:03d}" for number in range(1, 101))
+POLICY = PlaceholderPolicy(backoff=BackoffPolicy(10, 300, 4))
+DELAYS = (10, 20, 40, 300, 300)
+
+
+class Harness:
+    """A controller for which a hundred nodes are idle, and their scheduler."""
+
+    def __init__(self, wanted: int = len(NODES)) -> None:
+        self.clock = ManualClock(1_800_000_000.0)
+        self.scheduler = StandInScheduler(self.clock)
+        self.wanted = wanted
+        self.controller = PlaceholderController(
+            "slurm", self.scheduler, self.scheduler, POLICY, lambda: self.wanted, self.clock, validate=True
+        )
+        self.scheduler.on_change = self.controller.agents_changed
+        self.offer()
+
+    def offer(self, *busy: str) -> None:
+        until = self.clock.time() + 100_000
+        self.controller.set_candidates({node: until for node in NODES if node not in busy}, {})
+
+    async def run(self, seconds: float) -> None:
+        """So many seconds, with a step of the controller in each."""
+        for _ in range(int(seconds)):
+            with contextlib.suppress(SourceError):
+                await self.controller.step()
+            self.clock.advance(1.0)
+
+    @property
+    def times(self) -> list[float]:
+        """When placeholders were submitted, in seconds from the first."""
+        return [round(time - self.scheduler.submitted[0][0]) for time, _ in self.scheduler.submitted]
+
+
+async def test_all_idle_nodes_are_taken_when_the_scheduler_takes_them() -> None:
+    harness = Harness()
+    await harness.run(5)
+    assert set(harness.scheduler.nodes) == set(NODES)
+    status = harness.controller.status()
+    assert (status.running, status.pending, status.failures_in_a_row, status.retry_at) == (100, 0, 0, None)
+
+
+async def test_a_refusal_is_tried_again_with_one_node_per_delay_not_with_all() -> None:
+    harness = Harness()
+    harness.scheduler.mood = Mood.REFUSES
+    await harness.run(1000)
+    assert harness.times == [0, 10, 30, 70, 370, 670, 970]
+    assert len({node for _, node in harness.scheduler.submitted}) == 7, "each on another node"
+    status = harness.controller.status()
+    assert (status.failures_in_a_row, status.paused, status.error) == (7, True, REFUSAL)
+    assert status.retry_at == harness.scheduler.submitted[-1][0] + 300
+
+
+async def test_a_pause_ends_with_one_probe_and_its_success_resets_everything() -> None:
+    harness = Harness()
+    harness.scheduler.mood = Mood.REFUSES
+    await harness.run(200)
+    tried = len(harness.scheduler.submitted)
+    assert harness.controller.status().paused
+    harness.scheduler.mood = Mood.STARTS_WITHOUT_AGENT
+    await harness.run(200)
+    assert len(harness.scheduler.submitted) == tried + 1
+    await harness.run(5)
+    assert len(harness.scheduler.submitted) == tried + 1, "it is not known yet whether it succeeds"
+    harness.scheduler.mood = Mood.STARTS
+    harness.scheduler.report(str(tried + 1))
+    await harness.run(5)
+    assert len(harness.scheduler.nodes) >= len(NODES) - tried, "but for nodes that are avoided, all at once"
+    assert harness.controller.status().failures_in_a_row == 0
+    await harness.run(300)
+    assert set(harness.scheduler.nodes) == set(NODES)
+
+
+async def test_jobs_that_end_at_once_count_once_and_then_go_one_by_one() -> None:
+    harness = Harness()
+    harness.scheduler.mood = Mood.ENDS_AT_ONCE
+    await harness.run(7)
+    first = len(harness.scheduler.submitted)
+    assert first == POLICY.most_pending, "before it is known that they end"
+    assert harness.controller.status().failures_in_a_row == 1
+    await harness.run(1000)
+    assert len(harness.scheduler.submitted) - first == 6
+    status = harness.controller.status()
+    assert status.paused
+    assert "FAILED (NonZeroExitCode)" in status.error
+
+
+async def test_a_partition_that_is_down_is_told_and_few_are_left_pending() -> None:
+    harness = Harness()
+    harness.scheduler.mood = Mood.LEAVES_IT_PENDING
+    await harness.run(20)
+    assert not harness.scheduler.jobs, "those that do not start are cancelled"
+    await harness.run(180)
+    assert len(harness.scheduler.submitted) <= POLICY.most_pending + 3
+    assert "PartitionDown" in harness.controller.status().error
+    await harness.run(1000)
+    assert len(harness.scheduler.submitted) <= POLICY.most_pending + 7
+    harness.scheduler.mood = Mood.STARTS
+    await harness.run(400)
+    assert set(harness.scheduler.nodes) == set(NODES)
+
+
+async def test_agents_that_cannot_reach_the_head_node_are_told() -> None:
+    harness = Harness(wanted=2)
+    harness.scheduler.mood = Mood.STARTS_WITHOUT_AGENT
+    await harness.run(70)
+    status = harness.controller.status()
+    assert status.failures_in_a_row == 1
+    assert "agent has not reported within 60 s" in status.error
+    assert status.running == 0
+
+
+async def test_a_scheduler_that_is_silent_is_asked_once_per_delay() -> None:
+    harness = Harness()
+    harness.scheduler.jobs = {}
+    await harness.controller.step()  # it has listed what there is
+    harness.scheduler.mood = Mood.IS_SILENT
+    for agent in list(harness.scheduler.present.values())[:50]:
+        await harness.scheduler.cancel([agent.placeholder])
+    before = len(harness.scheduler.submitted)
+    await harness.run(100)
+    assert 1 <= len(harness.scheduler.submitted) - before <= 4
+    assert harness.controller.status().error == SILENCE
+
+
+async def test_what_was_taken_without_an_answer_is_found_and_counts_as_a_success() -> None:
+    harness = Harness()
+    harness.scheduler.mood = Mood.TAKES_IT_AND_IS_SILENT
+    await harness.controller.step()
+    assert len(harness.scheduler.submitted) == 1
+    harness.scheduler.mood = Mood.STARTS
+    await harness.run(60)
+    nodes = harness.scheduler.nodes
+    assert sorted(nodes) == sorted(NODES), "all are held, none twice"
+    assert harness.controller.status().failures_in_a_row == 0
+
+
+async def test_one_bad_node_costs_the_others_little() -> None:
+    harness = Harness()
+    submit = harness.scheduler.submit
+
+    async def refuse_one(node: str, seconds: float, *_: object) -> str:
+        if node == NODES[0]:
+            harness.scheduler.submitted.append((harness.clock.time(), node))
+            raise SourceError("Requested node configuration is not available")
+        return await submit(node, seconds)
+
+    harness.scheduler.submit = refuse_one  # type: ignore[method-assign,assignment]
+    await harness.run(20)
+    assert set(harness.scheduler.nodes) == set(NODES[1:])
+    await harness.run(2000)
+    assert sum(node == NODES[0] for _, node in harness.scheduler.submitted) <= 10
+    for node in NODES[50:]:
+        await harness.scheduler.cancel([harness.scheduler.present[node].placeholder])
+    await harness.run(POLICY.backoff.backoff_seconds + 5)
+    assert set(harness.scheduler.nodes) == set(NODES[1:]), "others that become idle are not kept waiting"
+
+
+async def test_a_node_that_is_wanted_back_gets_no_other_placeholder() -> None:
+    harness = Harness(wanted=2)
+    await harness.run(5)
+    agent = next(iter(harness.scheduler.present.values()))
+    del harness.scheduler.present[agent.node]
+    harness.scheduler.leaving = [agent]
+    harness.controller.agents_changed()
+    before = len(harness.scheduler.submitted)
+    await harness.run(10)
+    assert len(harness.scheduler.submitted) == before, "the scheduler gathers nodes"
+    await harness.run(10)
+    assert harness.scheduler.nodes.count(agent.node) <= 1
+
+
+async def test_the_loop_survives_a_scheduler_that_does_not_answer() -> None:
+    harness = Harness(wanted=1)
+    harness.scheduler.mood = Mood.IS_SILENT
+    running = asyncio.create_task(harness.controller.run())
+    await asyncio.sleep(0)
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not harness.controller.has_listed
+    assert harness.controller.state.in_phase(PlaceholderPhase.RUNNING) == []

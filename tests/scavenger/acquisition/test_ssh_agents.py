@@ -1,0 +1,125 @@
+"""Agents started over a real ssh, on nodes that are only watched."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from malletrain.common.token_file import TOKEN_FILE
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Addresses, Settings
+from malletrain.scavenger.acquisition.held_source import HeldSource, build_held_source
+from malletrain.scavenger.sources.base import Observation, SourceStatus
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings
+from tests.scavenger.acquisition.secure_shell import SSHD, ssh_command
+from tests.scavenger.running import NOBODY
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until_async
+
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs sshd: apt install openssh-server")
+
+
+class Watched:
+    """What a scheduler calls idle."""
+
+    def __init__(self, *idle: str) -> None:
+        self.idle = set(idle)
+        self._changed = asyncio.Event()
+
+    def tell(self, *idle: str) -> None:
+        self.idle = set(idle)
+        self._changed.set()
+
+    def order(self) -> Sequence[str]:
+        return ("n1", "n2")
+
+    def past_lengths(self) -> Sequence[float]:
+        return ()
+
+    def status(self) -> SourceStatus:
+        return SourceStatus()
+
+    def close(self) -> None:
+        return
+
+    async def observations(self) -> AsyncIterator[Observation]:
+        while True:
+            yield Observation(SystemClock().time(), dict.fromkeys(sorted(self.idle), 0.0))
+            await self._changed.wait()
+            self._changed.clear()
+
+
+class TwoWanted:
+    """Work for two nodes."""
+
+    def nodes(self) -> int:
+        return 2
+
+    async def follow(self) -> None:
+        await asyncio.Event().wait()
+
+
+def source_of(folder: Path, watched: Watched, ssh: tuple[str, ...], port: int) -> HeldSource:
+    address = f"127.0.0.1:{port}"
+    section = HoldSettings(
+        ssh=ssh, agents_address=address, python=sys.executable, log=str(folder / "agents.log"), grace_seconds=0.5
+    )
+    settings = Settings(state_dir=folder, addresses=Addresses(job_manager=NOBODY))
+    return build_held_source("slurm", section, lambda _: watched, settings, 0.0, SystemClock(), demand=TwoWanted())
+
+
+def agents_of(folder: Path) -> list[int]:
+    """Processes of agents that use this folder's token."""
+    token = str(folder / TOKEN_FILE)
+    found = psutil.process_iter(["cmdline"])
+    return [process.pid for process in found if token in (process.info["cmdline"] or ()) and is_agent(process)]
+
+
+def is_agent(process: psutil.Process) -> bool:
+    return process.info["cmdline"][0].endswith(Path(sys.executable).name)
+
+
+@needs_sshd
+async def test_idle_nodes_get_an_agent_that_leaves_when_they_are_wanted_and_outlives_the_scavenger(
+    tmp_path: Path,
+) -> None:
+    watched, port, seen = Watched("n1", "n2"), free_port(), []
+
+    async def follow(source: HeldSource) -> None:
+        async for observation in source.observations():
+            seen.append(observation)
+
+    with ssh_command(tmp_path / "ssh") as ssh:
+        try:
+            first = asyncio.create_task(follow(source_of(tmp_path, watched, ssh, port)))
+            await wait_until_async(lambda: seen and set(seen[-1].agents) == {"n1", "n2"}, 60, "two agents")
+            watched.tell("n2")
+            await wait_until_async(lambda: set(seen[-1].idle) == {"n2"}, 10, "n1 to be left")
+            await wait_until_async(lambda: len(agents_of(tmp_path)) == 1, 10, "the end of n1's agent")
+            stays = agents_of(tmp_path)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            seen.clear()
+            second = asyncio.create_task(follow(source_of(tmp_path, watched, ssh, port)))
+            await wait_until_async(lambda: seen and set(seen[-1].agents) == {"n2"}, 30, "the agent's return")
+            assert agents_of(tmp_path) == stays
+            log = (tmp_path / "agents.log").read_text()
+            assert log.count("node n2 is served") == 1, "no second agent is sent for"
+            watched.tell()
+            await wait_until_async(lambda: not agents_of(tmp_path), 10, "the end of the last agent")
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+        finally:
+            for pid in agents_of(tmp_path):
+                psutil.Process(pid).kill()
+
+
+def test_either_placeholders_or_ssh() -> None:
+    with pytest.raises(ValueError, match="either queue"):
+        HoldSettings(queue="scavenge", ssh=("ssh",))
+    assert not HoldSettings().held

@@ -1,0 +1,122 @@
+"""A real Slurm that refuses placeholders, does not start them, or sees them end at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from malletrain.v1 import scavenger_pb2
+from tests.scavenger.running import Running, releasing, running_scavenger
+from tests.slurm.cluster import Cluster, cluster, missing
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until_async
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+
+NODES = 3
+PLACEHOLDER = "malletrain"
+PATIENCE = 90.0
+DELAYS = {"backoff_seconds": 1, "backoff_max_seconds": 4, "pause_after_failures": 2}
+BRIEF = {"patience_seconds": 3, "refusal_seconds": 0.5, "calm_seconds": 0}
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if reason := missing():
+        pytest.skip(reason)
+    with cluster(tmp_path_factory.mktemp("slurm"), NODES) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _configured(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    yield
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "State=UP")
+    slurm.run("scancel", f"--name={PLACEHOLDER}")
+
+
+@asynccontextmanager
+async def holding(folder: Path, **hold: object) -> AsyncIterator[Running]:
+    """A Scavenger that has work for all nodes."""
+    how = {
+        "queue": "scavenge",
+        "agents_address": f"127.0.0.1:{free_port()}",
+        "python": sys.executable,
+        "log": str(folder / "%j.log"),
+        "grace_seconds": 0.5,
+        **DELAYS,
+        **BRIEF,
+        **hold,
+    }
+    slurm = {"partitions": ["main"], "interval_seconds": 0.5, "hold": how}
+    section = {"source": "slurm", "debounce_seconds": 0, "slurm": slurm}
+    async with releasing(NODES) as (_, job_manager), running_scavenger(folder, section, job_manager) as scavenger:
+        yield scavenger
+
+
+async def placeholders(scavenger: Running) -> scavenger_pb2.PlaceholderStatus:
+    status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=10)
+    (found,) = status.placeholders
+    return found
+
+
+async def until_paused(scavenger: Running, failures: int = 2) -> scavenger_pb2.PlaceholderStatus:
+    async with asyncio.timeout(PATIENCE):
+        while not ((found := await placeholders(scavenger)).paused and found.failures_in_a_row >= failures):
+            await asyncio.sleep(0.1)
+    return found
+
+
+def submitted(slurm: Cluster) -> int:
+    """How many placeholders Slurm has seen so far, ended ones included."""
+    names = ["--states=all", f"--name={PLACEHOLDER}"]
+    return len(slurm.run("squeue", "--noheader", *names, "--format=%i").split())
+
+
+async def test_a_partition_that_is_closed_refuses_and_its_words_are_told_until_it_opens(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "State=INACTIVE")
+    async with holding(tmp_path) as scavenger:
+        found = await until_paused(scavenger)
+        assert "Required partition not available" in found.error
+        assert submitted(slurm) == 0
+        slurm.run("scontrol", "update", "PartitionName=scavenge", "State=UP")
+        watch = scavenger.watch()
+        await wait_until_async(lambda: len(watch.idle) == NODES, PATIENCE, "all nodes, after one probe")
+        found = await placeholders(scavenger)
+        assert (found.running, found.failures_in_a_row, found.error) == (NODES, 0, "")
+        assert submitted(slurm) == NODES
+
+
+async def test_a_partition_that_is_down_keeps_placeholders_waiting_and_few_are_submitted(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    before = submitted(slurm)
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "State=DOWN")
+    async with holding(tmp_path) as scavenger:
+        found = await until_paused(scavenger)
+        assert "PartitionDown" in found.error
+        assert submitted(slurm) - before <= NODES + 2, "one for each node, then one per delay"
+        slurm.run("scontrol", "update", "PartitionName=scavenge", "State=UP")
+        watch = scavenger.watch()
+        await wait_until_async(lambda: len(watch.idle) == NODES, PATIENCE, "all nodes, after one probe")
+        assert (await placeholders(scavenger)).failures_in_a_row == 0
+
+
+async def test_placeholders_that_end_at_once_are_few_and_slurm_says_how_they_ended(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    before = submitted(slurm)
+    async with holding(tmp_path, python="/no/such/python") as scavenger:
+        found = await until_paused(scavenger, failures=3)
+        assert "ended before its agent had reported: FAILED (NonZeroExitCode)" in found.error
+        assert f"its output is in {tmp_path}" in found.error
+        assert submitted(slurm) - before <= NODES + 3, "one for each node, then one per delay"

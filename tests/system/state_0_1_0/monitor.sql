@@ -1,0 +1,63 @@
+BEGIN TRANSACTION;
+CREATE TABLE monitor_jobs (
+	job_id VARCHAR NOT NULL, 
+	samples BIGINT NOT NULL, 
+	samples_lost BIGINT NOT NULL, 
+	positioned BOOLEAN NOT NULL, 
+	nodes INTEGER NOT NULL, 
+	last_record_unix_seconds FLOAT NOT NULL, 
+	records BIGINT NOT NULL, 
+	reporter_id VARCHAR NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	dropped_records BIGINT NOT NULL, 
+	usual_step_seconds FLOAT NOT NULL, 
+	PRIMARY KEY (job_id)
+);
+INSERT INTO "monitor_jobs" VALUES('j000001',146912,0,0,1,1.79531397935573339467e+09,4591,'n4.11145.d810e2f0',203,0,2.01839208602905273437e-02);
+INSERT INTO "monitor_jobs" VALUES('j000003',117728,0,0,1,1.79531400039814734463e+09,3679,'n3.10574.760a645e',1004,0,2.0139217376708984375e-02);
+CREATE TABLE monitor_points (
+	job_id VARCHAR NOT NULL, 
+	nodes INTEGER NOT NULL, 
+	rate FLOAT NOT NULL, 
+	weight FLOAT NOT NULL, 
+	steps BIGINT NOT NULL, 
+	unix_seconds FLOAT NOT NULL, 
+	relative_error FLOAT NOT NULL, 
+	PRIMARY KEY (job_id, nodes)
+);
+INSERT INTO "monitor_points" VALUES('j000001',1,1.56641397556821357285e+03,231.0,3999,1.79531397935573339467e+09,4.55022746263101466462e-03);
+INSERT INTO "monitor_points" VALUES('j000003',1,1.57973342025202350673e+03,256.0,3489,1.79531400039814734463e+09,1.41722099716647576168e-03);
+CREATE TABLE monitor_reporters (
+	job_id VARCHAR NOT NULL, 
+	reporter_id VARCHAR NOT NULL, 
+	number BIGINT NOT NULL, 
+	sequence BIGINT NOT NULL, 
+	dropped_records BIGINT NOT NULL, 
+	PRIMARY KEY (job_id, reporter_id)
+);
+INSERT INTO "monitor_reporters" VALUES('j000001','n1.8618.1887ec59',1,399,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n1.8639.fcf73780',2,398,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n1.9113.a8fea542',3,399,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n2.9580.a9018c36',4,398,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n2.9581.5c19b8e5',5,400,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n2.9774.3fc36be4',6,400,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n3.9964.498d0298',7,399,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n3.9966.fbfbd882',8,400,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n3.10002.ba45880f',9,400,0);
+INSERT INTO "monitor_reporters" VALUES('j000003','n4.9812.02933074',1,1571,0);
+INSERT INTO "monitor_reporters" VALUES('j000003','n4.9814.57b024b7',2,42,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n4.10595.16d1b840',10,397,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n4.10602.e00719c5',11,398,0);
+INSERT INTO "monitor_reporters" VALUES('j000001','n4.11145.d810e2f0',12,203,0);
+INSERT INTO "monitor_reporters" VALUES('j000003','n3.10570.0d9410ce',3,1062,0);
+INSERT INTO "monitor_reporters" VALUES('j000003','n3.10574.760a645e',4,1004,0);
+CREATE TABLE monitor_rescales (
+	job_id VARCHAR NOT NULL, 
+	number BIGINT NOT NULL, 
+	from_nodes INTEGER NOT NULL, 
+	to_nodes INTEGER NOT NULL, 
+	stall_seconds FLOAT NOT NULL, 
+	unix_seconds FLOAT NOT NULL, 
+	PRIMARY KEY (job_id, number)
+);
+COMMIT;

@@ -1,0 +1,103 @@
+"""Scripts of strangers, with one line of ours or none: each trains to its end, once, and is then COMPLETED."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+STOCK = Path(__file__).parents[2] / "examples" / "stock_horovod" / "train.py"
+SCRIPTS = Path(__file__).with_name("scripts")
+NEEDS_HOROVOD = [
+    pytest.mark.horovod,
+    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod in this environment"),
+]
+SETTINGS = f"""
+[scavenger]
+source = "static"
+nodes = ["n1", "n2"]
+debounce_seconds = 0
+[job_manager]
+trainer_python = "{sys.executable}"
+restart_backoff_seconds = 0.1
+"""
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("one-line"), SETTINGS) as deployment:
+        wait_until(lambda: len(deployment.json("nodes")) == 2, 20, "two idle nodes")
+        yield deployment
+
+
+def run(system: Deployment, backend: str, *command: str, nodes: int = 2, restarts: int = 3) -> dict[str, Any]:
+    """Submit a job of a fixed scale; what `malletrain job` tells of it at its end."""
+    scale = ["--min", str(nodes), "--max", str(nodes), "--profile", "never", "--max-restarts", str(restarts)]
+    submitted = system.command("submit", "--backend", backend, *scale, "--", *command)
+    assert submitted.returncode == 0, submitted.stderr
+    job_id = submitted.stdout.strip()
+    final = {f"JOB_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELLED")}
+
+    def ended() -> dict[str, Any] | None:
+        found: dict[str, Any] = system.json("job", job_id)
+        return found if found["state"] in final else None
+
+    return wait_until(ended, 150, f"the end of {job_id}")
+
+
+def check_completed_once(job: dict[str, Any], samples: int) -> None:
+    """Completed at the first attempt, each of its samples counted once."""
+    story = [event["reason"] for event in job["events"]]
+    assert job["state"] == "JOB_STATE_COMPLETED", story
+    assert job["reason"].endswith("ended with exit status 0")
+    assert job["restarts"] == 0, story
+    assert int(job["samples"]) == samples
+    if samples:
+        assert int(job["progress"]["samples"]) == samples
+        assert int(job["progress"]["samplesLost"]) == 0
+
+
+@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=NEEDS_HOROVOD), "torchrun", "command"])
+def test_a_shell(system: Deployment, backend: str) -> None:
+    check_completed_once(run(system, backend, "sh", "-c", "sleep 1; exit 0"), 0)
+
+
+def test_a_plain_pytorch_loop(system: Deployment) -> None:
+    job = run(system, "command", "python", str(SCRIPTS / "plain.py"), "300", nodes=1)
+    check_completed_once(job, 300 * 32)
+    assert job["reason"] == "its process on n1 ended with exit status 0"
+
+
+def test_a_distributed_data_parallel_loop(system: Deployment) -> None:
+    job = run(system, "torchrun", "python", str(SCRIPTS / "ddp.py"), "300")
+    check_completed_once(job, 300 * 32 * 2)
+    assert job["reason"] == "rank 0 on n1 ended with exit status 0"
+
+
+@pytest.mark.horovod
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod in this environment")
+def test_the_stock_script_of_the_examples(system: Deployment) -> None:
+    job = run(system, "horovod", "python", str(STOCK), "--epochs", "5", "--batches-per-epoch", "60")
+    check_completed_once(job, 5 * 60 * 32 * 2)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=NEEDS_HOROVOD), "command"])
+def test_another_exit_status_is_a_failure(system: Deployment, backend: str) -> None:
+    script = "echo the learning rate is NaN\nexit 3"
+    job = run(system, backend, "sh", "-c", script, nodes=1, restarts=1)
+    assert job["state"] == "JOB_STATE_FAILED"
+    assert job["restarts"] == 1
+    assert "exit status 3" in job["reason"]
+    table = system.command("jobs").stdout.splitlines()
+    assert len(table) == 4 + len(system.json("jobs")), "a heading, three rules, and one line for each job"
+    assert "exit status 3" in next(line for line in table if job["id"] in line)
+    assert "n1 | the learning rate is NaN" in system.command("job", job["id"]).stdout
