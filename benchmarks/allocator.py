@@ -1,7 +1,7 @@
-"""How long the Allocator's formulations take: `python benchmarks/allocator.py [--json] [--quick]`.
+"""Solve times of the Allocator's formulations: `python benchmarks/allocator.py [--json] [--quick]`.
 
-All in one run on the same machine. Curves have sizes to 64 and are shaped like the published ImageNet scaling of seven
-networks (about linear, with steps that make them not concave); half of the nodes are held by jobs.
+All formulations are measured in one run. Curves go up to 64 nodes and have the shape of the published ImageNet scaling
+of seven networks: about linear, with steps that make them not concave. Jobs hold half of the nodes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand, ScalingPoint
+from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand
 from malletrain.allocator.solver_process import SolverProcess
 from malletrain.allocator.solving import solve
+from malletrain.model.scaling import ScalingPoint
 
 _SCALES = (1, 2, 4, 8, 16, 32, 64)
 

@@ -3,9 +3,9 @@
 Run from the repository's root. Eight virtual nodes come and go as in a synthetic trace; the real services train
 architectures drawn from NAS-Bench-101's space on random images, for a fixed time, one system after the other:
 
-    FreeTrain, linear guesses   users declare linear curves, which are believed
-    MalleTrain                  no curves; profiles where none is known
-    MalleTrain, no profiles     no curves; ordinary running teaches them
+    FreeTrain, linear guesses   users declare linear curves, which are used as they are
+    MalleTrain                  no declared curves; profiles where no curve is known
+    MalleTrain, no profiles     no declared curves; they are learned from ordinary running
 
 All get the same trace, architectures, seeds and order of submission; a further repeat takes the next seed, and begins
 with the next system. Writes `build/nas.json`, which `malletrain reproduce malletrain --real FILE` shows, and prints
@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
-from benchmarks.nas_trial.trial import SYSTEMS, Trial, run_trial
+from benchmarks.nas_trial.trial import SYSTEMS, NasTrial, run_trial
 from benchmarks.nas_trial.workload import NODES, TRACE_SECONDS, pace_in_words, trainings
 from benchmarks.rescaling.processes import interrupt_once
 from malletrain.simulator.reproduce.malletrain_real import HEADS, RealEvaluation, RealRun, rows_of, text_of
@@ -82,7 +82,7 @@ def _options() -> argparse.Namespace:
 
 def _run(system: System, seed: int, options: argparse.Namespace) -> RealRun:
     work = tuple(trainings(options.jobs, seed))
-    trial = Trial(system, seed, work, options.job_samples, float(options.seconds), options.max_parallel)
+    trial = NasTrial(system, seed, work, options.job_samples, float(options.seconds), options.max_parallel)
     print(f"seed {seed}, {system}: {options.seconds} s", file=sys.stderr, flush=True)
     if options.folder is not None:
         run = run_trial(trial, options.folder.absolute() / f"{seed}-{system.name.lower()}")
@@ -101,13 +101,13 @@ def _jobs(runs: Sequence[RealRun]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown; what is None stays empty."""
+    """A table in Markdown; None becomes an empty cell."""
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
     return "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines)
 
 
 def machine_in_words() -> str:
-    """Cores, processor, memory."""
+    """The machine for reports: cores, processor, memory."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.idle_set import IdleSet
-from malletrain.scavenger.messages import node_message
-from malletrain.scavenger.sources.base import NO_FACTS
+from malletrain.scavenger.messages import NodeDescriber
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.polled import PolledSource
@@ -100,32 +99,24 @@ def _ranges(numbers: Sequence[int]) -> list[str]:
 
 
 class Watcher:
-    """What the service does with a picture, up to the message that watchers are sent."""
+    """What the service does with an observation, up to the message that watchers are sent."""
 
     def __init__(self) -> None:
         self._idle_set = IdleSet(0.0)
-        self._stays = StayEstimator(horizon_seconds=3600.0)
+        self._describer = NodeDescriber(StayEstimator(horizon_seconds=3600.0))
 
     def event(self, source: PolledSource) -> int:
         found = source.observe()
         assert found is not None
-        self._stays.observe(found.time, found.idle)
+        self._describer.observe(found)
         event = self._idle_set.observe(found.time, found.idle)
-        joined = [
-            node_message(
-                node,
-                self._stays.expected_stay(found.time, node.idle_since, found.ends.get(node.name)),
-                found.facts.get(node.name, NO_FACTS),
-                found.ends.get(node.name),
-            )
-            for node in event.joined
-        ]
+        joined = self._describer.messages(event.joined, found.time)
         return len(scavenger_pb2.WatchNodesResponse(joined=joined, left=event.left).SerializeToString())
 
 
 async def measure(source: PolledSource, refresh: Callable[[], None], polls: int) -> list[float]:
     watcher = Watcher()
-    queries = [query for query in source.questions.all() if query is not source.questions.classes]
+    queries = [query for query in source.queries.all() if query is not source.queries.classes]
     for query in queries:
         await query.ask()
     watcher.event(source)

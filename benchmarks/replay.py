@@ -1,9 +1,9 @@
 """How long replays take: `python benchmarks/replay.py [--json] [--quick]`.
 
-The week of the Summit log on its first 1024 nodes with 10 jobs at once, and the whole machine with 100 for two weeks,
-which are that week twice over. Where the log is not beside the checkout (or in MALLETRAIN_SHARED), a trace is drawn;
-its nodes come and go one by one, which makes far more events, so that the whole machine is replayed for a day only.
-Each replay is timed as it is; where the time goes is measured in another one, in which the parts are timed too.
+Replays the week of the Summit log on its first 1024 nodes with 10 parallel jobs, and that week twice on the whole
+machine with 100 jobs. If the log is not beside the checkout (or in MALLETRAIN_SHARED), a trace is drawn instead. Its
+nodes join and leave one by one, which makes far more events, so that the whole machine is replayed for one day only.
+Each replay is timed without instruments; the shares of its parts are measured in another run.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
-from malletrain.allocator.menu import Menu
+from malletrain.allocator.choice_table import ChoiceTable
 from malletrain.allocator.placement import rearrange
 from malletrain.allocator.problem import CostModel
-from malletrain.scavenger.fragments import Fragment, Trace, read_trace, window
 from malletrain.scavenger.generate import generate
+from malletrain.scavenger.idle_trace import Fragment, Trace, window
 from malletrain.scavenger.stays import LearnedStay
-from malletrain.simulator.replay import engine
-from malletrain.simulator.replay.engine import play
-from malletrain.simulator.replay.evaluation import Scene
-from malletrain.simulator.replay.options import Accounting, Options, Policy
+from malletrain.scavenger.trace_files import read_trace
+from malletrain.simulator.replay import fast_engine
+from malletrain.simulator.replay.evaluation import Scenario
+from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.presets import preset_jobs
-from malletrain.simulator.replay.workload import TraceJob
 
 _SHARED = Path(os.environ.get("MALLETRAIN_SHARED", Path(__file__).parents[2] / "shared"))
 _LOG = _SHARED / "traces" / "summit-2021-02-week1.csv.gz"
 _MACHINE, _IDLE_SHARE, _SEED = 4734, 0.083, 2021
 _WEEK_S, _DAY_S = 604_800.0, 86_400.0
 _JOBS_PER_PLACE = 200
-"""More than can be done in any of these replays."""
+"""More jobs than can be done in any of these replays."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Stopwatch:
-    """Adds up the seconds spent in functions, less those spent in other timed functions that they call."""
+    """Sums the seconds spent in functions, without those spent in other timed functions that they call."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -74,48 +75,48 @@ def whole_machine() -> tuple[Trace, str]:
 
 
 def twice(trace: Trace) -> Trace:
-    """The same time once more; a node idle at the seam leaves and joins there."""
+    """The trace twice in a row; a node that is idle where they meet leaves and joins there."""
     first = window(trace, 0.0, trace.duration_s, cut_end=True).fragments
     later_s = trace.duration_s
     second = (Fragment(f.node, max(0.0, f.idle_from_s) + later_s, f.idle_until_s + later_s) for f in first)
     return Trace((*first, *second), trace.nodes, 2 * later_s, trace.earliest_s)
 
 
-def shares(scene: Scene, jobs: tuple[TraceJob, ...], options: Options) -> dict[str, float]:
-    """Share of a replay's time by part; what is left over is the engine's own accounting."""
+def shares(scenario: Scenario, jobs: tuple[ReplayJob, ...], options: ReplayOptions) -> dict[str, float]:
+    """Share of a replay's time by part; the rest is the engine's accounting."""
     watch = Stopwatch()
     with (
-        patch.object(Menu, "choose", watch.around("solving", Menu.choose)),
-        patch.object(engine, "rearrange", watch.around("placing", rearrange)),
+        patch.object(ChoiceTable, "choose", watch.around("solving", ChoiceTable.choose)),
+        patch.object(fast_engine, "rearrange", watch.around("placing", rearrange)),
         patch.object(LearnedStay, "refit", watch.around("survival", LearnedStay.refit)),
     ):
         started = time.perf_counter()
-        play(scene.events, scene.nodes, jobs, options)
+        run_replay(scenario.events, scenario.nodes, jobs, options)
         whole = time.perf_counter() - started
     found = {part: watch.seconds.get(part, 0.0) / whole for part in ("solving", "placing", "survival")}
     return {**found, "rest": 1.0 - sum(found.values())}
 
 
-def measure(name: str, scene: Scene, options: Options, repeats: int) -> dict[str, object]:
+def measure(name: str, scenario: Scenario, options: ReplayOptions, repeats: int) -> dict[str, object]:
     jobs = preset_jobs("hpo", _JOBS_PER_PLACE * options.max_parallel)
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        played = play(scene.events, scene.nodes, jobs, options)
+        result = run_replay(scenario.events, scenario.nodes, jobs, options)
         seconds.append(time.perf_counter() - started)
-    decisions = len(played.decisions["time_s"])
+    decisions = len(result.decisions["time_s"])
     median = statistics.median(seconds)
     return {
         "replay": name,
-        "nodes": len(scene.nodes),
+        "nodes": len(scenario.nodes),
         "parallel": options.max_parallel,
-        "events": played.node_events,
+        "events": result.node_events,
         "decisions": decisions,
         "median_s": median,
         "slowest_s": max(seconds),
-        "events_per_s": played.node_events / median,
+        "events_per_s": result.node_events / median,
         "decisions_per_s": decisions / median,
-        "shares": shares(scene, jobs, options),
+        "shares": shares(scenario, jobs, options),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
@@ -127,16 +128,16 @@ def main() -> None:
     arguments = parser.parse_args()
     duration_s, repeats = (_DAY_S, 1) if arguments.quick else (_WEEK_S, 3)
     trace, source = whole_machine()
-    part = Scene.of(window(trace, 0.0, duration_s, 1024), duration_s)
+    part = Scenario.of(window(trace, 0.0, duration_s, 1024), duration_s)
     machine_s = _DAY_S if arguments.quick or not _LOG.exists() else 2 * _WEEK_S
-    machine = Scene.of(window(twice(trace), 0.0, machine_s), machine_s)
-    stall = Options(duration_s=duration_s, forward_s=120.0, max_parallel=10)
+    machine = Scenario.of(window(twice(trace), 0.0, machine_s), machine_s)
+    stall = ReplayOptions(duration_s=duration_s, forward_s=120.0, max_parallel=10)
     paper = replace(stall, cost_model=CostModel.PAPER, accounting=Accounting.PAPER)
-    play(part.events[:20], part.nodes, preset_jobs("hpo", 10), stall)  # loads the compiled loops
+    run_replay(part.events[:20], part.nodes, preset_jobs("hpo", 10), stall)  # loads the compiled loops
     rows = [
         measure("milp, stall, event", part, stall, repeats),
         measure("milp, paper, paper", part, paper, repeats),
-        measure("equal, stall, event", part, replace(stall, policy=Policy.EQUAL), repeats),
+        measure("equal, stall, event", part, replace(stall, policy=ReplayPolicy.EQUAL), repeats),
         measure("milp, whole machine", machine, replace(stall, duration_s=machine_s, max_parallel=100), 1),
     ]
     if arguments.json:

@@ -3,8 +3,9 @@
     python benchmarks/report.py [--json] [--calls N]
 
 Every situation runs in a process of its own. Figures are nanoseconds per call, less the median cost of the timer, which
-is measured in the same process and shown. "Hot" calls follow each other in bursts of 1000; "cold" ones follow 5 ms of
-other work that turns the caches over, as in training, where even an empty function takes a microsecond or more.
+is measured in the same process and shown. "Hot" calls follow each other in bursts of 1000. A "cold" call follows 5 ms
+of other work that replaces the content of the caches, as a training does; even an empty function then takes a
+microsecond or more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from contextlib import contextmanager
 import grpc
 
 from malletrain.client.session import Client
+from malletrain.common import environment as env
 from malletrain.v1 import monitor_pb2
 
 BURST = 1_000
@@ -97,7 +99,7 @@ def summary(timer: int, measured: list[int]) -> dict[str, float]:
 
 def reporting_client(monitor: str, directory: str) -> tuple[Client, float]:
     """A client after its first report, and what that one took in seconds."""
-    environ = {"MALLETRAIN_JOB_ID": "benchmark", "MALLETRAIN_JOB_DIR": directory, "MALLETRAIN_MONITOR": monitor}
+    environ = {env.JOB_ID: "benchmark", env.JOB_DIR: directory, env.MONITOR: monitor}
     client = Client(environ)
     start = time.perf_counter()
     client.report(32)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.faulting.subject import PATIENCE_S, Subject
+from malletrain.common.job_folder import SUPERVISOR_LOG
 from tests.support.waiting import wait_until
 
 Act = Callable[[Subject, random.Random], None]
@@ -49,7 +50,7 @@ def kill_a_booting_newcomer(subject: Subject, rng: random.Random) -> None:
 def kill_a_joining_newcomer(subject: Subject, rng: random.Random) -> None:
     """While those of the new world connect to each other."""
     newcomer = subject.new_host()
-    log = subject.job.folder / "supervisor.log"
+    log = subject.job.folder / SUPERVISOR_LOG
     size = log.stat().st_size
     subject.command([*subject.hosts, newcomer])
 

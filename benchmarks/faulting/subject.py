@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 
 from benchmarks.faulting.notes import Notes
+from malletrain.common.job_folder import OUTCOME_FILE
 from malletrain.v1 import supervisor_pb2
 from tests.supervisor.running import Supervised, supervised
 from tests.support.waiting import wait_until
@@ -143,7 +144,7 @@ class Subject:
 
     def restart(self) -> None:
         """Start a supervisor on the folder again, as JobManager does."""
-        outcome = self._folder / "outcome.json"
+        outcome = self._folder / OUTCOME_FILE
         if outcome.exists():
             print(f"  started again after {json.loads(outcome.read_text())}", file=sys.stderr)
         self.restarts += 1

@@ -19,6 +19,7 @@ from benchmarks.faulting.acts import FAULTS
 from benchmarks.faulting.notes import losses
 from benchmarks.faulting.record import Trial
 from benchmarks.faulting.subject import Subject
+from malletrain.common.job_folder import CHECKPOINTS_FOLDER
 
 _REST_S = 1.5
 _FAULTS_PER_JOB = 20
@@ -64,7 +65,7 @@ def _subject(evidence: Path) -> Iterator[Subject]:
             yield subject
         except DidNotGoOnError as error:
             kept = evidence / f"{time.time():.0f}-{os.getpid()}"
-            shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("notes-*", "s", "checkpoints"))
+            shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("notes-*", "s", CHECKPOINTS_FOLDER))
             print(f"  {error}; its logs are in {kept}; going on with a new job", file=sys.stderr)
         finally:
             subject.close()

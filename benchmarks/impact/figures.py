@@ -1,4 +1,4 @@
-"""From what was noted to figures. Pure."""
+"""Figures from the times of main jobs and of our processes. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _SAME_LOOK_S = 0.2
-"""Jobs that a scheduler starts in one look differ by this in their own stamps at most."""
+"""Jobs that the scheduler starts in one cycle have time stamps that differ by at most this."""
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,12 @@ class Ran:
     """A main job in one run; times in seconds from the begin of the stream.
 
     Attributes:
-        number: Its place in the stream.
-        nodes: How many nodes it had.
+        number: Its position in the stream.
+        nodes: Number of its nodes.
         submit_s: When it was submitted.
-        start_s: When its own first command ran.
-        end_s: When its last one had.
-        names: Which nodes these were.
+        start_s: When its first command began.
+        end_s: When its last command had ended.
+        names: Names of its nodes.
         began_at: When the stream began, in seconds since the epoch.
     """
 
@@ -36,9 +36,9 @@ class Ran:
 def waited_in_vain(job: Ran, jobs: Sequence[Ran], nodes: int) -> float:
     """Seconds from when a job could have started to when it did.
 
-    It could start once it was submitted, enough nodes had no main job on them and kept having none, and every job
-    before it in the queue that started before it, or in the same look of the scheduler, had done so. What others waited
-    is theirs: in a queue each second's delay would else be counted again for every job behind.
+    A job could start once it was submitted, enough nodes were and remained free of main jobs, and all earlier jobs of
+    the queue that started before it, or in the same cycle of the scheduler, had started. The delay of other jobs is
+    thus not counted again for each job behind them in the queue.
     """
     others = [other for other in jobs if other.number != job.number and other.start_s <= job.start_s + _SAME_LOOK_S]
     could = job.submit_s
@@ -57,9 +57,9 @@ def _free(jobs: Iterable[Ran], nodes: int, time: float) -> int:
 
 
 def start_deltas(without: Sequence[Ran], with_us: Sequence[Ran], nodes: int) -> list[float]:
-    """How many seconds longer than in the run without us each main job waited from when it could have started.
+    """How many seconds longer than in the run without us each main job waited after it could have started.
 
-    Never more than it started later: where Slurm has let it pass another one, it has waited for nothing else.
+    At most the difference of its start times: a job that Slurm let pass another one has waited for nothing else.
     """
     before = {job.number: waited_in_vain(job, without, nodes) for job in without}
     own = [waited_in_vain(job, with_us, nodes) - before[job.number] for job in with_us]
@@ -67,7 +67,7 @@ def start_deltas(without: Sequence[Ran], with_us: Sequence[Ran], nodes: int) -> 
 
 
 def plain_deltas(without: Sequence[Ran], with_us: Sequence[Ran]) -> list[float]:
-    """Start minus that in the run without us, in seconds, the delays of all jobs before included."""
+    """Start time less that in the run without us, in seconds. Includes the delays of all jobs before it."""
     before = {job.number: job.start_s for job in without}
     return [job.start_s - before[job.number] for job in with_us]
 
@@ -76,8 +76,8 @@ def reclaims(signals: Mapping[str, Sequence[float]], empty: Mapping[str, Sequenc
     """When each node was wanted back, and how many seconds later no process of ours was on it.
 
     Args:
-        signals: By node: when its agent got SIGTERM.
-        empty: By node: when it was seen to have become empty of ours.
+        signals: When the agents of each node got SIGTERM.
+        empty: When each node was seen to have become free of our processes.
     """
     found = []
     for node, times in signals.items():
@@ -88,11 +88,11 @@ def reclaims(signals: Mapping[str, Sequence[float]], empty: Mapping[str, Sequenc
 
 
 def shared_seconds(jobs: Iterable[Ran], spans: Mapping[str, Sequence[tuple[float, float]]]) -> float:
-    """Node-seconds in which a main job had something of ours on its node.
+    """Node-seconds in which a main job and a process of ours were on one node.
 
     Args:
         jobs: Main jobs with the names of their nodes.
-        spans: By node: from when to when something of ours was there, in seconds since the epoch.
+        spans: For each node, from when to when a process of ours was there, in seconds since the epoch.
     """
     return sum(
         max(0.0, min(end, job.began_at + job.end_s) - max(begin, job.began_at + job.start_s))
@@ -103,7 +103,7 @@ def shared_seconds(jobs: Iterable[Ran], spans: Mapping[str, Sequence[tuple[float
 
 
 def most_in_window(times: Iterable[float], window: float) -> int:
-    """Most events within a window of so many seconds that is open at its end."""
+    """Largest number of events within any window of so many seconds, which excludes its end."""
     ordered = sorted(times)
     most = begin = 0
     for end, time in enumerate(ordered):
@@ -114,6 +114,6 @@ def most_in_window(times: Iterable[float], window: float) -> int:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The nearest-rank percentile; None of nothing. Of fewer than a hundred values the 99th is the largest."""
+    """The nearest-rank percentile; None without values. The 99th of fewer than 100 values is the largest."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

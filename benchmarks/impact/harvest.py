@@ -1,4 +1,4 @@
-"""MalleTrain on a real Slurm, with what is noted of it."""
+"""MalleTrain on a real Slurm, and what is recorded about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARKS = "marks"
 """Folder of a cluster in which its Prolog marks nodes."""
 NODES_INTERVAL_S = 1.0
 INTERVALS_S = {"nodes": NODES_INTERVAL_S, "queue": 2.0, "placeholders": 5.0, "reservations": 30.0}
-"""How often each kind of question may be asked. Times are scaled down with the main jobs."""
+"""Intervals of each kind of query. Times are scaled down with the main jobs."""
 TRAINER = Path(__file__).parent / "trainer.py"
 _PROLOG = Path(__file__).parents[2] / "deploy" / "slurm" / "prolog.sh"
 _ENDED = (resources_pb2.JOB_STATE_COMPLETED, resources_pb2.JOB_STATE_FAILED, resources_pb2.JOB_STATE_CANCELLED)
@@ -59,12 +59,12 @@ surplus_seconds = 10
 
 @dataclass(frozen=True)
 class Harvest:
-    """A running system that takes what Slurm leaves idle.
+    """A running system that uses the nodes that Slurm leaves idle.
 
     Attributes:
         folder: Its files.
         deployment: Its services.
-        watcher: Sees its processes on the nodes.
+        watcher: Observes its processes on the nodes.
     """
 
     folder: Path
@@ -73,11 +73,11 @@ class Harvest:
 
     @property
     def calls(self) -> Path:
-        """Where each call of Slurm's commands is noted."""
+        """File in which each call of Slurm's commands is recorded."""
         return self.folder / "calls"
 
     def submit(self, max_nodes: int, trainer: Path = TRAINER, *variables: str, least: int = 1) -> None:
-        """Hand in a training whose scaling is known: there is no time to learn it."""
+        """Submit a training whose curve is declared: there is no time to measure it."""
         curve = ",".join(f"{nodes}:{100 * nodes**0.9:.0f}" for nodes in range(1, max_nodes + 1))
         sizes = ["--min", str(least), "--max", str(max_nodes), "--curve", curve, "--scale-up", "3", "--scale-down", "1"]
         environment = [word for variable in variables for word in ("--env", variable)]
@@ -87,11 +87,11 @@ class Harvest:
 
     def jobs(self) -> list[resources_pb2.Job]:
         """All trainings."""
-        peers = self.deployment.peers
+        stubs = self.deployment.stubs
         try:
-            return list(peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs)
+            return list(stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs)
         finally:
-            peers.close()
+            stubs.close()
 
     def samples(self) -> int:
         """Of all trainings."""
@@ -102,18 +102,18 @@ class Harvest:
         wait_until(lambda: self.samples() > 0, _PATIENCE_S, "a training")
 
     def cancel(self, *names: str) -> None:
-        """Cancel some trainings, or all: nodes are given back when there is no work for them."""
-        peers = self.deployment.peers
+        """Cancel some trainings, or all. Nodes without work are given back."""
+        stubs = self.deployment.stubs
         try:
-            jobs = peers.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs
+            jobs = stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=_CALL_S).jobs
             for name in names or [job.id for job in jobs]:
                 try:
-                    peers.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=name), timeout=_CALL_S)
+                    stubs.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=name), timeout=_CALL_S)
                 except grpc.RpcError as error:
                     if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:  # it has ended
                         raise
         finally:
-            peers.close()
+            stubs.close()
 
     def cpu_fraction(self, seconds: float) -> float:
         """Share of a core that the five services and their children use."""
@@ -132,7 +132,7 @@ class Harvest:
 
 
 def write_prolog(folder: Path) -> Path:
-    """Our Prolog with a configuration of its own, for the cluster that is to have its files in this folder."""
+    """Write our Prolog with its own configuration, for a cluster that has its files in this folder."""
     folder.mkdir(parents=True)
     config, script = folder / "prolog.conf", folder / "prolog"
     config.write_text(f"MALLETRAIN_MARKS='{folder / MARKS}'\n")
@@ -156,7 +156,7 @@ def harvest(
     scripts, agents = folder / "bin", folder / "agents"
     agents.mkdir(parents=True)
     write_wrappers(scripts, folder / "calls")
-    # What stands for a node shares the cores with Slurm's daemons: it must not take what another machine would have.
+    # Nodes are played by this machine, whose cores Slurm's daemons need: our processes get the lower priority.
     python = scripts / "python"
     python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {sys.executable} "$@"\n')
     python.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Counting what Slurm is asked: its commands are preceded in PATH by scripts that note each call."""
+"""Counts queries to Slurm: scripts that record each call come before its commands in PATH."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from benchmarks.impact.figures import most_in_window
 
 _COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel")
-_QUERIES = {"-o %T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n": "placeholders", "reservations": "reservations"}
-"""By what their arguments have in them."""
+_QUERIES = {"-o %T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n|%r": "placeholders", "reservations": "reservations"}
+"""Kinds of queries, by a part of their arguments."""
 _SLACK = 0.1
-"""Share of an interval by which calls may be noted closer: a process takes its time to start on a crowded machine."""
+"""By this share of an interval, calls may be closer: processes start late on a loaded machine."""
 
 
 def write_wrappers(folder: Path, log: Path) -> None:
-    """Scripts by the names of Slurm's commands, each noting time and arguments in `log`.
+    """Write scripts with the names of Slurm's commands, which record time and arguments in `log`.
 
     Raises:
         RuntimeError: a command is not installed.

@@ -1,4 +1,4 @@
-"""One round: the stream of main jobs, with or without us."""
+"""One run of the stream of main jobs, with or without us."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.impact.figures import Ran, reclaims, shared_seconds
 from benchmarks.impact.harvest import INTERVALS_S, PLACEHOLDER, Harvest, harvest
 from benchmarks.impact.queries import count, most_per_interval, read_calls
 from benchmarks.impact.stream import MainJob
-from malletrain.cli.demo.strays import find_processes
+from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.scavenger.sources.schedulers.hostlists import expand
 from tests.slurm.cluster import Cluster
 from tests.support.waiting import wait_until
@@ -29,11 +29,11 @@ _STOPPED_S, _GOING_S = 20.0, 20.0
 
 @dataclass(frozen=True)
 class Reclaim:
-    """A node that was wanted back.
+    """A reclaim of one node.
 
     Attributes:
-        node: Which.
-        seconds: From SIGTERM at its agent until no process of ours was on it.
+        node: Name of the node.
+        seconds: From SIGTERM at its agent until no process of ours was on the node.
         working: Whether workers were on it.
         stopped: Whether Allocator was stopped.
     """
@@ -46,18 +46,18 @@ class Reclaim:
 
 @dataclass(frozen=True)
 class Round:
-    """What was noted with us.
+    """What was recorded in a run with us.
 
     Attributes:
         jobs: Main jobs.
-        reclaims: Nodes that were wanted back.
-        samples: Harvested by the trainings.
+        reclaims: Reclaims of nodes.
+        samples: Samples trained.
         node_seconds: During which workers were on nodes.
         idle_cpu: Share of a core that the services use without trainings; None where it was not measured.
-        queries: Most questions of each kind in an interval.
+        queries: Largest number of queries of each kind within an interval.
         calls: All calls of Slurm's commands, by kind.
         left: Processes and placeholders of ours at the end.
-        shared: Node-seconds in which a main job was not alone on its node.
+        shared: Node-seconds in which a main job and a process of ours were on one node.
     """
 
     jobs: tuple[Ran, ...]
@@ -71,7 +71,7 @@ class Round:
 
 
 def run_stream(cluster: Cluster, stream: Sequence[MainJob], folder: Path) -> tuple[Ran, ...]:
-    """Submit each job when it is due, and wait for the last; start and end are the jobs' own stamps."""
+    """Submit each job when it is due, and wait for the last. Jobs record their own start and end."""
     folder.mkdir(parents=True)
     begin = time.time()
     submitted = {}
@@ -107,13 +107,13 @@ def run_with_us(
     stop_allocator: bool = False,
     ssh: Sequence[str] = (),
 ) -> Round:
-    """The same with trainings on whatever is idle.
+    """The same stream, with trainings on the idle nodes.
 
     Args:
         cluster: A Slurm without jobs.
         stream: The main jobs.
         folder: For all files.
-        trainings: How many, of at most two nodes each.
+        trainings: Number of trainings, of at most two nodes each.
         idle_seconds: For how long the services are watched before there is any training.
         stop_allocator: Stop Allocator for 20 s, let it go on for 20 s, and so on.
         ssh: Starts agents on nodes that are only watched; without it placeholders hold the nodes.
@@ -137,10 +137,10 @@ def run_with_us(
 
 
 def _left(cluster: Cluster, running: Harvest) -> int:
-    """Processes and placeholders of ours a few seconds after the end."""
+    """Number of processes and placeholders of ours that are left a few seconds after the end."""
     deadline = time.monotonic() + _SETTLE_S
     while True:
-        processes = [*find_processes(running.folder / "state"), *running.watcher.look()]
+        processes = [*find_job_processes(running.folder / "state"), *running.watcher.look()]
         found = [*processes, *cluster.jobs(PLACEHOLDER)]
         if not found or time.monotonic() > deadline:
             for entry in found:
@@ -160,7 +160,7 @@ def _reclaims(running: Harvest, was_stopped: Callable[[float], bool]) -> tuple[R
 
 
 class Stopping:
-    """Stops a process again and again while it is entered."""
+    """A context in which a process is stopped and continued in turn."""
 
     def __init__(self, pid: int, *, active: bool) -> None:
         self._pid = pid

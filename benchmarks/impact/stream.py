@@ -1,4 +1,4 @@
-"""The main queue's jobs: a seeded stream of mixed sizes and lengths. Pure."""
+"""The jobs of the main queue: a seeded stream of mixed sizes and lengths. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 _SIZES = {1 / 16: 3.0, 1 / 8: 3.0, 3 / 16: 2.0, 1 / 4: 2.0, 3 / 8: 1.5, 1 / 2: 1.5}
-"""Shares of the machine, and how often they are asked for."""
+"""Sizes of jobs as shares of the machine, and how frequent each is."""
 _SHORTEST_S = 6.0
 _LONGEST_S = 30.0
 _PERIOD_S = 60.0
@@ -20,9 +20,9 @@ class MainJob:
     """One job of the main queue.
 
     Attributes:
-        number: Its place in the stream.
-        submit_s: When it is submitted, in seconds from the begin.
-        nodes: How many nodes it takes, each as a whole.
+        number: Its position in the stream.
+        submit_s: When it is submitted, in seconds from the start.
+        nodes: Number of nodes, which it uses exclusively.
         seconds: How long it runs.
     """
 
@@ -33,7 +33,7 @@ class MainJob:
 
 
 def make_stream(nodes: int, minutes: float, seed: int) -> tuple[MainJob, ...]:
-    """Jobs that leave nodes idle for half a minute, then want all of them and more, in turns.
+    """Jobs that leave nodes idle for half a minute and then want more nodes than there are, in turn.
 
     Args:
         nodes: Size of the machine.

@@ -1,4 +1,4 @@
-"""A small real training with Elastic Horovod that never ends by itself: sixteen nodes share one machine's cores."""
+"""A small training with Elastic Horovod that does not end by itself. It is slow: all nodes share one machine."""
 
 from __future__ import annotations
 

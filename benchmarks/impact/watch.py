@@ -1,25 +1,26 @@
-"""Which nodes have processes of ours, seen from outside: in /proc, whatever the services believe."""
+"""Observes in /proc which nodes have processes of ours, independently of the services."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
 
+from malletrain.common import environment as env
+from malletrain.common.processes import process_ids, read_arguments, read_environment, read_status
+
 _PERIOD_S = 0.04
 _YOUNG_S = 2.0
-"""So long a process may still turn into something else, by exec."""
-_ENDED = ("Z", "X")
+"""A process that is younger may still become another program by exec."""
 
 
 class Watcher:
-    """Looks all the time, in a thread.
+    """Looks every 0.04 s, in a thread. Times are seconds since the epoch.
 
     Attributes:
-        empty: By node: when it had become empty, in seconds since the epoch.
-        workers: As `empty`, only where there had been workers, not only an agent.
-        spans: By node: from when to when there was something of ours, in seconds since the epoch, until it was empty.
+        empty: For each node, when it became free of our processes.
+        workers: As `empty`, only if there had been workers and not just an agent.
+        spans: For each node, from when to when processes of ours were there.
     """
 
     def __init__(self, placeholder: str, slurm_conf: str, folder: Path) -> None:
@@ -27,8 +28,8 @@ class Watcher:
 
         Args:
             placeholder: Name of our batch jobs.
-            slurm_conf: The cluster's configuration: there may be others on this machine.
-            folder: Below it lie the folders of our trainings.
+            slurm_conf: Configuration of the cluster. There may be other clusters on this machine.
+            folder: Parent of the folders of our trainings.
         """
         self.empty: dict[str, list[float]] = {}
         self.workers: dict[str, list[float]] = {}
@@ -54,12 +55,12 @@ class Watcher:
             self.look()
 
     def look(self) -> dict[str, bool]:
-        """Nodes on which something of ours lives, and whether it is a worker."""
+        """Nodes with processes of ours, and whether there are workers among them."""
         with self._looking:
             return self._look()
 
     def _look(self) -> dict[str, bool]:
-        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 - 25 times a second
+        pids = set(process_ids())
         now = time.time()
         for pid in self._nodes.keys() - pids:
             del self._nodes[pid], self._first[pid]
@@ -83,25 +84,18 @@ class Watcher:
         return occupied
 
     def _mark(self, pid: int) -> tuple[str, bool] | None:
-        """The node that a process is on, and whether it is a worker; None where it is not ours."""
-        try:
-            pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            return None
-        found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        if node := found.get("MALLETRAIN_NODE"):
-            ours = Path(found.get("MALLETRAIN_JOB_DIR", "/")).is_relative_to(self._folder)
+        """The node of a process, and whether it is a worker; None if it is not ours."""
+        found = read_environment(pid)
+        if node := found.get(env.NODE):
+            ours = Path(found.get(env.JOB_DIR, "/")).is_relative_to(self._folder)
             return (node, True) if ours else None
         if self._batch.items() <= found.items() and (node := found.get("SLURMD_NODENAME")):
             return node, False
         return self._agent(pid)
 
     def _agent(self, pid: int) -> tuple[str, bool] | None:
-        """The node of an agent that was started by ssh; None where it is none of ours."""
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            return None
+        """The node of an agent that was started over ssh; None if the process is not one of ours."""
+        words = read_arguments(pid)
         if "malletrain.agent" not in words or not {"--node", "--token"} <= set(words):
             return None
         node, token = (words[words.index(option) + 1] for option in ("--node", "--token"))
@@ -109,7 +103,5 @@ class Watcher:
 
 
 def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in _ENDED
-    except OSError:
-        return False
+    status = read_status(pid)
+    return status is not None and not status.ended

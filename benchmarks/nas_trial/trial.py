@@ -1,4 +1,4 @@
-"""One system, one trace, one workload: the real services for a fixed time, and what came of it."""
+"""One run of the benchmark: the real services with one system, trace and workload, for a fixed time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.nas_trial.workload import BATCH_PER_WORKER, NODES, TRACE_SECONDS, Training, idle_trace
+from benchmarks.nas_trial.workload import BATCH_PER_WORKER, NODES, TRACE_SECONDS, NasTraining, idle_trace
 from malletrain.cli.demo.history import idle_intervals, node_seconds, training_intervals
-from malletrain.cli.demo.strays import find_processes
-from malletrain.cli.demo.watcher import Watcher
+from malletrain.cli.demo.job_processes import find_job_processes
+from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.jobs import all_jobs
 from malletrain.cli.output import state_name
-from malletrain.cli.peers import DEADLINE_SECONDS, Peers
-from malletrain.scavenger.fragments import write_trace
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs
+from malletrain.scavenger.trace_files import write_trace
 from malletrain.simulator.reproduce.malletrain_real import RealJob, RealRun
 from malletrain.simulator.reproduce.malletrain_systems import System
 from malletrain.v1 import job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2
@@ -35,32 +35,32 @@ _LIVE = (profiler_pb2.PROFILE_STATE_CLIMBING, profiler_pb2.PROFILE_STATE_MEASURI
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What is run.
+class NasTrial:
+    """A run of the benchmark.
 
     Attributes:
-        system: Who schedules, knowing what.
-        seed: Of the trace.
-        trainings: In the order of submission.
-        samples: What each has to process.
-        seconds: How long, in seconds.
-        max_parallel: Most jobs at once.
+        system: FreeTrain or MalleTrain, with what is known of the curves.
+        seed: Seed of the trace.
+        trainings: Trainings in the order of submission.
+        samples: Number of samples of each training.
+        seconds: Duration in seconds.
+        max_parallel: Largest number of jobs at once.
     """
 
     system: System
     seed: int
-    trainings: tuple[Training, ...]
+    trainings: tuple[NasTraining, ...]
     samples: int
     seconds: float
     max_parallel: int
 
     @property
     def speed(self) -> float:
-        """Trace seconds per second."""
+        """Seconds of the trace per second."""
         return TRACE_SECONDS / self.seconds
 
-    def spec(self, training: Training) -> resources_pb2.JobSpec:
-        """What is submitted for a training."""
+    def spec(self, training: NasTraining) -> resources_pb2.JobSpec:
+        """The job that is submitted for a training."""
         guess = training.linear_guess() if self.system is System.LINEAR else ()
         profiled = self.system is System.PROFILED
         options = {
@@ -83,8 +83,8 @@ class Trial:
         )
 
     def settings(self, trace: Path) -> str:
-        """The services' settings: defaults, sped up with the trace where they go by how long nodes stay."""
-        # FreeTrain believes what users say: Monitor measures no throughput that could correct it.
+        """Settings of the services: the defaults, with times divided by the speed of the trace."""
+        # FreeTrain uses declared curves as they are, so Monitor must not measure any that would correct them.
         monitor = "[monitor]\nmin_steps = 1_000_000\n" if self.system is System.LINEAR else ""
         return f"""
 [scavenger]
@@ -104,8 +104,8 @@ retry_seconds = {60 / self.speed}
 {monitor}"""
 
 
-def run_trial(trial: Trial, folder: Path) -> RealRun:
-    """Run it in an empty folder.
+def run_trial(trial: NasTrial, folder: Path) -> RealRun:
+    """Run the trial in an empty folder.
 
     Raises:
         AssertionError: the services did not start.
@@ -114,33 +114,33 @@ def run_trial(trial: Trial, folder: Path) -> RealRun:
     folder.mkdir(parents=True)
     write_trace(idle_trace(trial.seed), folder / "trace.csv")
     with _no_strays(folder), deployed(folder / "state", trial.settings(folder / "trace.csv")) as deployment:
-        peers = deployment.peers
-        watcher = Watcher(peers)
-        watcher.start()
+        stubs = deployment.stubs
+        recorder = RunRecorder(stubs)
+        recorder.start()
         started = time.time()
         specs = [trial.spec(training) for training in trial.trainings]
         request = job_manager_pb2.SubmitJobsRequest(specs=specs)
-        peers.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS)
-        runs = _follow(peers, started + trial.seconds)
+        stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS)
+        runs = _follow(stubs, started + trial.seconds)
         ended = time.time()
-        progress = peers.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS).progress
-        jobs = list(all_jobs(peers, []))
-        watcher.stop()
-        run = _result(trial, watcher, jobs, progress, list(runs.values()), ended)
-        peers.close()
+        progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS).progress
+        jobs = list(all_jobs(stubs, []))
+        recorder.stop()
+        run = _result(trial, recorder, jobs, progress, list(runs.values()), ended)
+        stubs.close()
     return run
 
 
-def _follow(peers: Peers, until: float) -> dict[str, profiler_pb2.ProfileRun]:
-    """The newest state of each profile; the Profiler forgets those of jobs that have ended."""
+def _follow(stubs: ServiceStubs, until: float) -> dict[str, profiler_pb2.ProfileRun]:
+    """The newest state of each profile run. Profiler forgets runs of jobs that have ended, so it is asked regularly."""
     runs: dict[str, profiler_pb2.ProfileRun] = {}
     pause = threading.Event()
     while (left := until - time.time()) > 0:
-        for job in all_jobs(peers, []):
+        for job in all_jobs(stubs, []):
             if job.admitted:
                 with contextlib.suppress(grpc.RpcError):
                     request = profiler_pb2.GetProfileRequest(job_id=job.id)
-                    found = peers.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+                    found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
                     if found.run.seconds > 0 or found.run.state in _LIVE:
                         runs[job.id] = found.run
         pause.wait(min(left, _LOOK_SECONDS))
@@ -148,8 +148,8 @@ def _follow(peers: Peers, until: float) -> dict[str, profiler_pb2.ProfileRun]:
 
 
 def _result(
-    trial: Trial,
-    watcher: Watcher,
+    trial: NasTrial,
+    recorder: RunRecorder,
     jobs: Sequence[resources_pb2.Job],
     progress: Sequence[monitor_pb2.Progress],
     runs: Sequence[profiler_pb2.ProfileRun],
@@ -168,8 +168,8 @@ def _result(
         profiles_done=sum(run.state == profiler_pb2.PROFILE_STATE_DONE for run in runs),
         profile_node_seconds=round(sum(run.node_seconds for run in runs), 1),
         profile_stalled_node_seconds=round(sum(run.stalled_node_seconds for run in runs), 1),
-        node_seconds_offered=round(node_seconds(idle_intervals(watcher.history.nodes, ended)), 1),
-        node_seconds_used=round(node_seconds(training_intervals(watcher.history.jobs, ended)), 1),
+        node_seconds_offered=round(node_seconds(idle_intervals(recorder.history.nodes, ended)), 1),
+        node_seconds_used=round(node_seconds(training_intervals(recorder.history.jobs, ended)), 1),
         jobs=tuple(
             _job(job, by_name[job.spec.name], samples.get(job.id, 0))
             for job in jobs
@@ -178,7 +178,7 @@ def _result(
     )
 
 
-def _job(job: resources_pb2.Job, training: Training, samples: int) -> RealJob:
+def _job(job: resources_pb2.Job, training: NasTraining, samples: int) -> RealJob:
     return RealJob(
         name=training.name,
         cell=str(training.cell),
@@ -193,12 +193,12 @@ def _job(job: resources_pb2.Job, training: Training, samples: int) -> RealJob:
 
 @contextmanager
 def _no_strays(folder: Path) -> Iterator[None]:
-    """In the end, kill what the services have left of this run's trainings, as after an error here."""
+    """Kill the processes of this run that are left at the end, for instance after an error."""
     try:
         yield
     finally:
         deadline = time.monotonic() + 10.0
-        while left := find_processes(folder):
+        while left := find_job_processes(folder):
             for process in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)

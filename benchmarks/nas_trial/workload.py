@@ -1,4 +1,4 @@
-"""What is trained, and on which idle nodes: the same for every system. Pure."""
+"""Trainings and idle nodes of the benchmark, the same for every system. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NODES = 8
 TRACE_SECONDS = 900.0
 BATCH_PER_WORKER = 8
 MACHINE = Machine(flops=10e12, memory_bytes=700e9, network_bytes=12.5e9, slowdown=50.0)
-"""A V100's convolutions and memory, and a link of 100 Gbit/s. The slowdown is what two cores need for eight workers."""
+"""A V100 (convolutions and memory) with a link of 100 Gbit/s. On two cores, eight workers need the slowdown."""
 
 _ARCHITECTURES_PER_SEED = 1000
 _GENERATED_NODES, _GENERATED_SECONDS, _IDLE_FRACTION = 256, 4 * 3600.0, 0.1
 
 
 @dataclass(frozen=True)
-class Training:
+class NasTraining:
     """A training to submit.
 
     Attributes:
         architecture: Seed of its cell.
-        cell: The cell.
-        pace: What a step takes.
+        cell: Its architecture.
+        pace: The times of a step.
     """
 
     architecture: int
@@ -38,21 +38,21 @@ class Training:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The job's name."""
         return f"nas-{self.architecture}"
 
     def linear_guess(self) -> tuple[tuple[int, float], ...]:
-        """Nodes and samples per second: one node was measured, the rest is hope."""
+        """The curve that a user would guess: the right rate on one node and linear scaling, as (nodes, samples/s)."""
         single = self.pace.rate(1, BATCH_PER_WORKER)
         return tuple((nodes, nodes * single) for nodes in (1, NODES))
 
 
-def trainings(count: int, seed: int) -> list[Training]:
-    """Trainings in the order of submission; the same arguments give the same ones."""
+def trainings(count: int, seed: int) -> list[NasTraining]:
+    """Trainings in the order of submission, determined by the arguments."""
     found = []
     for architecture in range(_ARCHITECTURES_PER_SEED * seed, _ARCHITECTURES_PER_SEED * seed + count):
         cell = sample_cell(random.Random(architecture))
-        found.append(Training(architecture, cell, pace(cost(cell), MACHINE, BATCH_PER_WORKER)))
+        found.append(NasTraining(architecture, cell, pace(cost(cell), MACHINE, BATCH_PER_WORKER)))
     return found
 
 
@@ -63,7 +63,7 @@ def idle_trace(seed: int) -> Trace:
 
 
 def pace_in_words() -> str:
-    """What `MACHINE` stands for."""
+    """The description of `MACHINE` for reports."""
     return (
         "A step is paced as its architecture, at NAS-Bench-101's own size, would take on a node that does "
         f"{MACHINE.flops / 1e12:g} TFLOP/s, moves {MACHINE.memory_bytes / 1e9:g} GB/s in memory and "
