@@ -7,9 +7,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
-SOURCES := services clients benchmarks examples tests hatch_build.py
+SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-faults format benchmarks clean
+.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-faults docs format benchmarks clean
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
-	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dask,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dask,dev,docs]'
 	touch $@
 
 $(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh
@@ -62,9 +62,13 @@ test-faults: setup ## The fault matrix: real faults at random moments, 20 of eac
 check: $(VENV)/.package ## ruff, mypy, import-linter, buf
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy services/malletrain clients/malletrain
+	$(BIN)/mypy services/malletrain clients/malletrain tools
 	PYTHONPATH=services:clients:protos $(BIN)/lint-imports
 	$(BIN)/buf lint
+
+docs: $(VENV)/.package ## The docs site, in build/site; nothing is fetched from the net
+	$(BIN)/python -m tools.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 format: $(VENV)/.package ## Format the code
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -73,6 +77,7 @@ format: $(VENV)/.package ## Format the code
 benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/polling.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/rescale.py
 	$(BIN)/python benchmarks/accuracy.py

@@ -1,0 +1,1 @@
+"""What the docs site has beside the pages in `docs/`: pages from elsewhere in the repository, and generated ones."""

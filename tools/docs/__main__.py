@@ -1,0 +1,27 @@
+"""`python -m tools.docs`: gather the pages of the docs site in `build/docs`, from which MkDocs builds it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tools.docs import command, pages, protos, settings
+
+OUT = pages.ROOT / "build/docs"
+
+
+def write_pages() -> None:
+    """Write every page, in place of those of an earlier call."""
+    shutil.rmtree(OUT, ignore_errors=True)
+    written = {page: pages.page_text(source, page) for source, page in pages.written_pages().items()}
+    generated = protos.reference_pages()
+    generated |= {"reference/command.md": command.reference_page(), "reference/settings.md": settings.reference_page()}
+    for page, text in (written | generated).items():
+        path = OUT / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("extra.css"), OUT)
+
+
+if __name__ == "__main__":
+    write_pages()
