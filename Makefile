@@ -62,7 +62,7 @@ test-faults: setup ## The fault matrix: real faults at random moments, 20 of eac
 check: $(VENV)/.package ## ruff, mypy, import-linter, buf
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy services/malletrain clients/malletrain tools
+	$(BIN)/mypy services/malletrain clients/malletrain tools tests benchmarks examples
 	PYTHONPATH=services:clients:protos $(BIN)/lint-imports
 	$(BIN)/buf lint
 

@@ -91,7 +91,7 @@ class FakePeers(
 
 
 @asynccontextmanager
-async def allocator(folder: Path, peers: str, **options: Any) -> AsyncIterator[allocator_pb2_grpc.AllocatorServiceStub]:
+async def allocator(folder: Path, peers: str, **options: Any) -> AsyncIterator[Any]:
     addresses = Addresses(scavenger=peers, job_manager=peers, profiler=peers)
     settings = Settings(state_dir=folder, addresses=addresses)
     service = create(settings, AllocatorSettings(**options), SystemClock())
