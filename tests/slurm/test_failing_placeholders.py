@@ -38,7 +38,7 @@ def _configured(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
     yield
-    slurm.run("scontrol", "update", "PartitionName=scavenge", "State=UP")
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "State=UP", "AllowAccounts=ALL")
     slurm.run("scancel", f"--name={PLACEHOLDER}")
 
 
@@ -109,6 +109,18 @@ async def test_a_partition_that_is_down_keeps_placeholders_waiting_and_few_are_s
         watch = scavenger.watch()
         await wait_until_async(lambda: len(watch.idle) == NODES, PATIENCE, "all nodes, after one probe")
         assert (await placeholders(scavenger)).failures_in_a_row == 0
+
+
+async def test_placeholders_with_a_wrong_account_are_few_and_slurm_says_which_accounts_it_allows(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    before = submitted(slurm)
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "AllowAccounts=training")
+    async with holding(tmp_path, options=["--account=wrong"]) as scavenger:
+        found = await until_paused(scavenger)
+        assert "can't use this partition (scavenge allows training)" in found.error
+        assert found.running == 0
+        assert submitted(slurm) - before <= NODES + 2, "one for each node, then one per delay"
 
 
 async def test_placeholders_that_end_at_once_are_few_and_slurm_says_how_they_ended(
