@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
+# Two processes keep two cores busy: most tests wait for other processes most of the time.
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
 .PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-faults docs format benchmarks clean
@@ -35,10 +37,10 @@ demo: setup ## The main job on this machine: five services, eight virtual nodes,
 	$(BIN)/malletrain demo
 
 test: setup check ## Static checks, then every test that needs no privilege
-	$(BIN)/python -m pytest -m 'not demo and not slurm and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not training'
 
 test-quick: $(VENV)/.package ## The tests that start no trainings
-	$(BIN)/python -m pytest -m 'not demo and not horovod and not system and not slurm and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not training'
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600

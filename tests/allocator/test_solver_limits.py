@@ -40,7 +40,7 @@ def contradiction() -> MilpModel:
 
 
 def hard_model() -> MilpModel:
-    return node_model(hard_problem(20, 200)).model
+    return node_model(hard_problem(30, 300)).model
 
 
 def test_the_limit_holds_for_a_model_that_a_stopped_child_does_not_take_in(process: SolverProcess) -> None:

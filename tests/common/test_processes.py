@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 from malletrain.common.processes import (
@@ -98,7 +99,7 @@ def test_nobody_has_no_status_environment_or_arguments() -> None:
 def test_this_process_is_known() -> None:
     assert this_process() == identify(os.getpid())
     assert os.getpid() in process_ids()
-    assert "pytest" in " ".join(read_arguments(os.getpid()))
+    assert read_arguments(os.getpid()) == sys.orig_argv
 
 
 def test_environments_are_read_as_the_process_got_them() -> None:
