@@ -19,7 +19,7 @@ from malletrain.common.processes import this_process
 from malletrain.common.token_file import TokenFileError, read_token
 from malletrain.supervisor.agent_links import AgentLinks
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
-from malletrain.supervisor.event_loop import Context
+from malletrain.supervisor.context import Context
 from malletrain.supervisor.launch import LaunchError, read_launch
 from malletrain.supervisor.reaper import Reaper
 from malletrain.supervisor.service import StateBoard, SupervisorService

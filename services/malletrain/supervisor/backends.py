@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from malletrain.supervisor.elastic_event_loop import ElasticEventLoop
-from malletrain.supervisor.event_loop import Context, EventLoop
-from malletrain.supervisor.restarting_event_loop import RestartingEventLoop
+import shutil
+from collections.abc import Callable
+from typing import TypeAlias
+
+from malletrain.common.job_folder import SAVING_FOLDER
+from malletrain.common.worker_process import warm_command
+from malletrain.supervisor.backend import OpenBackend
+from malletrain.supervisor.call_queue import CallQueue
+from malletrain.supervisor.context import Context
+from malletrain.supervisor.elastic_group import ElasticGroup
+from malletrain.supervisor.event_loop import EventLoop
+from malletrain.supervisor.restarting import RestartingBackend
+from malletrain.supervisor.restarting_group import RestartingGroup
+from malletrain.supervisor.view import State
+from malletrain.supervisor.worker_group import WorkerGroup
 
 BACKENDS = ("horovod", "torchrun", "command")
+
+Later: TypeAlias = Callable[[Callable[[], None]], None]
+"""Has something done in the main thread."""
 
 
 class UnknownBackendError(Exception):
@@ -14,27 +29,50 @@ class UnknownBackendError(Exception):
 
 
 def open_event_loop(context: Context) -> EventLoop:
-    """The event loop for the backend that a launch names.
+    """The event loop of a job, with the backend that its launch names.
 
     Args:
-        context: The job, and what there is to drive it by.
+        context: The job, and what its supervisor works with.
 
     Raises:
         UnknownBackendError: there is none.
         ImportError: a package that it needs is missing.
     """
+    calls: CallQueue[State] = CallQueue()
+    return EventLoop(context, _open_group(context, calls.put), calls)
+
+
+def _open_group(context: Context, later: Later) -> WorkerGroup:
     launch = context.launch
     if launch.backend == "horovod":
         from malletrain.supervisor.horovod_backend import HorovodBackend
 
         place = launch.address, launch.interfaces
-        return ElasticEventLoop(context, lambda on_ready, on_registered: HorovodBackend(place, on_ready, on_registered))
+        return _elastic_group(
+            context, later, lambda on_ready, on_registered: HorovodBackend(place, on_ready, on_registered)
+        )
     if launch.backend == "torchrun":
         from malletrain.supervisor.torchrun_backend import TorchrunBackend
 
-        return RestartingEventLoop(context, TorchrunBackend(launch.job_id, launch.address, launch.interfaces))
+        return _restarting_group(context, TorchrunBackend(launch.job_id, launch.address, launch.interfaces))
     if launch.backend == "command":
         from malletrain.supervisor.command_backend import CommandBackend
 
-        return RestartingEventLoop(context, CommandBackend(context.folder))
+        return _restarting_group(context, CommandBackend(context.folder))
     raise UnknownBackendError(f"backend: expected one of {', '.join(BACKENDS)}, got {launch.backend!r}")
+
+
+def _elastic_group(context: Context, later: Later, open_backend: OpenBackend) -> ElasticGroup:
+    backend = open_backend(
+        lambda slot: later(lambda: group.came_back(slot)), lambda slot: later(lambda: group.registered(slot))
+    )
+    pool = context.pool(backend.defaults(warm=warm_command(context.launch.command) is not None))
+    group = ElasticGroup(pool, backend)
+    return group
+
+
+def _restarting_group(context: Context, backend: RestartingBackend) -> RestartingGroup:
+    saving = context.folder / SAVING_FOLDER
+    shutil.rmtree(saving, ignore_errors=True)
+    trainers, standby = (context.pool(backend.defaults(), warm=backend.warm) for _ in range(2))
+    return RestartingGroup(trainers, standby, backend, saving)

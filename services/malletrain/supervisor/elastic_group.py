@@ -1,18 +1,16 @@
-"""A job's world: its membership, its workers and the backend they speak to, kept in step.
-
-Used from the supervisor's one thread of decisions.
-"""
+"""Workers that stay while others join and leave: Elastic Horovod."""
 
 from __future__ import annotations
 
 import logging
-import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from malletrain.common.connections import cut
+from malletrain.supervisor import elastic_exits
 from malletrain.supervisor.backend import Backend
+from malletrain.supervisor.elastic_hangs import ElasticHangs
+from malletrain.supervisor.exit_verdict import ExitFacts, Verdict, finish, is_over
 from malletrain.supervisor.membership import Membership, Slot, slots_of
-from malletrain.supervisor.watchdog import Watchdog
 from malletrain.supervisor.worker import Worker
 from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit
 from malletrain.supervisor.worker_pool import WorkerPool
@@ -20,78 +18,103 @@ from malletrain.supervisor.worker_pool import WorkerPool
 _NOTICE_SECONDS = 0.5
 _WARM_SECONDS = 30.0
 _MESH_SECONDS = 0.5
-"""What the members of a new world need to connect. Horovod aborts all of them where one is lost in that time."""
-_STOPPED_SECONDS = 5.0
-_LAGGING_SECONDS = 30.0
-_DEAF_SECONDS = 3.0
-"""Gloo can miss the end of a connection, and then waits for its time-out while the others have long come back."""
-_BROKEN_SECONDS = 2.0
-"""Nobody tells those who still connect to a member that has given up: Gloo waits five time-outs, then aborts."""
+"""What the members of a new group need to connect. Horovod aborts all of them where one is lost in that time."""
 
 log = logging.getLogger(__name__)
 
 
 class ElasticGroup:
-    """What there is of a job, and how it becomes what is commanded.
+    """The membership of a job, its workers and the backend they speak to, kept in step. See `WorkerGroup`.
 
     Attributes:
         membership: Who takes part.
+        trainers: The workers, those that are only warm included.
     """
 
     def __init__(self, pool: WorkerPool, backend: Backend) -> None:
-        """Begin with nobody."""
+        """Begin with nobody.
+
+        Args:
+            pool: Keeps the workers.
+            backend: They find each other by it.
+        """
         self.membership = Membership()
-        self._pool = pool
+        self.trainers = pool
         self._backend = backend
         self._next_notice = 0.0
         self._formed_at = float("-inf")
-        self._torn = False
-        self._broken_at = float("inf")
-        self._stopped: Watchdog[Slot] = Watchdog(_STOPPED_SECONDS)
-        self._lagging: Watchdog[Slot] = Watchdog(_LAGGING_SECONDS)
-        self._deaf: Watchdog[Slot] = Watchdog(_DEAF_SECONDS)
+        self._hangs = ElasticHangs()
+
+    @property
+    def progress(self) -> Membership:
+        """How far the newest command has been carried out."""
+        return self.membership
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How many workers have failed by themselves, by host."""
+        return self.trainers.failures
+
+    def pids(self) -> list[tuple[Slot, int]]:
+        """Slot and process id of each worker."""
+        return self.trainers.pids()
+
+    def on(self, hosts: Set[str]) -> list[Worker]:
+        """The workers on hosts."""
+        return self.trainers.on(hosts)
+
+    def kill(self, workers: Iterable[Worker]) -> None:
+        """Kill workers."""
+        self.trainers.kill(workers)
+
+    def sweep(self, hosts: frozenset[str]) -> None:
+        """Kill what bears the job's mark on hosts, until nothing is left."""
+        self.trainers.sweep(hosts)
+
+    # -- commands --------------------------------------------------------------------------------------------------
 
     def command(self, sequence: int, hosts: Mapping[str, int], now: float) -> None:
-        """Take over a command; nobody waits for what is on other hosts and not in the world.
-
-        Raises:
-            OSError: a worker can't be started.
-        """
+        """Use these hosts from now on; workers that are neither there nor members are killed."""
         self.membership = self.membership.command(sequence, hosts, now + _WARM_SECONDS)
         self._next_notice = 0.0
         self._end_unwanted()
-        self.start_missing(now)
+        self._start_missing(now)
 
-    def release(self, hosts: frozenset[str]) -> None:
-        """Take hosts out of what is commanded."""
+    def release(self, hosts: frozenset[str], grace: float, now: float) -> float:
+        """Give up hosts; returns when what is left there is to be killed."""
+        kill_at = max(now + grace, self._safe_to_kill_at(hosts))
         self.membership = self.membership.release(hosts)
         self._next_notice = 0.0
         self._end_unwanted()
+        if self.membership.living and not self.membership.has_heir:
+            self._save_and_end()
+        return kill_at
+
+    def _safe_to_kill_at(self, hosts: Iterable[str]) -> float:
+        """From when on members on these hosts can be killed without harm to the others."""
+        concerned = any(slot.host in hosts for slot in self.membership.members)
+        return self._formed_at + _MESH_SECONDS if concerned else float("-inf")
 
     def _end_unwanted(self) -> None:
         kept = set(self.membership.commanded) | {slot.host for slot in self.membership.members}
-        self._pool.kill(worker for worker in self._pool if worker.slot.host not in kept)
+        self.trainers.kill(worker for worker in self.trainers if worker.slot.host not in kept)
 
-    def start_missing(self, now: float) -> None:
-        """Start workers where they are commanded and lack.
+    def _save_and_end(self) -> None:
+        """Nobody with the state stays: have it saved; newcomers, perhaps still booting, go on from the checkpoint."""
+        self.membership = self.membership.closed()
+        for worker in self._workers(self.membership.living):
+            worker.terminate()
 
-        Raises:
-            OSError: one can't be started.
-        """
-        if self.membership.winding_down:
-            return
-        slots = (slot for host, count in self.membership.commanded.items() for slot in slots_of(host, count))
-        self._pool.start_missing(slots, now)
-
-    def safe_to_kill_at(self, hosts: Iterable[str]) -> float:
-        """From when on members on these hosts can be killed without harm to the others, in monotonic seconds."""
-        concerned = any(slot.host in hosts for slot in self.membership.members)
-        return self._formed_at + _MESH_SECONDS if concerned else float("-inf")
+    def killed_late(self, now: float) -> None:
+        """Where the group closes, those that are left wait for the killed in vain."""
+        del now
+        if self.membership.closing:
+            self._kill_members()
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def came_back(self, slot: Slot) -> None:
-        """A worker waits for its place in the next world."""
+        """A worker waits for its place in the next group."""
         if slot in self.membership.living:
             self.membership = self.membership.came_back(slot)
         else:
@@ -101,13 +124,32 @@ class ElasticGroup:
         """A newcomer takes part."""
         self.membership = self.membership.registered(slot)
 
-    def see_warm(self) -> None:
-        """Take over which workers wait for their start."""
-        for slot in self._pool.warm():
+    def reap(self) -> list[WorkerExit]:
+        """Workers that have ended since the last call."""
+        return self.trainers.reap()
+
+    def see_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
+        """Take in that a worker has ended; what this means for the job."""
+        before = self.membership
+        role = elastic_exits.elastic_role(ended, before)
+        meaning = ended.meaning(role, asked=elastic_exits.elastic_asked(ended, before, facts))
+        self._lose(ended, meaning, facts.over or ended.code == 0, now)
+        if facts.over:
+            return None
+        if is_over(ended, role, meaning, facts):
+            return finish(ended, len(before.members))
+        if meaning is not ExitMeaning.FAILED:
+            return None
+        count = self.trainers.note_failure(ended.slot, now)
+        return elastic_exits.elastic_failure(ended, self.membership, count)
+
+    def see_started(self) -> None:
+        """Take in which workers wait for their start."""
+        for slot in self.trainers.warm():
             self.membership = self.membership.became_warm(slot)
 
-    def lose(self, ended: WorkerExit, meaning: ExitMeaning, others_end: bool, now: float) -> None:
-        """A worker has ended: where it was a member, the others are freed from waiting for it.
+    def _lose(self, ended: WorkerExit, meaning: ExitMeaning, others_end: bool, now: float) -> None:
+        """Where a member has ended, free the others from waiting for it.
 
         Args:
             ended: The worker.
@@ -117,7 +159,7 @@ class ElasticGroup:
         """
         was_member = ended.slot in self.membership.living
         if was_member:
-            self._see_break(ended, now)
+            self._hangs = self._hangs.lost(ended, self.membership, now)
         self._backend.refuse(ended.slot)
         self.membership = self.membership.ended(ended.slot, early=meaning is ExitMeaning.EARLY)
         if not was_member:
@@ -126,19 +168,13 @@ class ElasticGroup:
             log.info("world %d is given up before it has begun", self.membership.epoch)
             for slot in held:
                 self.membership = self.membership.came_back(slot)
-            self._pool.kill(self._workers(self.membership.laggards))
+            self.trainers.kill(self._workers(self.membership.laggards))
         elif not others_end:
             self._cut()
 
-    def _see_break(self, ended: WorkerExit, now: float) -> None:
-        """A world that loses a member while it connects may have others give up in turn: it never comes to be."""
-        if self._torn and ended.code == -signal.SIGABRT and not ended.killed:
-            self._broken_at = min(self._broken_at, now)
-        self._torn = self._torn or bool(self.membership.joining)
-
     def _cut(self) -> None:
         workers = self._workers(self.membership.living)
-        self._pool.cut_remote(worker for worker in workers if not worker.here)
+        self.trainers.cut_remote(worker for worker in workers if not worker.here)
         try:
             count = cut(worker.pid for worker in workers if worker.here)
         except OSError as error:
@@ -148,9 +184,40 @@ class ElasticGroup:
 
     # -- what is done about it -------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
-        """Form the world that should be, or ask the members to come back for it."""
-        if self.form_if_ready(now):
+    def advance(self, now: float, leaving: frozenset[str]) -> bool:
+        """Form the group that should be, or ask the members to come back for it; whether the training can go on."""
+        can_go_on = self._settle_loss(leaving)
+        self._kill_hung(now)
+        self._change(now)
+        self._start_missing(now)
+        return can_go_on
+
+    def _settle_loss(self, leaving: frozenset[str]) -> bool:
+        """Where nobody is left who could hand on the state, the job has failed, unless it left with hosts we took."""
+        if not self.membership.lost or self.membership.winding_down:
+            return True
+        if not elastic_exits.left_with_hosts(self.membership, leaving):
+            return False
+        log.info("the state has left with its hosts: a new world goes on from the checkpoint")
+        self._kill_members()
+        self.membership = self.membership.dissolved()
+        return True
+
+    def _kill_hung(self, now: float) -> None:
+        """Kill workers that hang.
+
+        The others then go on as after any other loss, and the worker is started again after a pause.
+        """
+        stopped = {worker.slot for worker in self.trainers if worker.is_stopped()}
+        self._hangs = self._hangs.seen(stopped, self.membership, now)
+        for worker in self._workers(self._hangs.hung(self.membership, now)):
+            if not worker.killed:
+                log.warning("worker %d on %s is hung: killed", worker.pid, worker.slot.host)
+                worker.hung = True
+                worker.kill()
+
+    def _change(self, now: float) -> None:
+        if self._form_if_ready(now):
             return
         if self.membership.change_due(now) and not self.membership.joining and now >= self._next_notice:
             self._notify(now)
@@ -162,62 +229,65 @@ class ElasticGroup:
             self._backend.notify(coordinator, now)
             self._next_notice = now + _NOTICE_SECONDS
 
-    def form_if_ready(self, now: float) -> bool:
-        """Form a new world once all who live have come back; whether it was."""
+    def _form_if_ready(self, now: float) -> bool:
+        """Form a new group once all who live have come back; whether it was."""
         if not self.membership.can_form(now):
             return False
         for slot in self.membership.early:
-            self._pool.note_failure(slot, now)  # it ended while the others want to train on
+            self.trainers.note_failure(slot, now)  # it ended while the others want to train on
         self.membership, formation = self.membership.form(now)
         log.info("world %d: %s", formation.epoch, dict(formation.hosts))
         for slot, environment in self._backend.form(formation).items():
-            if (worker := self._pool.get(slot)) is not None:
+            if (worker := self.trainers.get(slot)) is not None:
                 worker.go(environment)
         # They wait for a place that they do not get; their state lives on in the survivors.
-        self._pool.kill(self._workers(formation.removed))
+        self.trainers.kill(self._workers(formation.removed))
         self._formed_at = now
-        self._torn, self._broken_at = False, float("inf")
+        self._hangs = self._hangs.formed()
         self._next_notice = now + _NOTICE_SECONDS
         return True
 
-    def kill_hung(self, now: float) -> None:
-        """Kill workers that have been stopped for long, or keep those waiting who have come back for a new world.
+    def _start_missing(self, now: float) -> None:
+        """Start workers where they are commanded and lack."""
+        if self.membership.winding_down:
+            return
+        slots = (slot for host, count in self.membership.commanded.items() for slot in slots_of(host, count))
+        self.trainers.start_missing(slots, now)
 
-        The others then go on as after any other loss, and the worker is started again after a pause.
-        """
-        self._stopped = self._stopped.seen({worker.slot for worker in self._pool if worker.is_stopped()}, now)
-        laggards = self.membership.laggards
-        self._lagging = self._lagging.seen(laggards, now)
-        # Where the world closes, who has not come back may be saving what all have done.
-        after_loss = bool(self.membership.dead) and not self.membership.closing
-        self._deaf = self._deaf.seen(laggards if after_loss else frozenset(), now)
-        hung = self._stopped.overdue(now) | self._lagging.overdue(now) | self._deaf.overdue(now)
-        if now >= self._broken_at + _BROKEN_SECONDS:
-            hung |= self.membership.living - self.membership.ready
-        for worker in self._workers(hung):
-            if not worker.killed:
-                log.warning("worker %d on %s is hung: killed", worker.pid, worker.slot.host)
-                worker.hung = True
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def begin_stop(self, grace: float) -> None:
+        """Ask all to save and end. Members that wait at the rendezvous get back to work, to end well."""
+        self.membership = self.membership.closed()
+        for worker in self.trainers:
+            if worker.going and grace > 0:
+                worker.terminate()
+            else:
                 worker.kill()
 
-    def save_and_end(self) -> None:
-        """Nobody with the state stays: have it saved; newcomers, perhaps still booting, go on from the checkpoint."""
-        self.membership = self.membership.closed()
-        for worker in self._workers(self.membership.living):
-            worker.terminate()
+    def advance_stop(self, now: float, kill: bool) -> bool:
+        """Continue a stop; whether nobody is left."""
+        if kill:
+            self.trainers.kill()
+        elif self.trainers:
+            self._form_if_ready(now)
+        return not self.trainers
+
+    def advance_finish(self, late: bool) -> bool:
+        """Members end by themselves, or are ended: those that wait for a new group wait in vain."""
+        late = late or self.membership.stuck
+        self.trainers.kill(worker for worker in self.trainers if late or not worker.going)
+        return not any(worker.going for worker in self.trainers)
 
     def close(self) -> None:
-        """Have the members that wait get back to work, to end well; nobody joins them."""
-        self.membership = self.membership.closed()
+        """Kill all processes that are left, and close the backend."""
+        self.trainers.kill()
+        self.trainers.sweep()
+        self.trainers.reap()
+        self._backend.close()
 
-    def dissolve(self) -> None:
-        """Kill the members that are left; the next world is one of newcomers."""
-        self.kill_members()
-        self.membership = self.membership.dissolved()
-
-    def kill_members(self) -> None:
-        """Kill all members."""
-        self._pool.kill(self._workers(self.membership.living))
+    def _kill_members(self) -> None:
+        self.trainers.kill(self._workers(self.membership.living))
 
     def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
-        return [worker for slot in slots if (worker := self._pool.get(slot)) is not None]
+        return [worker for slot in slots if (worker := self.trainers.get(slot)) is not None]

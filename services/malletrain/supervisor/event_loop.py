@@ -1,6 +1,6 @@
-"""The supervisor's one thread of decisions: commands, workers' ends and other news come in as events.
+"""The supervisor's event loop: it takes in commands and workers' ends one by one, and makes all decisions.
 
-It is the main thread, which starts every worker: the kernel ends a worker when the thread that started it ends.
+It runs in the main thread, which starts every worker: the kernel kills a worker when the thread that started it ends.
 """
 
 from __future__ import annotations
@@ -9,21 +9,17 @@ import logging
 import shutil
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
 
-from malletrain.common.job_folder import COMPLETION_FILE, LOGS_FOLDER, STOP_REQUESTS_FOLDER
-from malletrain.supervisor.agent_links import AgentLinks
+from malletrain.common.job_folder import COMPLETION_FILE, STOP_REQUESTS_FOLDER
 from malletrain.supervisor.call_queue import CallQueue
-from malletrain.supervisor.launch import Launch
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.releases import Occupants, Release, Releases
-from malletrain.supervisor.view import UNDECIDED, CommandProgress, Outcome, Seen, State, view
+from malletrain.supervisor.context import Context
+from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict
+from malletrain.supervisor.releases import Release, Releases
+from malletrain.supervisor.view import UNDECIDED, Outcome, Seen, State, view
 from malletrain.supervisor.worker_exit import WorkerExit
-from malletrain.supervisor.worker_pool import WorkerPool
+from malletrain.supervisor.worker_group import WorkerGroup
 from malletrain.v1 import supervisor_pb2
 
 _LOOK_SECONDS = 0.02
@@ -37,57 +33,33 @@ _DELIVERY_SECONDS = 4.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Context:
-    """One job, and what there is to drive it by.
+class EventLoop:
+    """Drives the workers of one job, whatever their launcher backend."""
 
-    Attributes:
-        launch: The job's launch.
-        folder: The job's folder.
-        publish: Called with every new state.
-        mark: Names this supervisor in the workers' environment.
-        agents: Those of the nodes that are not this machine.
-        record: Writes the outcome to the job's folder.
-    """
-
-    launch: Launch
-    folder: Path
-    publish: Callable[[State], None]
-    mark: str
-    agents: AgentLinks
-    record: Callable[[Outcome, str], None]
-
-    def pool(self, defaults: Mapping[str, str], *, warm: bool = True) -> WorkerPool:
-        """An empty pool; see `WorkerPool`."""
-        return WorkerPool(self.launch, self.folder / LOGS_FOLDER, defaults, self.mark, self.agents, warm=warm)
-
-
-class EventLoop(ABC):
-    """Owns the workers of one job: what all kinds of worlds have in common."""
-
-    def __init__(self, context: Context, occupants: Occupants, members: WorkerPool) -> None:
+    def __init__(self, context: Context, group: WorkerGroup, calls: CallQueue[State]) -> None:
         """Take a job; nothing is started before `run`.
 
         Args:
-            context: The job, and what there is to drive it by.
-            occupants: The job's processes by host.
-            members: The workers that train.
+            context: The job, and what its supervisor works with.
+            group: The job's workers.
+            calls: What is to be done in the main thread; `run` closes it at the end.
         """
-        self._trainers = members
+        self._job_id = context.launch.job_id
+        self._first_command = context.launch.sequence, dict(context.launch.hosts)
+        self._group = group
+        self._calls = calls
+        self._agents = context.agents
         self._record = context.record
-        self._stop_asked = False
-        self._winding_down_since: float | None = None
+        self._publish = context.publish
+        self._completed = context.folder / COMPLETION_FILE
         self._stop_requests = context.folder / STOP_REQUESTS_FOLDER
         shutil.rmtree(self._stop_requests, ignore_errors=True)
-        self.agents = context.agents
-        self.launch = context.launch
-        self.completed = context.folder / COMPLETION_FILE
-        self.releases = Releases(occupants)
-        self.message = ""
-        self._publish = context.publish
-        self._calls = CallQueue(lambda: self._published)
+        self._releases = Releases(group)
+        self._stop_expected = False
+        self._winding_down_since: float | None = None
         self._finishing_at: float | None = None
         self._kill_all_at: float | None = None
+        self._message = ""
         self._outcome: Outcome = UNDECIDED
         self._published = State()
 
@@ -103,7 +75,7 @@ class EventLoop(ABC):
         """
 
         def act(done: Future[State]) -> None:
-            self.agents.update(agents)
+            self._agents.update(agents)
             self._set_hosts(sequence, hosts, done)
 
         return self._calls.ask(act)
@@ -121,80 +93,7 @@ class EventLoop(ABC):
 
         Safe in a signal handler.
         """
-        self._stop_asked = True
-
-    def later(self, act: Callable[[], None]) -> None:
-        """Have something done in the thread of decisions."""
-        self._calls.put(act)
-
-    # -- what a kind of world does ---------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def progress(self) -> CommandProgress:
-        """How far it is."""
-
-    @property
-    @abstractmethod
-    def fulfilled(self) -> bool:
-        """Whether it is what is commanded."""
-
-    @abstractmethod
-    def confirmed_hosts(self) -> tuple[str, ...]:
-        """Hosts on which it trains."""
-
-    @abstractmethod
-    def failures(self) -> Mapping[str, int]:
-        """How many workers have failed by themselves, by host."""
-
-    @abstractmethod
-    def pids(self) -> Iterable[tuple[Slot, int]]:
-        """Its processes."""
-
-    @abstractmethod
-    def command(self, sequence: int, hosts: dict[str, int], now: float) -> None:
-        """Take over a command.
-
-        Raises:
-            OSError: a worker can't be started.
-        """
-
-    @abstractmethod
-    def release(self, hosts: frozenset[str], grace: float, now: float) -> float:
-        """Take hosts out of it; returns when what is left there is to be killed, in monotonic seconds."""
-
-    @abstractmethod
-    def reap(self, now: float) -> None:
-        """See which workers have ended."""
-
-    @abstractmethod
-    def advance(self, now: float) -> None:
-        """Move towards the world that should be.
-
-        Raises:
-            OSError: a worker can't be started.
-            ImportError: something that the backend needs is missing.
-        """
-
-    @abstractmethod
-    def begin_stop(self, grace: float) -> None:
-        """Ask all to save and end."""
-
-    @abstractmethod
-    def advance_stop(self, now: float, kill: bool) -> bool:
-        """Have all end, or kill them; whether nobody is left."""
-
-    @abstractmethod
-    def advance_finish(self, late: bool) -> bool:
-        """The training is over: end those that do not by themselves; whether nobody is left who trained."""
-
-    @abstractmethod
-    def killed_late(self, now: float) -> None:
-        """Workers on released hosts have been killed at the end of their grace."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all that is left."""
+        self._stop_expected = True
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -202,41 +101,41 @@ class EventLoop(ABC):
         """Work until every worker has ended; returns the last state."""
         assert threading.current_thread() is threading.main_thread()
         self._announce()
-        self._set_hosts(self.launch.sequence, dict(self.launch.hosts), Future())
+        self._set_hosts(*self._first_command, Future())
         while self._outcome == UNDECIDED:
             self._calls.handle(_LOOK_SECONDS)
             now = time.monotonic()
-            self.reap(now)
-            if not self.finishing:
-                self._trainers.kill_leftovers()
+            self._see_ends(now)
+            if not self._finishing:
+                self._group.trainers.kill_leftovers()
             self._advance(now)
             self._finish_releases(now)
             self._announce()
-        self.close()
-        self.agents.close()
+        self._group.close()
+        self._agents.close()
         self._announce()
-        self._calls.close()
+        self._calls.close(self._published)
         return self._published
 
-    # -- events ----------------------------------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------------------------------
 
     def _set_hosts(self, sequence: int, hosts: dict[str, int], done: Future[State]) -> None:
-        hosts = {host: slots for host, slots in hosts.items() if host not in self.releases.hosts}
-        if hosts and not (self.stopping or self.finishing):
+        hosts = {host: slots for host, slots in hosts.items() if host not in self._releases.hosts}
+        if hosts and not (self._stopping or self._finishing):
             log.info("command %d: %s", sequence, hosts)
             try:
-                self.command(sequence, hosts, time.monotonic())
+                self._group.command(sequence, hosts, time.monotonic())
             except OSError as error:
-                self.fail(f"a worker can't be started: {error}")
+                self._fail(f"a worker can't be started: {error}")
         done.set_result(self._state())
 
     def _release_hosts(self, hosts: frozenset[str], grace: float, done: Future[State]) -> None:
         log.info("release of %s within %.2f s", sorted(hosts), grace)
-        if self.progress.commanded and self.progress.commanded.keys() <= hosts and not self.stopping:
-            self.message = "all hosts were released"
+        if self._group.progress.commanded and self._group.progress.commanded.keys() <= hosts and not self._stopping:
+            self._message = "all hosts were released"
             self._stop(grace, done)
             return
-        self.releases.add(Release(hosts, self.release(hosts, grace, time.monotonic()), done))
+        self._releases.add(Release(hosts, self._group.release(hosts, grace, time.monotonic()), done))
 
     def _stop(self, grace: float, done: Future[State]) -> None:
         """End all; whoever asked is answered when the loop is over."""
@@ -247,42 +146,62 @@ class EventLoop(ABC):
             self._kill_all_at = min(self._kill_all_at, kill_at)
             return
         self._kill_all_at = kill_at
-        self.begin_stop(grace)
-
-    # -- for the kinds of worlds -----------------------------------------------------------------------------------
+        self._group.begin_stop(grace)
 
     @property
-    def stopping(self) -> bool:
+    def _stopping(self) -> bool:
         """Whether all are being ended on command."""
         return self._kill_all_at is not None
 
-    def asked_to_stop(self, ended: WorkerExit) -> bool:
-        """Whether a worker was asked to stop: with all others, on command, or by a STOP that came through Monitor."""
-        return self.stopping or self._stop_asked or (self._stop_requests / str(ended.pid)).exists()
-
     @property
-    def finishing(self) -> bool:
+    def _finishing(self) -> bool:
         """Whether the training is over."""
         return self._finishing_at is not None
 
-    def fail(self, message: str) -> None:
-        """The job can't go on."""
-        self._outcome, self.message = supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, message
+    # -- workers' ends ---------------------------------------------------------------------------------------------
 
-    def begin_finish(self, message: str, now: float) -> None:
+    def _see_ends(self, now: float) -> None:
+        for ended in self._group.reap():
+            log.info("worker %d on %s ended with %d", ended.pid, ended.slot.host, ended.code)
+            verdict = self._group.see_end(ended, self._facts(ended), now)
+            if verdict is not None:
+                self._carry_out(verdict, now)
+        self._group.see_started()
+
+    def _facts(self, ended: WorkerExit) -> ExitFacts:
+        requested = (self._stop_requests / str(ended.pid)).exists()
+        return ExitFacts(
+            over=self._stopping or self._finishing,
+            asked=self._stopping or self._stop_expected or requested,
+            leaving=self._agents.leaving,
+            completed=self._completed.exists(),
+        )
+
+    def _carry_out(self, verdict: Verdict, now: float) -> None:
+        match verdict.consequence:
+            case Consequence.FINISH:
+                self._begin_finish(verdict.message, now)
+            case Consequence.FAIL:
+                self._fail(verdict.message)
+            case Consequence.NOTE:
+                self._message = verdict.message
+
+    def _begin_finish(self, message: str, now: float) -> None:
         """The training is over, whatever happens from here on; the workers that are left get a short time to end.
 
         The outcome is written at once, so that it outlives a kill of this process.
         """
-        if self._finishing_at is not None:
-            return
         log.info("the training is over: %s", message)
         self._finishing_at = now
-        self.message = message
+        self._message = message
         try:
             self._record(supervisor_pb2.SUPERVISOR_OUTCOME_EXITED, message)
         except OSError as error:
             log.warning("the outcome can't be written yet: %s", error)
+
+    def _fail(self, message: str) -> None:
+        """The job can't go on."""
+        self._outcome, self._message = supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, message
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -290,42 +209,45 @@ class EventLoop(ABC):
         if self._finishing_at is not None:
             self._advance_finish(now, self._finishing_at)
         elif self._kill_all_at is not None:
-            if self.advance_stop(now, now >= self._kill_all_at):
+            if self._group.advance_stop(now, now >= self._kill_all_at):
                 self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_STOPPED
         else:
             self._limit_winding_down(now)
             try:
-                self.advance(now)
+                can_go_on = self._group.advance(now, self._agents.leaving)
             except (OSError, ImportError) as error:
-                self.fail(f"a worker can't be started: {error}")
+                self._fail(f"a worker can't be started: {error}")
+            else:
+                if not can_go_on:
+                    self._fail(self._message or "every worker has ended")
 
     def _advance_finish(self, now: float, since: float) -> None:
         kill_at = since + _OTHERS_SECONDS
         if self._kill_all_at is not None:
             kill_at = min(kill_at, self._kill_all_at)
-        gone = self.advance_finish(now >= kill_at)
-        if gone and (now >= min(kill_at, since + _DELIVERY_SECONDS) or not self._trainers.leftovers()):
+        gone = self._group.advance_finish(now >= kill_at)
+        if gone and (now >= min(kill_at, since + _DELIVERY_SECONDS) or not self._group.trainers.leftovers()):
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_EXITED
 
     def _limit_winding_down(self, now: float) -> None:
-        if not self.progress.winding_down:
+        if not self._group.progress.winding_down:
             self._winding_down_since = None
         elif self._winding_down_since is None:
             self._winding_down_since = now
         elif now >= self._winding_down_since + _ENDING_SECONDS:
-            self.fail(f"rank 0 has not ended within {_ENDING_SECONDS:g} s after other workers had, with exit status 0")
+            self._fail(f"rank 0 has not ended within {_ENDING_SECONDS:g} s after other workers had, with exit status 0")
 
     def _finish_releases(self, now: float) -> None:
-        if self.releases.kill_due(now):
-            self.killed_late(now)
-        for release in self.releases.finished():
+        if self._releases.kill_due(now):
+            self._group.killed_late(now)
+        for release in self._releases.finished():
             release.done.set_result(self._state())
 
     # -- what others see -------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
-        if self.fulfilled and not (self.stopping or self.finishing):
-            self.message = ""  # what went wrong has been mended
+        if self._group.progress.fulfilled and not (self._stopping or self._finishing):
+            self._message = ""  # what went wrong has been mended
         state = self._state()
         if state != self._published:
             self._published = state
@@ -333,22 +255,8 @@ class EventLoop(ABC):
 
     def _state(self) -> State:
         # Workers that end one after the other at the end of a training are no loss of hosts.
-        ending = self.finishing or self.progress.winding_down
-        confirmed = self._published.confirmed_hosts if ending else self.confirmed_hosts()
-        seen = Seen(self.progress, tuple(confirmed), tuple(self.pids()), dict(self.failures()))
-        return view(self.launch.job_id, seen, self.stopping, self._outcome, self.message)
-
-
-def end_of(ended: WorkerExit) -> None:
-    """Note in the log that a worker has ended."""
-    log.info("worker %d on %s ended with %d", ended.pid, ended.slot.host, ended.code)
-
-
-def how_it_ended(ended: WorkerExit, members: int) -> str:
-    """Why the training is over, for people.
-
-    Args:
-        ended: Rank 0.
-        members: How many trained.
-    """
-    return f"{'rank 0' if members > 1 else 'its process'} on {ended.slot.host} ended with exit status 0"
+        progress = self._group.progress
+        ending = self._finishing or progress.winding_down
+        confirmed = self._published.confirmed_hosts if ending else progress.confirmed_hosts
+        seen = Seen(progress, tuple(confirmed), tuple(self._group.pids()), dict(self._group.failures))
+        return view(self._job_id, seen, self._stopping, self._outcome, self._message)

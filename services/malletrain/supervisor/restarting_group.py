@@ -1,7 +1,4 @@
-"""A job whose workers are restarted at every change: its generation, its processes and its backend, kept in step.
-
-Used from the supervisor's one thread of decisions.
-"""
+"""Workers that are all restarted at every change: torchrun, and programs that we know nothing of."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
+from malletrain.supervisor import restarting_exits
+from malletrain.supervisor.exit_verdict import ExitFacts, Verdict, finish, is_over
 from malletrain.supervisor.generation_state import GenerationState
 from malletrain.supervisor.membership import Slot, slots_of
 from malletrain.supervisor.restarting import RestartingBackend
@@ -32,81 +31,130 @@ log = logging.getLogger(__name__)
 
 
 class RestartingGroup:
-    """What there is of a job, and how it becomes what is commanded.
+    """The generations of a job, their processes and their backend, kept in step. See `WorkerGroup`.
 
     Attributes:
-        generation: Who trains.
-        members: Processes of the present generation.
-        standby: Processes of the next one.
-        formed_at: When the present generation began, in monotonic seconds.
+        trainers: Processes of the present generation.
     """
 
-    def __init__(self, members: WorkerPool, standby: WorkerPool, backend: RestartingBackend, saving: Path) -> None:
+    def __init__(self, trainers: WorkerPool, standby: WorkerPool, backend: RestartingBackend, saving: Path) -> None:
         """Begin with nobody.
 
         Args:
-            members: Keeps the processes of the present generation.
+            trainers: Keeps the processes of the present generation.
             standby: Keeps those of the next one.
             backend: Says which processes there are, and what they need to know.
             saving: Folder in which a member that saves shows itself, by a file with its process id as its name.
         """
-        self.generation = GenerationState()
-        self.members = members
-        self.standby = standby
+        self.trainers = trainers
+        self._generation = GenerationState()
+        self._standby = standby
         self._backend = backend
         self._saving = saving
-        self.formed_at = float("-inf")
+        self._formed_at = float("-inf")
+        self._bad_starts = 0
         self._stopped: Watchdog[int] = Watchdog(_STOPPED_SECONDS)
 
-    # -- what is commanded -----------------------------------------------------------------------------------------
+    @property
+    def progress(self) -> GenerationState:
+        """How far the newest command has been carried out."""
+        return self._generation
 
-    def command(self, sequence: int, hosts: Mapping[str, int], now: float) -> None:
-        """Take over a command."""
-        self.generation = self.generation.command(sequence, hosts, now + _WARM_SECONDS)
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How many workers have failed by themselves, by host."""
+        return self._standby.failures
 
-    def release(self, hosts: Set[str], grace: float, now: float) -> None:
-        """Take hosts out of what is commanded; if the present generation uses them, it leaves."""
-        self.generation = self.generation.release(hosts)
-        self.standby.kill(self.standby.on(hosts))
-        concerned = self._workers(self._backend.occupies(self.generation.world, hosts))
-        if concerned and grace > 0:
-            self._leave(now)
-        # Without grace they are killed at once, as a loss to those that are left.
-
-    def _leave(self, now: float) -> None:
-        """Ask all members to save and leave."""
-        if not self.generation.leaving:
-            self.generation = self.generation.leave(now + _LEAVE_SECONDS)
-            for worker in self._workers(self.generation.living):
-                worker.terminate()
+    def pids(self) -> Iterable[tuple[Slot, int]]:
+        """Processes of the present generation, and of the next where there is none."""
+        return {**dict(self._standby.pids()), **dict(self.trainers.pids())}.items()
 
     def on(self, hosts: Set[str]) -> list[Worker]:
-        """Processes that use hosts."""
-        return [*self._workers(self._backend.occupies(self.generation.world, hosts)), *self.standby.on(hosts)]
+        """The workers that use hosts."""
+        return [*self._workers(self._backend.occupies(self._generation.world, hosts)), *self._standby.on(hosts)]
 
     def kill(self, workers: Iterable[Worker]) -> None:
         """Kill workers."""
-        self.members.kill(workers)
-
-    def hurry(self, now: float) -> None:
-        """Members have been killed before they had left: those that are left may not wait for them."""
-        if self.generation.leaving and any(worker.killed for worker in self.members):
-            self._rescue(now)
+        self.trainers.kill(workers)
 
     def sweep(self, hosts: frozenset[str]) -> None:
         """Kill what bears the job's mark on hosts, until nothing is left."""
-        self.members.sweep(hosts)
+        self.trainers.sweep(hosts)
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def command(self, sequence: int, hosts: Mapping[str, int], now: float) -> None:
+        """Use these hosts from now on."""
+        self._generation = self._generation.command(sequence, hosts, now + _WARM_SECONDS)
+
+    def release(self, hosts: frozenset[str], grace: float, now: float) -> float:
+        """Give up hosts; a generation that uses them leaves. Returns when what is left there is to be killed."""
+        self._generation = self._generation.release(hosts)
+        self._standby.kill(self._standby.on(hosts))
+        concerned = self._workers(self._backend.occupies(self._generation.world, hosts))
+        if concerned and grace > 0:
+            self._leave(now)
+        # Without grace they are killed at once, as a loss to those that are left.
+        return now + grace
+
+    def _leave(self, now: float) -> None:
+        """Ask all members to save and leave."""
+        if not self._generation.leaving:
+            self._generation = self._generation.leave(now + _LEAVE_SECONDS)
+            for worker in self._workers(self._generation.living):
+                worker.terminate()
+
+    def killed_late(self, now: float) -> None:
+        """The others of the generation need not wait for the killed."""
+        if self._generation.leaving and any(worker.killed for worker in self.trainers):
+            self._rescue(now)
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
+    def reap(self) -> list[WorkerExit]:
+        """Workers that have ended since the last call, those of the next generation first."""
+        return [*self._standby.reap(), *self.trainers.reap()]
+
+    def see_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
+        """Take in that a worker has ended; what this means for the job."""
+        # Only members have been told to go.
+        return self._see_member_end(ended, facts, now) if ended.going else self._see_standby_end(ended, facts, now)
+
+    def _see_standby_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
+        role = restarting_exits.standby_role(ended, self._generation)
+        meaning = ended.meaning(role, asked=restarting_exits.standby_asked(ended, facts))
+        if facts.over:
+            return None
+        if meaning is ExitMeaning.DONE:
+            return finish(ended, 1)
+        if meaning is not ExitMeaning.FAILED:
+            return None
+        count = self._standby.note_failure(ended.slot, now)
+        return restarting_exits.standby_failure(ended, self._generation, count)
+
+    def _see_member_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
+        before = self._generation
+        role = restarting_exits.member_role(ended, before)
+        meaning = ended.meaning(role, asked=restarting_exits.member_asked(ended, before, facts))
+        self._lose(ended, meaning, now, others_end=facts.over or ended.code == 0)
+        if facts.over:
+            return None
+        if is_over(ended, role, meaning, facts):
+            return finish(ended, len(before.members))
+        if meaning is not ExitMeaning.FAILED:
+            return None
+        self._standby.note_failure(ended.slot, now)
+        self._bad_starts = restarting_exits.count_bad_starts(ended, self._bad_starts, now - self._formed_at)
+        return restarting_exits.member_failure(ended, self._bad_starts)
+
     def see_started(self) -> None:
-        """Take over in which members the job's own code runs."""
-        for worker in self.members:
+        """Take in in which members the job's own code runs."""
+        for worker in self.trainers:
             worker.is_warm()
             if worker.started or not self._backend.warm:
-                self.generation = self.generation.start(worker.slot)
+                self._generation = self._generation.start(worker.slot)
 
-    def lose(self, ended: WorkerExit, meaning: ExitMeaning, now: float, others_end: bool) -> None:
+    def _lose(self, ended: WorkerExit, meaning: ExitMeaning, now: float, others_end: bool) -> None:
         """A member has ended; where it was not to, or saved nothing, another one is asked to save what all have.
 
         Args:
@@ -115,19 +163,19 @@ class RestartingGroup:
             now: Monotonic seconds.
             others_end: Whether the others are about to end, too, rather than to wait for it.
         """
-        first = self.generation.members[:1] == (ended.slot,)
-        leaving = self.generation.leaving
+        first = self._generation.members[:1] == (ended.slot,)
+        leaving = self._generation.leaving
         early = meaning is ExitMeaning.EARLY
-        self.generation = self.generation.ended(ended.slot, now + _REPLACE_SECONDS, early=early)
+        self._generation = self._generation.ended(ended.slot, now + _REPLACE_SECONDS, early=early)
         if not others_end and (not leaving or first):
             self._rescue(now)
 
     def _rescue(self, now: float) -> None:
         """Have one survivor save; the others have the same state, and can go."""
         survivors = [
-            worker for worker in self._workers(self.generation.living) if not worker.killed and worker.poll() is None
+            worker for worker in self._workers(self._generation.living) if not worker.killed and worker.poll() is None
         ]
-        self.generation = self.generation.leave(now + _LOSS_SECONDS)
+        self._generation = self._generation.leave(now + _LOSS_SECONDS)
         for worker in survivors[1:]:
             worker.kill()
         if survivors:
@@ -136,62 +184,59 @@ class RestartingGroup:
 
     # -- what is done about it -------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
-        """Have the present generation leave, or form the next one.
-
-        Raises:
-            OSError: a worker or its world can't be started.
-            ImportError: the backend can't work here.
-        """
+    def advance(self, now: float, leaving: frozenset[str]) -> bool:
+        """Have the present generation leave, or form the next one, which can always go on from the checkpoint."""
+        del leaving
         self._kill_hung(now)
-        if self.generation.overdue(now) and not self._extend(now):
+        if self._generation.overdue(now) and not self._extend(now):
             log.warning("members that have not left in time are killed")
-            self.members.kill()
+            self.trainers.kill()
         ready = self._ready()
-        if self.generation.change_due(ready, now):
+        if self._generation.change_due(ready, now):
             self._leave(now)
-        if self._backend.is_ready() and self.generation.can_form(ready, now):
+        if self._backend.is_ready() and self._generation.can_form(ready, now):
             self._form(ready, now)
         self._stand_by(ready, now)
+        return True
 
     def _stand_by(self, ready: Set[Slot], now: float) -> None:
         """Keep a process for every slot of the next generation, and no other."""
-        hosts = self.generation.target(ready, now), tuple(self.generation.commanded.items())
+        hosts = self._generation.target(ready, now), tuple(self._generation.commanded.items())
         wanted = {slot: None for entries in hosts for slot in self._backend.slots(entries)}
-        self.standby.kill(worker for worker in self.standby if worker.slot not in wanted)
-        if not self.generation.fulfilled or now >= self.formed_at + _STANDBY_PAUSE_SECONDS:
-            self.standby.start_missing(wanted, now)
+        self._standby.kill(worker for worker in self._standby if worker.slot not in wanted)
+        if not self._generation.fulfilled or now >= self._formed_at + _STANDBY_PAUSE_SECONDS:
+            self._standby.start_missing(wanted, now)
 
     def _ready(self) -> frozenset[Slot]:
         """Slots that need no process, or whose next process stands by."""
-        commanded = tuple(self.generation.commanded.items())
+        commanded = tuple(self._generation.commanded.items())
         every = {slot for entry in commanded for slot in slots_of(*entry)}
-        return frozenset(every - set(self._backend.slots(commanded)) | set(self.standby.warm()))
+        return frozenset(every - set(self._backend.slots(commanded)) | set(self._standby.warm()))
 
     def _form(self, ready: Set[Slot], now: float) -> None:
-        slots = self._backend.slots(self.generation.target(ready, now))
-        if not set(slots) <= set(self.standby.warm()):
+        slots = self._backend.slots(self._generation.target(ready, now))
+        if not set(slots) <= set(self._standby.warm()):
             return
-        self.generation = self.generation.form(ready, slots, now)
-        log.info("generation %d: %s", self.generation.epoch, dict(self.generation.world))
-        environments = self._backend.form(self.generation.epoch, self.generation.world)
+        self._generation = self._generation.form(ready, slots, now)
+        log.info("generation %d: %s", self._generation.epoch, dict(self._generation.world))
+        environments = self._backend.form(self._generation.epoch, self._generation.world)
         for slot in slots:
-            worker = self.standby.give_away(slot)
-            self.members.adopt(worker)
+            worker = self._standby.give_away(slot)
+            self.trainers.adopt(worker)
             worker.go(environments[slot])
-        self.formed_at = now
+        self._formed_at = now
 
     def _extend(self, now: float) -> bool:
         """Whether a member shows that it saves, and was not given more time before."""
-        if self.generation.extended or not any((self._saving / str(worker.pid)).exists() for worker in self.members):
+        if self._generation.extended or not any((self._saving / str(worker.pid)).exists() for worker in self.trainers):
             return False
-        self.generation = self.generation.extend(now + _SAVE_SECONDS)
+        self._generation = self._generation.extend(now + _SAVE_SECONDS)
         return True
 
     def _kill_hung(self, now: float) -> None:
         """Kill workers that have been stopped for long; the others then go on as after any other loss."""
         stopped = {
-            worker.pid: worker for pool in (self.members, self.standby) for worker in pool if worker.is_stopped()
+            worker.pid: worker for pool in (self.trainers, self._standby) for worker in pool if worker.is_stopped()
         }
         self._stopped = self._stopped.seen(stopped.keys(), now)
         for worker in (stopped[pid] for pid in self._stopped.overdue(now)):
@@ -200,5 +245,39 @@ class RestartingGroup:
                 worker.hung = True
                 worker.kill()
 
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def begin_stop(self, grace: float) -> None:
+        """Ask all to save and end."""
+        self._standby.kill()
+        for worker in self.trainers:
+            if grace > 0:
+                worker.terminate()
+            else:
+                worker.kill()
+
+    def advance_stop(self, now: float, kill: bool) -> bool:
+        """Continue a stop; whether nobody is left."""
+        del now
+        if kill:
+            self.trainers.kill()
+        return not (self.trainers or self._standby)
+
+    def advance_finish(self, late: bool) -> bool:
+        """Members end by themselves, or are ended."""
+        self._standby.kill()
+        if late:
+            self.trainers.kill()
+        return not self.trainers
+
+    def close(self) -> None:
+        """Kill all processes that are left, and close the backend."""
+        for pool in (self._standby, self.trainers):
+            pool.kill()
+        self.trainers.sweep()
+        for pool in (self._standby, self.trainers):
+            pool.reap()
+        self._backend.close()
+
     def _workers(self, slots: Iterable[Slot]) -> list[Worker]:
-        return [worker for slot in slots if (worker := self.members.get(slot)) is not None]
+        return [worker for slot in slots if (worker := self.trainers.get(slot)) is not None]

@@ -34,6 +34,14 @@ class CommandProgress(Protocol):
     def confirmed_sequence(self) -> int:
         """Newest command that has been carried out."""
 
+    @property
+    def fulfilled(self) -> bool:
+        """Whether it trains exactly on what is commanded."""
+
+    @property
+    def confirmed_hosts(self) -> tuple[str, ...]:
+        """Hosts that are commanded and on which it trains."""
+
 
 @dataclass(frozen=True)
 class Seen:

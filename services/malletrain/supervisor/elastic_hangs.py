@@ -1,0 +1,79 @@
+"""Which workers of an elastic group hang. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+
+from malletrain.supervisor.membership import Membership, Slot
+from malletrain.supervisor.watchdog import Watchdog
+from malletrain.supervisor.worker_exit import WorkerExit
+
+_STOPPED_SECONDS = 5.0
+_LAGGING_SECONDS = 30.0
+_DEAF_SECONDS = 3.0
+"""Gloo can miss the end of a connection, and then waits for its time-out while the others have long come back."""
+_BROKEN_SECONDS = 2.0
+"""Nobody tells those who still connect to a member that has given up: Gloo waits five time-outs, then aborts."""
+
+
+@dataclass(frozen=True)
+class ElasticHangs:
+    """The state. Times are monotonic seconds.
+
+    Attributes:
+        stopped: Workers that a signal such as SIGSTOP has stopped.
+        lagging: Members for whom those that have come back wait.
+        deaf: Members for whom they wait after a loss.
+        torn: Whether the present group has lost a member while it connected.
+        broken_at: When another member has given up because of that.
+    """
+
+    stopped: Watchdog[Slot] = field(default_factory=lambda: Watchdog(_STOPPED_SECONDS))
+    lagging: Watchdog[Slot] = field(default_factory=lambda: Watchdog(_LAGGING_SECONDS))
+    deaf: Watchdog[Slot] = field(default_factory=lambda: Watchdog(_DEAF_SECONDS))
+    torn: bool = False
+    broken_at: float = float("inf")
+
+    def formed(self) -> ElasticHangs:
+        """A new group connects."""
+        return replace(self, torn=False, broken_at=float("inf"))
+
+    def lost(self, ended: WorkerExit, membership: Membership, now: float) -> ElasticHangs:
+        """A member has ended.
+
+        A group that loses a member while it connects may have others give up in turn: it never comes to be.
+
+        Args:
+            ended: The member.
+            membership: The membership before its end.
+            now: The time.
+        """
+        gave_up = self.torn and ended.code == -signal.SIGABRT and not ended.killed
+        broken_at = min(self.broken_at, now) if gave_up else self.broken_at
+        return replace(self, torn=self.torn or bool(membership.joining), broken_at=broken_at)
+
+    def seen(self, stopped: Set[Slot], membership: Membership, now: float) -> ElasticHangs:
+        """The state after a look at the workers.
+
+        Args:
+            stopped: Workers that a signal has stopped.
+            membership: The present membership.
+            now: The time.
+        """
+        laggards = membership.laggards
+        # Where the group closes, who has not come back may be saving what all have done.
+        after_loss = bool(membership.dead) and not membership.closing
+        return replace(
+            self,
+            stopped=self.stopped.seen(stopped, now),
+            lagging=self.lagging.seen(laggards, now),
+            deaf=self.deaf.seen(laggards if after_loss else frozenset(), now),
+        )
+
+    def hung(self, membership: Membership, now: float) -> frozenset[Slot]:
+        """Workers that have hung for too long."""
+        found = self.stopped.overdue(now) | self.lagging.overdue(now) | self.deaf.overdue(now)
+        broken = now >= self.broken_at + _BROKEN_SECONDS
+        return found | (membership.living - membership.ready) if broken else found

@@ -1,0 +1,79 @@
+"""How the end of a worker is judged where all are restarted at every change: torchrun, and other programs. Pure."""
+
+from __future__ import annotations
+
+from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict
+from malletrain.supervisor.generation_state import GenerationState
+from malletrain.supervisor.worker_exit import Role, WorkerExit
+
+_TRIES_TO_WARM = 3
+_TRIES_TO_TRAIN = 3
+_GOOD_SECONDS = 60.0
+"""A generation that has trained so long has shown that the script works; what ends it later is no fault of that."""
+
+
+def member_role(ended: WorkerExit, generation: GenerationState) -> Role:
+    """What a member of a generation was to its job."""
+    return Role.RANK_ZERO if generation.members[:1] == (ended.slot,) else Role.MEMBER
+
+
+def member_asked(ended: WorkerExit, generation: GenerationState, facts: ExitFacts) -> bool:
+    """Whether a member had been asked to leave.
+
+    While the next generation only gets ready, nobody has been asked for anything yet. A batch system that takes a node
+    back may signal the workers there itself, and scripts often agree to stop together.
+    """
+    if facts.asked or generation.leaving:
+        return True
+    hosts = {host for host, _ in generation.world}
+    return ended.code == 0 and bool(hosts & facts.leaving)
+
+
+def member_failure(ended: WorkerExit, bad_starts: int) -> Verdict:
+    """The generation starts again from its checkpoint; a script that fails each time soon fails for good.
+
+    Args:
+        ended: The member.
+        bad_starts: See `count_bad_starts`.
+    """
+    if bad_starts >= _TRIES_TO_TRAIN:
+        return Verdict(Consequence.FAIL, f"{ended.how}, {bad_starts} times within {_GOOD_SECONDS:g} s of a start")
+    return Verdict(Consequence.NOTE, ended.how)
+
+
+def count_bad_starts(ended: WorkerExit, before: int, trained_seconds: float) -> int:
+    """How many generations in a row have failed soon after their start by their own fault.
+
+    Args:
+        ended: The member that has failed.
+        before: The count before.
+        trained_seconds: How long its generation has trained.
+    """
+    own_fault = ended.code > 0
+    return before + 1 if own_fault and trained_seconds < _GOOD_SECONDS else 0
+
+
+def standby_role(ended: WorkerExit, generation: GenerationState) -> Role:
+    """What a worker of the next generation was to its job.
+
+    Between two generations, a script that ends before it looks for the others has no rank, and needs none.
+    """
+    return Role.RANK_ZERO if ended.started and not generation.living else Role.NEWCOMER
+
+
+def standby_asked(ended: WorkerExit, facts: ExitFacts) -> bool:
+    """Whether a worker of the next generation had been asked to leave."""
+    return facts.asked or (ended.code == 0 and ended.slot.host in facts.leaving)
+
+
+def standby_failure(ended: WorkerExit, generation: GenerationState, count: int) -> Verdict:
+    """What the failure of a worker of the next generation means for the job.
+
+    Args:
+        ended: The worker.
+        generation: The present generation.
+        count: How often its slot has failed lately, this time included.
+    """
+    if count > _TRIES_TO_WARM and not generation.living:
+        return Verdict(Consequence.FAIL, f"{ended.how} before it was warm, {count} times")
+    return Verdict(Consequence.NOTE, ended.how)
