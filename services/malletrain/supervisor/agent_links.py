@@ -35,11 +35,19 @@ class AgentLink:
         is_leaving: Whether the agent has reported that its node is wanted back.
     """
 
-    def __init__(self, host: str, address: str, token: bytes) -> None:
-        """Connect in the background. Messages are queued until then."""
+    def __init__(self, host: str, address: str, token: bytes, *, is_leaving: bool = False) -> None:
+        """Connect in the background. Messages are queued until then.
+
+        Args:
+            host: Name of the node.
+            address: HOST:PORT of the agent.
+            token: The installation's secret.
+            is_leaving: Whether the agent has reported over an earlier link that its node is wanted back. It holds
+                until this link is connected: an agent that is leaving reports it again.
+        """
         self.host = host
         self.address = address
-        self.is_leaving = False
+        self.is_leaving = is_leaving
         self._token = token
         self._workers: dict[int, RemoteWorker] = {}
         self._numbers = itertools.count(1)
@@ -90,6 +98,7 @@ class AgentLink:
             log.warning("agent of %s: %s", self.host, error)
             self._lost.set()
             return
+        self.is_leaving = False
         threading.Thread(target=self._send_queued, args=(connection,), name=f"to {self.host}", daemon=True).start()
         try:
             while True:
@@ -227,7 +236,8 @@ class AgentLinks:
             return None
         link = self._links.get(host)
         if link is None or link.is_lost or link.address != address:
-            link = self._links[host] = AgentLink(host, address, self._token)
+            leaving = link is not None and link.address == address and link.is_leaving
+            link = self._links[host] = AgentLink(host, address, self._token, is_leaving=leaving)
         return link
 
     @property
