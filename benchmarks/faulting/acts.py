@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def kill_a_booting_newcomer(subject: Subject, rng: random.Random) -> None:
 
 
 def kill_a_joining_newcomer(subject: Subject, rng: random.Random) -> None:
-    """While those of the new world connect to each other."""
+    """While the members of the new group connect to each other."""
     newcomer = subject.new_host()
     log = subject.job.folder / SUPERVISOR_LOG
     size = log.stat().st_size
@@ -56,9 +57,9 @@ def kill_a_joining_newcomer(subject: Subject, rng: random.Random) -> None:
 
     def goes() -> bool:
         lines = log.read_bytes()[size:].decode().splitlines()
-        return any(" world " in line and f"'{newcomer}'" in line for line in lines)
+        return any(re.search(rf" group \d+: .*'{newcomer}'", line) for line in lines)
 
-    wait_until(goes, PATIENCE_S, "a world with the newcomer")
+    wait_until(goes, PATIENCE_S, "a group with the newcomer")
     time.sleep(rng.uniform(0.0, _CONNECT_S))
     subject.hit(newcomer, signal.SIGKILL)
 

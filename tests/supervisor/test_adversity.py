@@ -68,7 +68,7 @@ def test_the_only_node_is_taken_without_notice_while_its_successor_boots(tmp_pat
         assert first["before"] == saved
 
 
-def test_a_newcomer_that_never_got_the_state_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+def test_a_new_worker_that_never_got_the_state_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment={**IMPATIENT, "TEST_SYNC_SECONDS": "20"}) as job:
         job.wait_confirmed()
         wait_until(lambda: saved_samples(job) > 0, PATIENCE, "a checkpoint")
@@ -77,8 +77,8 @@ def test_a_newcomer_that_never_got_the_state_goes_on_from_the_checkpoint(tmp_pat
         job.release("n1", grace=0.0)
         saved = saved_samples(job)
         job.wait_batch(1)
-        newcomer = job.pids()["n2"]
-        first = next(line for line in job.batches() if line["pid"] == newcomer)
+        new_worker = job.pids()["n2"]
+        first = next(line for line in job.batches() if line["pid"] == new_worker)
         assert first["before"] >= saved > 0
 
 
@@ -110,7 +110,7 @@ def test_a_worker_that_dies_at_the_rendezvous_does_not_keep_the_supervisor(tmp_p
         assert job.processes() == []
 
 
-def test_newcomers_have_the_same_weights(tmp_path: Path) -> None:
+def test_new_workers_have_the_same_weights(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1") as job:
         job.wait_confirmed()
         job.wait_batch(1)
@@ -145,7 +145,7 @@ def test_a_killed_supervisor_leaves_not_even_what_its_workers_have_started(tmp_p
 
 
 @LONG
-def test_a_newcomer_with_much_to_do_before_it_joins_does_not_break_the_others(tmp_path: Path) -> None:
+def test_a_new_worker_with_much_to_do_before_it_joins_does_not_break_the_others(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment={**IMPATIENT, "TEST_BOOT_SECONDS": "6"}) as job:
         job.wait_confirmed()
         survivor = job.pids()["n1"]
@@ -195,21 +195,21 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, victim: str) -> None:
 
 
 @LONG
-def test_a_newcomer_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:
+def test_a_new_worker_that_hangs_while_it_boots_is_replaced(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", environment=PATIENT) as job:
         job.wait_confirmed()
         job.command("n1", "n2")
-        newcomer = wait_until(lambda: job.pids().get("n2"), PATIENCE, "the newcomer")
-        os.kill(newcomer, signal.SIGSTOP)
+        new_worker = wait_until(lambda: job.pids().get("n2"), PATIENCE, "the new worker")
+        os.kill(new_worker, signal.SIGSTOP)
         survivor = job.pids()["n1"]
         job.wait_confirmed()
         job.wait_batch(2)
         assert job.pids()["n1"] == survivor
-        assert job.pids()["n2"] != newcomer
+        assert job.pids()["n2"] != new_worker
 
 
 @LONG
-def test_a_newcomer_that_dies_while_it_joins_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_a_new_worker_that_dies_while_it_joins_costs_the_others_nothing(tmp_path: Path) -> None:
     environment = {**PATIENT, "TEST_DIES_JOINING": "n3"}
     with supervised(tmp_path / "job", "n1", "n2", environment=environment) as job:
         job.wait_confirmed()
@@ -227,7 +227,7 @@ def test_a_node_that_is_taken_while_it_joins_does_not_break_the_others(tmp_path:
         job.wait_batch(2)
         pids = job.pids()
         job.command("n1", "n2", "n3")
-        wait_until(lambda: "world 2" in (job.folder / "supervisor.log").read_text(), PATIENCE, "the new world")
+        wait_until(lambda: "group 2: " in (job.folder / "supervisor.log").read_text(), PATIENCE, "the new group")
         job.release("n3", grace=0.0)
         assert job.processes("n3") == []
         job.wait_batch(2)

@@ -1,4 +1,4 @@
-"""A world that breaks while it connects, with workers that do nothing but end."""
+"""A group that breaks while it connects, with workers that do nothing but end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Backend:
         self.notices = 0
 
     def form(self, formation: Formation) -> dict[Slot, dict[str, str]]:
-        return {slot: {} for slot in formation.newcomers}
+        return {slot: {} for slot in formation.added}
 
     def recall(self) -> frozenset[Slot]:
         return frozenset()
@@ -99,7 +99,7 @@ def backend() -> Backend:
 
 @pytest.fixture
 def connecting(pool: WorkerPool, backend: Backend) -> ElasticGroup:
-    """n1 and n2 connect to a newcomer, n3, since second 10."""
+    """n1 and n2 connect to a new worker, n3, since second 10."""
     group = ElasticGroup(pool, backend)
     group.command(1, {"n1": 1, "n2": 1}, 0.0)
     group.see_started()
@@ -163,7 +163,7 @@ def test_who_does_not_notice_a_loss_is_not_waited_for_as_long_as_gloo_does(
     assert not pool.workers[N2].killed
 
 
-def test_who_saves_while_the_world_closes_has_time(connecting: ElasticGroup, pool: WorkerPool) -> None:
+def test_who_saves_while_the_group_closes_has_time(connecting: ElasticGroup, pool: WorkerPool) -> None:
     connecting.registered(N3)
     connecting.release(frozenset({"n1", "n2", "n3"}), 30.0, 10.5)
     assert connecting.membership.closing
@@ -182,7 +182,7 @@ def test_who_comes_back_late_for_a_change_that_is_no_loss_has_time(connecting: E
     assert not pool.workers[N1].killed
 
 
-def test_an_abort_in_a_world_that_is_complete_breaks_nothing(connecting: ElasticGroup, pool: WorkerPool) -> None:
+def test_an_abort_in_a_group_that_is_complete_breaks_nothing(connecting: ElasticGroup, pool: WorkerPool) -> None:
     connecting.registered(N3)
     end(connecting, pool, N3, -signal.SIGKILL, 11.0)
     end(connecting, pool, N1, -signal.SIGABRT, 11.1)
@@ -211,5 +211,5 @@ def test_a_worker_that_ends_early_is_a_loss_once_the_others_want_to_train_on(
     for slot in (N1, N2):
         connecting.came_back(slot)
     connecting.advance(12.0, frozenset())
-    assert dict(connecting.membership.world) == {"n1": 1, "n2": 1}
+    assert dict(connecting.membership.hosts) == {"n1": 1, "n2": 1}
     assert pool.failures == [N3], "it is not started again at once"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -25,8 +26,8 @@ def shell(script: str) -> list[str]:
 
 
 def starts(job: Supervised) -> list[str]:
-    """What has started, in order: worlds or generations."""
-    return [line for line in job.said.splitlines() if "world " in line or "generation " in line]
+    """What has started, in order: groups or generations."""
+    return [line for line in job.said.splitlines() if re.search(r" (group|generation) \d+: ", line)]
 
 
 def outcome_so_far(job: Supervised) -> str | None:
@@ -67,7 +68,7 @@ def test_a_worker_that_ends_early_does_not_end_a_training_that_goes_on(tmp_path:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_newcomers_that_never_joined_do_not_hold_up_the_end(tmp_path: Path, backend: str) -> None:
+def test_new_workers_that_never_joined_do_not_hold_up_the_end(tmp_path: Path, backend: str) -> None:
     """A growth that is under way asks rank 0 for nothing: that it ends now is its own doing."""
     with supervised(tmp_path, "n1", command=shell(f"trap '' TERM; {GO}"), backend=backend) as job:
         wait_until(lambda: "n1" in job.pids() and starts(job), 30, "the program")

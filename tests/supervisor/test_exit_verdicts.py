@@ -27,14 +27,14 @@ FIRST = WorkerExit(N1, 42, 0, started=True, going=True, killed=False, hung=False
 SECOND, THIRD = replace(FIRST, slot=N2), replace(FIRST, slot=N3)
 CRASH = replace(FIRST, code=3)
 FACTS = ExitFacts(over=False, asked=False, leaving=frozenset(), completed=False)
-MEMBERSHIP = Membership(commanded=dict(HOSTS), world=HOSTS, epoch=1)
-GENERATION = GenerationState(commanded=dict(HOSTS), world=HOSTS, epoch=1, members=(N1, N2))
+MEMBERSHIP = Membership(commanded=dict(HOSTS), hosts=HOSTS, epoch=1)
+GENERATION = GenerationState(commanded=dict(HOSTS), hosts=HOSTS, epoch=1, members=(N1, N2))
 
 
 def test_roles_of_elastic_workers() -> None:
     assert [elastic_role(ended, MEMBERSHIP) for ended in (FIRST, SECOND, THIRD)] == list(Role)
-    assert elastic_role(FIRST, replace(MEMBERSHIP, world=())) is Role.RANK_ZERO, "a script that finds nothing to do"
-    assert elastic_role(replace(FIRST, started=False), replace(MEMBERSHIP, world=())) is Role.NEWCOMER
+    assert elastic_role(FIRST, replace(MEMBERSHIP, hosts=())) is Role.RANK_ZERO, "a script that finds nothing to do"
+    assert elastic_role(replace(FIRST, started=False), replace(MEMBERSHIP, hosts=())) is Role.NEW_WORKER
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_members_of_a_generation() -> None:
 
 def test_the_next_generation() -> None:
     between = GenerationState(commanded=dict(HOSTS), epoch=1)
-    assert standby_role(FIRST, GENERATION) is Role.NEWCOMER
+    assert standby_role(FIRST, GENERATION) is Role.NEW_WORKER
     assert standby_role(FIRST, between) is Role.RANK_ZERO, "a script that finds nothing to do"
-    assert standby_role(replace(FIRST, started=False), between) is Role.NEWCOMER
+    assert standby_role(replace(FIRST, started=False), between) is Role.NEW_WORKER
     leaving = replace(FACTS, leaving=frozenset({"n1"}))
     found = [standby_asked(ended, leaving) for ended in (FIRST, CRASH, SECOND)]
     assert found == [True, False, False], "its own node, and it ended well"
@@ -115,7 +115,7 @@ def test_a_training_is_over_by_exit_status_or_by_word() -> None:
     assert is_over(FIRST, Role.RANK_ZERO, ExitMeaning.DONE, FACTS)
     assert is_over(SECOND, Role.MEMBER, ExitMeaning.EARLY, said)
     assert not is_over(SECOND, Role.MEMBER, ExitMeaning.EARLY, FACTS)
-    assert not is_over(THIRD, Role.NEWCOMER, ExitMeaning.FAILED, said), "it took no part"
+    assert not is_over(THIRD, Role.NEW_WORKER, ExitMeaning.FAILED, said), "it took no part"
     assert not is_over(CRASH, Role.RANK_ZERO, ExitMeaning.FAILED, said)
     assert finish(FIRST, 2) == Verdict(Consequence.FINISH, "rank 0 on n1 ended with exit status 0")
     assert finish(FIRST, 1).message == "its process on n1 ended with exit status 0"

@@ -65,7 +65,7 @@ def test_no_change_is_due_for_the_hosts_that_train_already() -> None:
     assert state.confirmed_sequence == 2
 
 
-def test_a_newcomer_that_never_boots_is_left_out_when_time_is_up() -> None:
+def test_a_new_worker_that_never_boots_is_left_out_when_time_is_up() -> None:
     state = commanded("a", "b", "c", sequence=2, state=training("a"))
     ready = frozenset(slots("a", "b"))
     assert not state.change_due(ready, NOW + 9)
@@ -80,7 +80,7 @@ def test_the_next_generation_begins_when_the_last_member_has_left() -> None:
     assert not state.can_form(ready, NOW)
     state = state.ended(Slot("b", 0), NOW)
     assert state.can_form(ready, NOW)
-    assert state.world == ()
+    assert state.hosts == ()
 
 
 def test_the_earlier_limit_to_leave_holds_and_saving_extends_it() -> None:
@@ -125,13 +125,13 @@ def generation_states(draw: st.DrawFn) -> tuple[GenerationState, frozenset[Slot]
 def test_what_always_holds(case: tuple[GenerationState, frozenset[Slot], float]) -> None:
     state, ready, now = case
     assert not (state.can_form(ready, now) and state.living), "two generations at once"
-    assert set(state.confirmed_hosts) <= {host for host, _ in state.world} & set(state.commanded)
+    assert set(state.confirmed_hosts) <= {host for host, _ in state.hosts} & set(state.commanded)
     assert state.confirmed_sequence <= state.sequence
     assert set(state.target(ready, now)) <= set(state.commanded.items())
-    assert bool(state.members) == bool(state.world)
+    assert bool(state.members) == bool(state.hosts)
     if state.commanded:
         everyone = frozenset(slot for entry in state.commanded.items() for slot in slots_of(*entry))
-        idle = replace(state, members=(), world=(), gone=frozenset())
+        idle = replace(state, members=(), hosts=(), gone=frozenset())
         assert idle.can_form(everyone, now), "with all standing by, training can go on"
 
 

@@ -1,4 +1,4 @@
-"""The world of a job: what is next, when it can be formed, what is confirmed."""
+"""The group of a job: what is next, when it can be formed, what is confirmed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def all_registered(state: Membership) -> Membership:
 
 
 def running(*hosts: str) -> Membership:
-    """A complete world on these hosts."""
+    """A complete group on these hosts."""
     state = warm(Membership().command(1, dict.fromkeys(hosts, 1), 10.0), *hosts)
     state, _ = state.form(0.0)
     return all_registered(state)
@@ -41,7 +41,7 @@ def test_a_world_is_formed_once_every_host_is_warm() -> None:
     assert state.can_form(5.0)
     state, formation = state.form(5.0)
     assert formation.hosts == (("a", 1), ("b", 2))
-    assert formation.newcomers == (Slot("a", 0), Slot("b", 0), Slot("b", 1))
+    assert formation.added == (Slot("a", 0), Slot("b", 0), Slot("b", 1))
     assert state.confirmed_sequence == 0
     assert all_registered(state).confirmed_sequence == 1
 
@@ -57,10 +57,10 @@ def test_those_that_stay_keep_the_lower_ranks() -> None:
     assert state.change_due(0.0)
     state, formation = all_back(state).form(0.0)
     assert formation.hosts == (("a", 1), ("b", 1), ("c", 1))
-    assert formation.newcomers == (Slot("c", 0),)
+    assert formation.added == (Slot("c", 0),)
 
 
-def test_a_shrink_does_not_wait_for_newcomers() -> None:
+def test_a_shrink_does_not_wait_for_new_workers() -> None:
     state = running("a", "b").command(2, {"a": 1, "c": 1}, warm_by=10.0)
     assert state.target(0.0) == (("a", 1),)
     state, formation = all_back(state).form(0.0)
@@ -110,7 +110,7 @@ def test_at_a_stop_members_that_wait_get_back_to_work() -> None:
     assert not state.change_due(0.0)
     state, formation = state.form(0.0)
     assert formation.hosts == (("a", 1), ("b", 1))
-    assert formation.newcomers == ()
+    assert formation.added == ()
     assert not state.ready
 
 
@@ -132,7 +132,7 @@ def test_a_bridge_goes_on_while_its_successors_boot() -> None:
     assert warm(state, "c").target(0.0) == (("a", 1), ("c", 1))
 
 
-def test_after_a_world_is_dissolved_newcomers_form_the_next() -> None:
+def test_after_a_group_is_dissolved_new_workers_form_the_next() -> None:
     state = running("a").command(2, {"a": 1, "b": 1}, 10.0).release(frozenset({"a"}))
     assert not state.has_heir
     state = state.closed().ended(Slot("a", 0))
@@ -141,7 +141,7 @@ def test_after_a_world_is_dissolved_newcomers_form_the_next() -> None:
     assert not state.can_form(0.0)
     state, formation = warm(state, "b").form(0.0)
     assert formation.hosts == (("b", 1),)
-    assert formation.newcomers == (Slot("b", 0),)
+    assert formation.added == (Slot("b", 0),)
     assert all_registered(state).confirmed_sequence == 2
 
 
@@ -188,7 +188,7 @@ def test_whatever_happens_it_comes_to_the_commanded_world(data: st.DataObject) -
     if state.closing:
         state = state.dissolved()
     state = settle(state, now + 10)
-    assert dict(state.world) == dict(state.commanded)
+    assert dict(state.hosts) == dict(state.commanded)
     assert state.confirmed_sequence == state.sequence
     assert set(state.confirmed_hosts) == set(state.commanded)
 
@@ -198,9 +198,9 @@ def form_and_check(state: Membership, now: float) -> Membership:
     after, formation = state.form(now)
     hosts = [host for host, _ in formation.hosts]
     assert len(hosts) == len(set(hosts))
-    assert set(formation.newcomers) <= before.warm
+    assert set(formation.added) <= before.warm
     assert not set(formation.removed) & set(after.members)
-    if before.world:
+    if before.hosts:
         assert set(after.members) & before.living, "nobody is left who has the state"
     return after
 

@@ -1,4 +1,4 @@
-"""Everyone who asks for a place gets an answer, members of a new world once its newcomers have shown up."""
+"""Every worker that asks for its place gets an answer, members of a new group once its new workers connect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from malletrain.supervisor.rank_assignment import RankAssignment
 A, B, C = (Slot(name, 0) for name in "abc")
 
 
-def test_places_are_given_once_all_newcomers_have_shown_up() -> None:
+def test_places_are_given_once_all_new_workers_have_shown_up() -> None:
     places = RankAssignment(-1)
     first, second = places.ask(A), places.ask(B)
     places.give({A: 0, C: 1}, {1})
@@ -20,14 +20,14 @@ def test_places_are_given_once_all_newcomers_have_shown_up() -> None:
     assert (first.result(0), second.result(0)) == (0, -1)
 
 
-def test_without_newcomers_they_are_given_at_once() -> None:
+def test_without_new_workers_they_are_given_at_once() -> None:
     places = RankAssignment(-1)
     place = places.ask(A)
     places.give({A: 0}, ())
     assert place.result(0) == 0
 
 
-def test_a_world_whose_newcomer_died_is_taken_back() -> None:
+def test_a_group_whose_new_worker_died_is_taken_back() -> None:
     places = RankAssignment(-1)
     place = places.ask(A)
     places.give({A: 0, C: 1}, {1})

@@ -28,7 +28,7 @@ def test_what_was_asked_to_leave_has_left_however_it_ends(end: str, role: Role) 
 
 
 @pytest.mark.parametrize(
-    ("end", "rank_zero", "member", "newcomer"),
+    ("end", "rank_zero", "member", "new_worker"),
     [
         ("0", ExitMeaning.DONE, ExitMeaning.EARLY, ExitMeaning.FAILED),
         ("0, without a line of the job's own code", ExitMeaning.DONE, ExitMeaning.EARLY, ExitMeaning.FAILED),
@@ -40,7 +40,7 @@ def test_what_was_asked_to_leave_has_left_however_it_ends(end: str, role: Role) 
     ],
 )
 def test_what_nobody_had_asked_to_leave(
-    end: str, rank_zero: ExitMeaning, member: ExitMeaning, newcomer: ExitMeaning
+    end: str, rank_zero: ExitMeaning, member: ExitMeaning, new_worker: ExitMeaning
 ) -> None:
-    found = [ENDS[end].meaning(role, asked=False) for role in (Role.RANK_ZERO, Role.MEMBER, Role.NEWCOMER)]
-    assert found == [rank_zero, member, newcomer]
+    found = [ENDS[end].meaning(role, asked=False) for role in (Role.RANK_ZERO, Role.MEMBER, Role.NEW_WORKER)]
+    assert found == [rank_zero, member, new_worker]

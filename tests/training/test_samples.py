@@ -103,7 +103,7 @@ def test_elastic_horovod(tmp_path: Path) -> None:
     accounts = accounts_of(tmp_path)
     assert accounts.check_epochs() >= 1
     accounts.check_state()
-    # What was lost is what the killed one's world had done since its last commit, and nothing else was done twice.
+    # What was lost is what the killed one's group had done since its last commit, and nothing else was done twice.
     assert accounts.repeated == before.repeated
     with_lost = [batch["before"] for batch in accounts.batches if batch["pid"] == lost]
     assert set(accounts.repeated) <= set(range(min(with_lost), max(with_lost) + 3 * 2 * BATCH))

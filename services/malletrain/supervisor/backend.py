@@ -1,4 +1,4 @@
-"""What a supervisor asks of a launcher backend: how the workers of a world find each other."""
+"""What a supervisor asks of a launcher backend whose workers stay while others join and leave."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ SlotEvent = Callable[[Slot], None]
 
 
 class Backend(Protocol):
-    """Speaks to the workers of one job. Called from the supervisor's one thread of decisions."""
+    """How the workers of one job find each other. Called from the supervisor's main thread only."""
 
     def defaults(self, warm: bool) -> Mapping[str, str]:
         """Environment variables that a worker gets unless its job sets them.
 
         Args:
-            warm: Whether workers boot before they join a world.
+            warm: Whether workers boot before they join a group.
         """
 
     def form(self, formation: Formation) -> Mapping[Slot, Mapping[str, str]]:
-        """Open a new world.
+        """Form a new group.
 
-        Members that have come back get their places once every newcomer has shown up: they never wait in a world for
-        one that dies on its way there.
+        Members that have come back get their ranks once every new worker has begun to connect. So they never wait for
+        one that dies before.
 
         Returns:
-            The environment of each newcomer.
+            The environment of each new worker.
         """
 
     def recall(self) -> frozenset[Slot]:
-        """Give up the newest world where its members still wait for newcomers.
+        """Give up the newest group if its other members still wait for new workers.
 
         Returns:
-            Those members, who wait for the next world now; empty where they have got their places.
+            Those members, who now wait for the next group; empty if they have got their ranks.
         """
 
     def notify(self, coordinator: Slot, stamp: float) -> None:
-        """Ask the members, by way of one of them, to come back; never waits, may get lost.
+        """Ask the members to come back to the rendezvous. Never waits; the notice may get lost.
 
         Args:
-            coordinator: The member that passes it on.
+            coordinator: The member that passes it on to the others.
             stamp: Grows from one notice to the next.
         """
 
     def refuse(self, slot: Slot) -> None:
-        """Whoever waits for a place at this slot does not get one."""
+        """Tell a worker that waits at the rendezvous for this slot that it gets no rank."""
 
     def close(self) -> None:
-        """Stop serving; nobody gets a place any more."""
+        """Stop serving; no worker gets a rank any more."""
 
 
 class OpenBackend(Protocol):
@@ -59,6 +59,6 @@ class OpenBackend(Protocol):
         """Start serving.
 
         Args:
-            on_ready: Called, from any thread, when a worker has come back and waits for its place in the next world.
-            on_registered: Called, from any thread, when a worker takes part in its world.
+            on_ready: Called, from any thread, when a worker has come back and waits for its rank in the next group.
+            on_registered: Called, from any thread, when a worker takes part in its group.
         """

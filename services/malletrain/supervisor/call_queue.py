@@ -13,7 +13,7 @@ _ANSWER_SECONDS = 0.2
 
 
 class CallQueue(Generic[AnswerT]):
-    """Events in order of arrival, some of which are questions."""
+    """Calls in order of arrival, some of which have an answer."""
 
     def __init__(self) -> None:
         """Begin with no events."""

@@ -1,4 +1,4 @@
-"""Any program that can be restarted: it finds its hosts in a file and is started anew at every change."""
+"""Any program that can be restarted: it reads its hosts from a file, and is started again at every change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from malletrain.supervisor.membership import Slot
 
 
 class CommandBackend:
-    """One process on the first host, as a batch script is. See `malletrain.supervisor.restarting.RestartingBackend`.
+    """One process on the first host, as for a batch script. See `malletrain.supervisor.restarting.RestartingBackend`.
 
     The hosts are in the file that MALLETRAIN_HOSTFILE names, one `NAME slots=N` a line, as `mpirun --hostfile` reads
     it. At a change the program gets SIGTERM, to save and end all that it has started on other hosts.
@@ -37,10 +37,10 @@ class CommandBackend:
         """The first."""
         return tuple(Slot(host, 0) for host, _ in hosts[:1])
 
-    def occupies(self, world: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """The one process uses all hosts."""
-        used = {host for host, _ in world}
-        return frozenset(self.slots(world)) if used & set(hosts) else frozenset()
+    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
+        """The one process, which uses all hosts of its generation."""
+        used = {host for host, _ in trained}
+        return frozenset(self.slots(trained)) if used & set(hosts) else frozenset()
 
     def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
         """Write the file.

@@ -19,7 +19,7 @@ def elastic_role(ended: WorkerExit, membership: Membership) -> Role:
     if ended.slot in membership.living:
         return Role.RANK_ZERO if ended.slot == membership.members[0] else Role.MEMBER
     # A script that ends before it looks for the others has no rank, and needs none.
-    return Role.RANK_ZERO if ended.started and not membership.world else Role.NEWCOMER
+    return Role.RANK_ZERO if ended.started and not membership.hosts else Role.NEW_WORKER
 
 
 def elastic_asked(ended: WorkerExit, membership: Membership, facts: ExitFacts) -> bool:
@@ -35,7 +35,7 @@ def elastic_asked(ended: WorkerExit, membership: Membership, facts: ExitFacts) -
     """
     if facts.asked or membership.closing or ended.slot.host not in membership.commanded:
         return True
-    hosts = {ended.slot.host, *(host for host, _ in membership.world)}
+    hosts = {ended.slot.host, *(host for host, _ in membership.hosts)}
     return ended.code == 0 and bool(hosts & facts.leaving)
 
 
@@ -47,7 +47,7 @@ def elastic_failure(ended: WorkerExit, membership: Membership, count: int) -> Ve
         membership: The membership after its end.
         count: How often its slot has failed lately, this time included.
     """
-    if membership.world:
+    if membership.hosts:
         return Verdict(Consequence.NOTE, ended.how)  # the others go on, unless they are found to be lost, too
     if ended.started or ended.going:
         return Verdict(Consequence.FAIL, ended.how)
@@ -63,4 +63,4 @@ def left_with_hosts(membership: Membership, leaving: frozenset[str]) -> bool:
         membership: The membership after their end.
         leaving: Nodes whose agents have reported that they are wanted back.
     """
-    return any(host not in membership.commanded or host in leaving for host, _ in membership.world)
+    return any(host not in membership.commanded or host in leaving for host, _ in membership.hosts)

@@ -18,7 +18,7 @@ from malletrain.supervisor.worker_pool import WorkerPool
 _NOTICE_SECONDS = 0.5
 _WARM_SECONDS = 30.0
 _MESH_SECONDS = 0.5
-"""What the members of a new group need to connect. Horovod aborts all of them where one is lost in that time."""
+"""How long the members of a new group take to connect. If one is lost in that time, Horovod aborts all."""
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,12 @@ class ElasticGroup:
     """The membership of a job, its workers and the backend they speak to, kept in step. See `WorkerGroup`.
 
     Attributes:
-        membership: Who takes part.
+        membership: Which workers take part.
         trainers: The workers, those that are only warm included.
     """
 
     def __init__(self, pool: WorkerPool, backend: Backend) -> None:
-        """Begin with nobody.
+        """Begin without workers.
 
         Args:
             pool: Keeps the workers.
@@ -68,7 +68,7 @@ class ElasticGroup:
         self.trainers.kill(workers)
 
     def sweep(self, hosts: frozenset[str]) -> None:
-        """Kill what bears the job's mark on hosts, until nothing is left."""
+        """Kill all processes of the job's workers on hosts, until none is left."""
         self.trainers.sweep(hosts)
 
     # -- commands --------------------------------------------------------------------------------------------------
@@ -100,13 +100,13 @@ class ElasticGroup:
         self.trainers.kill(worker for worker in self.trainers if worker.slot.host not in kept)
 
     def _save_and_end(self) -> None:
-        """Nobody with the state stays: have it saved; newcomers, perhaps still booting, go on from the checkpoint."""
+        """No worker with the state stays: have it saved. New workers, once warm, go on from the checkpoint."""
         self.membership = self.membership.closed()
         for worker in self._workers(self.membership.living):
             worker.terminate()
 
     def killed_late(self, now: float) -> None:
-        """Where the group closes, those that are left wait for the killed in vain."""
+        """If the group is closing, kill the other members: they would wait for the killed ones in vain."""
         del now
         if self.membership.closing:
             self._kill_members()
@@ -114,14 +114,14 @@ class ElasticGroup:
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def came_back(self, slot: Slot) -> None:
-        """A worker waits for its place in the next group."""
+        """A worker waits for its rank in the next group."""
         if slot in self.membership.living:
             self.membership = self.membership.came_back(slot)
         else:
             self._backend.refuse(slot)
 
     def registered(self, slot: Slot) -> None:
-        """A newcomer takes part."""
+        """A new worker takes part."""
         self.membership = self.membership.registered(slot)
 
     def reap(self) -> list[WorkerExit]:
@@ -165,7 +165,7 @@ class ElasticGroup:
         if not was_member:
             return
         if held := self._backend.recall() & self.membership.living:
-            log.info("world %d is given up before it has begun", self.membership.epoch)
+            log.info("group %d is given up before it has begun", self.membership.epoch)
             for slot in held:
                 self.membership = self.membership.came_back(slot)
             self.trainers.kill(self._workers(self.membership.laggards))
@@ -193,12 +193,12 @@ class ElasticGroup:
         return can_go_on
 
     def _settle_loss(self, leaving: frozenset[str]) -> bool:
-        """Where nobody is left who could hand on the state, the job has failed, unless it left with hosts we took."""
+        """If no worker can hand on the state, the job has failed, unless the state left with hosts that were taken."""
         if not self.membership.lost or self.membership.winding_down:
             return True
         if not elastic_exits.left_with_hosts(self.membership, leaving):
             return False
-        log.info("the state has left with its hosts: a new world goes on from the checkpoint")
+        log.info("the state has left with its hosts: a new group goes on from the checkpoint")
         self._kill_members()
         self.membership = self.membership.dissolved()
         return True
@@ -223,24 +223,24 @@ class ElasticGroup:
             self._notify(now)
 
     def _notify(self, now: float) -> None:
-        """Tell rank 0; again until the change has happened, since a notice that meets a reset is lost."""
+        """Tell rank 0, again and again until the change has happened: a notice during a reset is lost."""
         coordinator = next((slot for slot in self.membership.members if slot in self.membership.living), None)
         if coordinator is not None:
             self._backend.notify(coordinator, now)
             self._next_notice = now + _NOTICE_SECONDS
 
     def _form_if_ready(self, now: float) -> bool:
-        """Form a new group once all who live have come back; whether it was."""
+        """Form a new group once all living members have come back; whether it was formed."""
         if not self.membership.can_form(now):
             return False
         for slot in self.membership.early:
             self.trainers.note_failure(slot, now)  # it ended while the others want to train on
         self.membership, formation = self.membership.form(now)
-        log.info("world %d: %s", formation.epoch, dict(formation.hosts))
+        log.info("group %d: %s", formation.epoch, dict(formation.hosts))
         for slot, environment in self._backend.form(formation).items():
             if (worker := self.trainers.get(slot)) is not None:
                 worker.go(environment)
-        # They wait for a place that they do not get; their state lives on in the survivors.
+        # They wait for a rank that they do not get; the survivors have the same state.
         self.trainers.kill(self._workers(formation.removed))
         self._formed_at = now
         self._hangs = self._hangs.formed()
@@ -248,7 +248,7 @@ class ElasticGroup:
         return True
 
     def _start_missing(self, now: float) -> None:
-        """Start workers where they are commanded and lack."""
+        """Start workers in commanded slots that have none."""
         if self.membership.winding_down:
             return
         slots = (slot for host, count in self.membership.commanded.items() for slot in slots_of(host, count))
@@ -266,7 +266,7 @@ class ElasticGroup:
                 worker.kill()
 
     def advance_stop(self, now: float, kill: bool) -> bool:
-        """Continue a stop; whether nobody is left."""
+        """Continue a stop; whether no worker is left."""
         if kill:
             self.trainers.kill()
         elif self.trainers:
@@ -274,7 +274,7 @@ class ElasticGroup:
         return not self.trainers
 
     def advance_finish(self, late: bool) -> bool:
-        """Members end by themselves, or are ended: those that wait for a new group wait in vain."""
+        """Have members end by themselves. Kill them if they are late, or if all wait for a new group in vain."""
         late = late or self.membership.stuck
         self.trainers.kill(worker for worker in self.trainers if late or not worker.going)
         return not any(worker.going for worker in self.trainers)

@@ -15,7 +15,7 @@ _LAGGING_SECONDS = 30.0
 _DEAF_SECONDS = 3.0
 """Gloo can miss the end of a connection, and then waits for its time-out while the others have long come back."""
 _BROKEN_SECONDS = 2.0
-"""Nobody tells those who still connect to a member that has given up: Gloo waits five time-outs, then aborts."""
+"""Members that still connect are not told when another has given up: Gloo waits for five time-outs, then aborts."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class ElasticHangs:
 
     Attributes:
         stopped: Workers that a signal such as SIGSTOP has stopped.
-        lagging: Members for whom those that have come back wait.
-        deaf: Members for whom they wait after a loss.
+        lagging: Members that have not come back while others wait for them at the rendezvous.
+        deaf: The same after a loss.
         torn: Whether the present group has lost a member while it connected.
         broken_at: When another member has given up because of that.
     """
@@ -43,7 +43,8 @@ class ElasticHangs:
     def lost(self, ended: WorkerExit, membership: Membership, now: float) -> ElasticHangs:
         """A member has ended.
 
-        A group that loses a member while it connects may have others give up in turn: it never comes to be.
+        If a group loses a member while it connects, another member may give up because of that. The rest then waits
+        for it in vain.
 
         Args:
             ended: The member.
@@ -63,7 +64,7 @@ class ElasticHangs:
             now: The time.
         """
         laggards = membership.laggards
-        # Where the group closes, who has not come back may be saving what all have done.
+        # If the group is closing, a member that has not come back may be saving.
         after_loss = bool(membership.dead) and not membership.closing
         return replace(
             self,

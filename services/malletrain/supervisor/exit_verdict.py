@@ -51,7 +51,7 @@ class Verdict:
 
 def is_over(ended: WorkerExit, role: Role, meaning: ExitMeaning, facts: ExitFacts) -> bool:
     """Whether the training is over by the end of this worker: by its exit status, or because the trainer says so."""
-    said = ended.code == 0 and role is not Role.NEWCOMER and facts.completed
+    said = ended.code == 0 and role is not Role.NEW_WORKER and facts.completed
     return said or meaning is ExitMeaning.DONE
 
 

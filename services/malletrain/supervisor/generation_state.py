@@ -1,8 +1,8 @@
 """Which generation of workers trains, when it is to leave, and what the next one is. Pure.
 
-For launchers whose workers can't change their scale while they run: at every change all members save, leave, and a new
-generation goes on from the checkpoint. It stands by, warm, before the old one is asked to leave, so that what a change
-costs is the way over the disk and not a boot.
+For launchers whose workers can't change their scale while they run: at every change all members save and leave, and a
+new generation goes on from the checkpoint. Its workers are warm before the old generation is asked to leave. So a
+change costs the time to write and read a checkpoint, but not a boot.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ class GenerationState:
     Attributes:
         sequence: Sequence of the newest command.
         commanded: Hosts and slots that the job shall use.
-        world: Hosts and slots of the present generation, in rank order; empty between two.
+        hosts: Hosts and slots of the present generation, in rank order; empty between two generations.
         epoch: Number of the newest generation; 0 before the first.
         members: Slots of the present generation that had a process, in rank order.
         gone: Members whose process has ended.
         started: Members in which the job's own code runs.
         early: Whether a member other than rank 0 has ended with exit status 0 by itself.
         leaving: Whether the present generation has been asked to save and leave.
-        leave_by: When those that have not left are killed, in monotonic seconds.
-        extended: Whether they were given more time already.
-        warm_by: Until when a change waits for all slots to stand by; then it is made with those that do.
+        leave_by: When members that have not left are killed, in monotonic seconds.
+        extended: Whether they have been given more time already.
+        warm_by: Until when a change waits for the workers of all slots to be warm; then it is made with those that
+            are.
         confirmed_sequence: Newest command whose hosts are exactly those of a generation that has started.
     """
 
     sequence: int = 0
     commanded: Mapping[str, int] = field(default_factory=dict)
-    world: Hosts = ()
+    hosts: Hosts = ()
     epoch: int = 0
     members: tuple[Slot, ...] = ()
     gone: frozenset[Slot] = frozenset()
@@ -62,21 +63,21 @@ class GenerationState:
 
     @property
     def winding_down(self) -> bool:
-        """Whether the training seems to be over, though rank 0 has not ended yet: others have ended well."""
+        """Whether the training seems to be over though rank 0 has not ended yet: others have ended well."""
         return self.early and not self.leaving and bool(self.living) and self.living[0] == self.members[0]
 
     @property
     def fulfilled(self) -> bool:
         """Whether the present generation is complete and exactly what is commanded."""
-        return self.complete and dict(self.world) == dict(self.commanded)
+        return self.complete and dict(self.hosts) == dict(self.commanded)
 
     @property
     def confirmed_hosts(self) -> tuple[str, ...]:
         """Hosts that are commanded and on which the present generation trains."""
-        return tuple(host for host, _ in self.world if host in self.commanded) if self.complete else ()
+        return tuple(host for host, _ in self.hosts if host in self.commanded) if self.complete else ()
 
     def target(self, ready: Set[Slot], now: float) -> Hosts:
-        """The next generation's hosts, of those that stand by; empty while it is worth waiting for more of them.
+        """The hosts of the next generation: those whose workers stand by; empty while more of them are waited for.
 
         Args:
             ready: Slots that need no process, or whose next process stands by.
@@ -87,17 +88,17 @@ class GenerationState:
         return standing if standing == wanted or now >= self.warm_by else ()
 
     def change_due(self, ready: Set[Slot], now: float) -> bool:
-        """Whether the present generation is to make room for another one."""
+        """Whether the present generation is to be asked to leave for another one."""
         target = self.target(ready, now)
         unwanted = self.leaving or self.winding_down
-        return bool(self.living and target) and not unwanted and dict(target) != dict(self.world)
+        return bool(self.living and target) and not unwanted and dict(target) != dict(self.hosts)
 
     def can_form(self, ready: Set[Slot], now: float) -> bool:
-        """Whether the next generation can begin: the one before has left."""
+        """Whether the next generation can begin: the one before has left, and workers stand by."""
         return not self.living and bool(self.target(ready, now))
 
     def overdue(self, now: float) -> bool:
-        """Whether those that were asked to leave have had their time."""
+        """Whether members that were asked to leave have had their time."""
         return self.leaving and bool(self.living) and now >= self.leave_by
 
     # -- what happens ----------------------------------------------------------------------------------------------
@@ -114,11 +115,11 @@ class GenerationState:
         return replace(self, commanded=left).settled()
 
     def leave(self, leave_by: float) -> GenerationState:
-        """Ask the present generation to leave; an earlier limit holds."""
+        """Ask the present generation to leave; if it was asked before, the earlier limit holds."""
         return replace(self, leaving=True, leave_by=min(leave_by, self.leave_by))
 
     def extend(self, leave_by: float) -> GenerationState:
-        """Give those that save more time, once."""
+        """Give members that are saving more time, once."""
         return replace(self, leave_by=leave_by, extended=True)
 
     def form(self, ready: Set[Slot], members: tuple[Slot, ...], now: float) -> GenerationState:
@@ -132,7 +133,7 @@ class GenerationState:
         nobody: frozenset[Slot] = frozenset()
         return replace(
             self,
-            world=self.target(ready, now),
+            hosts=self.target(ready, now),
             epoch=self.epoch + 1,
             members=members,
             gone=nobody,
@@ -157,7 +158,7 @@ class GenerationState:
         """
         state = replace(self, gone=self.gone | {slot}, early=self.early or early) if slot in self.members else self
         if state.members and not state.living:
-            return replace(state, world=(), members=(), warm_by=max(state.warm_by, warm_by))
+            return replace(state, hosts=(), members=(), warm_by=max(state.warm_by, warm_by))
         return state
 
     def settled(self) -> GenerationState:

@@ -1,8 +1,9 @@
-"""Speaking Horovod: its rendezvous, its workers' environment, its host-update notices.
+"""What Horovod's elastic driver does for workers: rendezvous, environment, and notices that hosts have changed.
 
-Horovod's own elastic driver (0.28.1) keeps blacklists, whole-second time stamps and barriers that lose changes which
-come close together; here the rendezvous asks `Membership` instead. What workers speak is unchanged: they fetch their
-rank over HTTP when they re-initialise, register a notice service, and meet in Gloo's key-value scopes.
+Horovod's own driver (0.28.1) has blacklists, time stamps of whole seconds, and barriers that lose changes which come
+close together; here the rendezvous asks `Membership` instead. The protocol of the workers is unchanged: they fetch
+their rank over HTTP when they initialise again, register a service that takes notices, and meet in Gloo's key-value
+scopes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from malletrain.supervisor.membership import Formation, Slot
 from malletrain.supervisor.rank_assignment import RankAssignment
 
 _GLOO_SECONDS = {True: "10", False: "60"}
-"""Gloo's time-out: a worker that has not booted before it joins keeps the others waiting for as long as that takes."""
+"""Gloo's time-out, by whether workers are warm when they join: if not, the others wait while one boots."""
 _FIRST_SCOPE, _FIRST_KEY = "global", "rank_"
-"""What a worker writes first when it connects to the others, with its rank."""
+"""The key that a worker writes first when it connects to the others: it contains its rank."""
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class HorovodBackend:
 
         Args:
             place: Address of this machine as the workers see it, and the interfaces by which they reach each other.
-            on_ready: Called when a worker waits for its place.
+            on_ready: Called when a worker waits for its rank.
             on_registered: Called when a worker takes part.
         """
         self._address, self._interfaces = place
@@ -65,17 +66,17 @@ class HorovodBackend:
         }
 
     def form(self, formation: Formation) -> Mapping[Slot, Mapping[str, str]]:
-        """Open the rendezvous of a new world."""
+        """Open the rendezvous of a new group."""
         infos = get_host_assignments([HostInfo(host, slots) for host, slots in formation.hosts], 1)
         places = {Slot(info.hostname, info.local_rank): info for info in infos}
         self._server.init(infos)
         for slot in formation.removed:
             self._clients.pop(slot, None)
-        self._places.give(places, {places[slot].rank for slot in formation.newcomers})
-        return {slot: self._environment(places[slot]) for slot in formation.newcomers}
+        self._places.give(places, {places[slot].rank for slot in formation.added})
+        return {slot: self._environment(places[slot]) for slot in formation.added}
 
     def recall(self) -> frozenset[Slot]:
-        """Give up the newest world where its members still wait for newcomers."""
+        """Give up the newest group if its other members still wait for new workers."""
         return self._places.recall()
 
     def _environment(self, place: SlotInfo) -> dict[str, str]:
@@ -87,13 +88,13 @@ class HorovodBackend:
     def notify(self, coordinator: Slot, stamp: float) -> None:
         """Tell rank 0 that hosts have changed; workers come back at their next check.
 
-        Always "mixed": after a notice of removals alone, survivors would skip the state's synchronisation, and a
-        newcomer that joined in the meantime would wait for it for ever.
+        Always "mixed": after a notice of removals alone, survivors would not synchronise the state, and a new worker
+        that has joined in the meantime would wait for that for ever.
         """
         self._notices.put((coordinator, stamp))
 
     def refuse(self, slot: Slot) -> None:
-        """Whoever waits for a place at this slot does not get one."""
+        """Tell a worker that waits at the rendezvous for this slot that it gets no rank."""
         self._places.refuse(slot)
 
     def close(self) -> None:
@@ -104,13 +105,13 @@ class HorovodBackend:
         self._server.server_close()
 
     def place_of(self, slot: Slot) -> SlotInfo:
-        """The place of a worker that has come back; waits for it."""
+        """Wait for the rank of a worker that has come back."""
         place = self._places.ask(slot)
         self._on_ready(slot)
         return place.result()
 
     def show_up(self, rank: int) -> None:
-        """A member of the newest world has begun to connect."""
+        """A member of the newest group has begun to connect."""
         self._places.show_up(rank)
 
     def register(self, slot: Slot, addresses: Any, key: Any) -> None:
@@ -130,20 +131,20 @@ class HorovodBackend:
                 log.info("notice to %s failed: %s", slot, error)
 
 
-def _handler(world: HorovodBackend) -> type[RendezvousHandler]:
+def _handler(backend: HorovodBackend) -> type[RendezvousHandler]:
     class Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
         def _get_value(self, scope: str, key: str) -> Any:
             if scope != GET_RANK_AND_SIZE:
                 return super()._get_value(scope, key)
-            return world.place_of(_slot(key)).to_response_string().encode("ascii")
+            return backend.place_of(_slot(key)).to_response_string().encode("ascii")
 
         def _put_value(self, scope: str, key: str, value: Any) -> None:
             if scope == PUT_WORKER_ADDRESSES:
                 addresses, secret = codec.loads_base64(value)
-                world.register(_slot(key), addresses, secret)
+                backend.register(_slot(key), addresses, secret)
             super()._put_value(scope, key, value)
             if scope == _FIRST_SCOPE and key.startswith(_FIRST_KEY):
-                world.show_up(int(key.removeprefix(_FIRST_KEY)))
+                backend.show_up(int(key.removeprefix(_FIRST_KEY)))
 
     return Handler
 

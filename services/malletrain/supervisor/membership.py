@@ -1,8 +1,8 @@
-"""Who belongs to a job's world, who is to join, who is to leave. Pure.
+"""Which workers belong to an elastic group, which are to join it, which are to leave it. Pure.
 
-An elastic world changes in one step: every member that lives comes back to the rendezvous, and then a new world is
-formed of those that stay and those that are warm. What this module decides is when a change is due and what the next
-world is; it knows nothing of processes, sockets or Horovod.
+A group changes in one step: every member that lives comes back to the rendezvous, and then a new group is formed of
+those that stay and those that are warm. This module decides when a change is due and what the next group is; it knows
+nothing of processes, sockets or Horovod.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Slot(NamedTuple):
-    """One worker process's place: a host and the index on it."""
+    """A place for one worker: a host and the index on it."""
 
     host: str
     local_rank: int
@@ -21,18 +21,18 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class Formation:
-    """A new world.
+    """A new group.
 
     Attributes:
         epoch: Grows with every formation.
         hosts: Hosts and their slots in rank order: those that stay first, so that rank 0 has the state.
-        newcomers: Slots to be started.
-        removed: Slots of the old world that are not in the new one.
+        added: Slots whose worker is started with this group.
+        removed: Slots of the old group that are not in the new one.
     """
 
     epoch: int
     hosts: tuple[tuple[str, int], ...]
-    newcomers: tuple[Slot, ...]
+    added: tuple[Slot, ...]
     removed: tuple[Slot, ...]
 
 
@@ -43,21 +43,21 @@ class Membership:
     Attributes:
         sequence: Sequence of the newest command.
         commanded: Hosts and slots that the job shall use.
-        world: Hosts and slots of the present world, in rank order.
-        epoch: Number of the present world; 0 before the first.
-        warm: Slots outside the world whose process waits for its start.
+        hosts: Hosts and slots of the present group, in rank order; empty if there is none.
+        epoch: Number of the present group; 0 before the first.
+        warm: Slots outside the group whose worker is warm.
         ready: Members that have come back to the rendezvous.
         dead: Members whose process has ended.
-        joining: Members that were started with the present world and have not yet registered.
+        joining: Members that were started with the present group and have not yet registered.
         early: Dead members other than rank 0 that ended with exit status 0 by themselves.
-        closing: The present world ends, and nobody joins it any more.
-        warm_by: Until when a growth waits for all its newcomers, in seconds; then those that are warm go alone.
-        confirmed_sequence: Newest command whose hosts are exactly those of a complete world.
+        closing: Whether the present group ends, so that no worker joins it any more.
+        warm_by: Until when a growth waits for all its new workers, in seconds; then those that are warm join alone.
+        confirmed_sequence: Newest command whose hosts are exactly those of a complete group.
     """
 
     sequence: int = 0
     commanded: Mapping[str, int] = field(default_factory=dict)
-    world: tuple[tuple[str, int], ...] = ()
+    hosts: tuple[tuple[str, int], ...] = ()
     epoch: int = 0
     warm: frozenset[Slot] = frozenset()
     ready: frozenset[Slot] = frozenset()
@@ -70,8 +70,8 @@ class Membership:
 
     @property
     def members(self) -> tuple[Slot, ...]:
-        """Slots of the present world, in rank order."""
-        return tuple(slot for host, slots in self.world for slot in slots_of(host, slots))
+        """Slots of the present group, in rank order."""
+        return tuple(slot for host, slots in self.hosts for slot in slots_of(host, slots))
 
     @property
     def living(self) -> frozenset[Slot]:
@@ -80,107 +80,107 @@ class Membership:
 
     @property
     def has_heir(self) -> bool:
-        """Whether a member that lives is to stay: one that hands on the state."""
+        """Whether a member that lives is to stay, so that it can hand on the state."""
         return any(host in self.commanded for host, _ in self._unhurt)
 
     @property
     def lost(self) -> bool:
-        """Whether nobody is left who could hand on the state: no host of the world has all its workers."""
-        return bool(self.world) and not self._unhurt
+        """Whether no worker is left that could hand on the state: no host of the group has all its workers."""
+        return bool(self.hosts) and not self._unhurt
 
     @property
     def stuck(self) -> bool:
-        """Whether all who live wait at the rendezvous."""
+        """Whether all living members wait at the rendezvous."""
         return bool(self.living) and self.ready >= self.living
 
     @property
     def winding_down(self) -> bool:
-        """Whether the training seems to be over, though rank 0 has not ended yet: others have ended well.
+        """Whether the training seems to be over though rank 0 has not ended yet: others have ended well.
 
-        It is not over if one that lives comes back for another world.
+        It is not over if a member that lives comes back for another group.
         """
         return bool(self.early) and not self.ready and self.members[0] in self.living
 
     @property
     def laggards(self) -> frozenset[Slot]:
-        """Members for whom those that have come back wait."""
+        """Members that have not come back while others wait for them at the rendezvous."""
         return self.living - self.ready if self.ready else frozenset()
 
     @property
     def _unhurt(self) -> tuple[tuple[str, int], ...]:
         dead = {slot.host for slot in self.dead}
-        return tuple(entry for entry in self.world if entry[0] not in dead)
+        return tuple(entry for entry in self.hosts if entry[0] not in dead)
 
     @property
     def complete(self) -> bool:
-        """Whether every member of the present world takes part in it."""
-        return bool(self.world) and not (self.joining or self.dead or self.ready)
+        """Whether every member of the present group takes part in it."""
+        return bool(self.hosts) and not (self.joining or self.dead or self.ready)
 
     @property
     def fulfilled(self) -> bool:
-        """Whether the present world is complete and exactly what is commanded."""
-        return self.complete and dict(self.world) == dict(self.commanded)
+        """Whether the present group is complete and exactly what is commanded."""
+        return self.complete and dict(self.hosts) == dict(self.commanded)
 
     @property
     def confirmed_hosts(self) -> tuple[str, ...]:
-        """Hosts that are commanded and whose members all take part in the present world."""
+        """Hosts that are commanded and whose members all take part in the present group."""
         if self.ready:
             return ()
         out = {slot.host for slot in self.joining | self.dead}
-        return tuple(host for host, _ in self.world if host in self.commanded and host not in out)
+        return tuple(host for host, _ in self.hosts if host in self.commanded and host not in out)
 
     def target(self, now: float) -> tuple[tuple[str, int], ...]:
-        """The world that should be: those that may stay, then newcomers once all are warm or time is up.
+        """The hosts of the group that should be: those that may stay, then new ones once all are warm or time is up.
 
-        Where nobody may stay, the first living host stays as a bridge: state is handed on by a survivor only. A world
-        that is closing keeps those that live.
+        If none may stay, the first living host stays until the next change: only a survivor can hand on the state. A
+        group that is closing keeps all hosts that have lost no worker.
         """
         if self.closing:
             return self._unhurt
         staying = tuple(entry for entry in self._unhurt if entry[0] in self.commanded)
-        newcomers = tuple(
+        added = tuple(
             (host, slots)
             for host, slots in self.commanded.items()
             if (host, slots) not in staying and self._is_warm(host, slots)
         )
-        if len(staying) + len(newcomers) < len(self.commanded) and now < self.warm_by:
-            newcomers = ()
-        return (staying or self._unhurt[:1]) + newcomers
+        if len(staying) + len(added) < len(self.commanded) and now < self.warm_by:
+            added = ()
+        return (staying or self._unhurt[:1]) + added
 
     def _is_warm(self, host: str, slots: int) -> bool:
         return self.warm >= frozenset(slots_of(host, slots))
 
     def change_due(self, now: float) -> bool:
-        """Whether the present world differs from the one that should be."""
+        """Whether the present group differs from the one that should be."""
         target = self.target(now)
         unwanted = self.closing or self.winding_down
-        return bool(target) and not unwanted and set(target) != set(self.world)
+        return bool(target) and not unwanted and set(target) != set(self.hosts)
 
     def can_form(self, now: float) -> bool:
-        """Whether a new world can be formed: all who live have come back, or there is no world yet."""
+        """Whether a new group can be formed: all living members have come back, or there is no group yet."""
         if not self.target(now):
             return False
-        if not self.world:
+        if not self.hosts:
             return True
         return bool(self.ready) and self.ready >= self.living
 
     def form(self, now: float) -> tuple[Membership, Formation]:
-        """Form the new world. Call only when `can_form`."""
+        """Form the new group. Call only when `can_form`."""
         target = self.target(now)
         survivors = self.ready - self.dead
         slots = tuple(slot for host, count in target for slot in slots_of(host, count))
-        newcomers = tuple(slot for slot in slots if slot not in survivors)
+        added = tuple(slot for slot in slots if slot not in survivors)
         removed = tuple(slot for slot in self.members if slot not in slots)
-        formation = Formation(self.epoch + 1, target, newcomers, removed)
+        formation = Formation(self.epoch + 1, target, added, removed)
         state = replace(
             self,
-            world=target,
+            hosts=target,
             epoch=self.epoch + 1,
-            warm=self.warm - set(newcomers),
+            warm=self.warm - set(added),
             ready=frozenset(),
             dead=frozenset(),
             early=frozenset(),
-            joining=frozenset(newcomers),
+            joining=frozenset(added),
         )
         return state.settled(), formation
 
@@ -202,16 +202,16 @@ class Membership:
         return replace(self, commanded=left).settled()
 
     def closed(self) -> Membership:
-        """Let the present world end: members that wait at the rendezvous get back to work, to end well."""
+        """Let the present group end: members that wait at the rendezvous get back to work, to end well."""
         return replace(self, closing=True)
 
     def dissolved(self) -> Membership:
-        """Forget the present world; the next one is formed of newcomers only."""
+        """Forget the present group; the next one is formed of new workers only."""
         nobody: frozenset[Slot] = frozenset()
-        return replace(self, world=(), ready=nobody, dead=nobody, early=nobody, joining=nobody, closing=False)
+        return replace(self, hosts=(), ready=nobody, dead=nobody, early=nobody, joining=nobody, closing=False)
 
     def became_warm(self, slot: Slot) -> Membership:
-        """A slot's process waits for its start."""
+        """The worker of a slot is warm."""
         return replace(self, warm=self.warm | {slot})
 
     def came_back(self, slot: Slot) -> Membership:
@@ -219,7 +219,7 @@ class Membership:
         return replace(self, ready=self.ready | {slot}) if slot in self.living else self
 
     def registered(self, slot: Slot) -> Membership:
-        """A member that was started with the present world takes part in it."""
+        """A member that was started with the present group takes part in it."""
         return replace(self, joining=self.joining - {slot}).settled()
 
     def ended(self, slot: Slot, *, early: bool = False) -> Membership:

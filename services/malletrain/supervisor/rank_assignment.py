@@ -1,4 +1,4 @@
-"""Workers that wait for their place in the next world, each in a thread of the rendezvous server."""
+"""Workers that wait for their rank in the next group, each in a thread of the rendezvous server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ AssignmentT = TypeVar("AssignmentT")
 
 
 class RankAssignment(Generic[AssignmentT]):
-    """Every one that asks gets an answer, sooner or later. May be used from any thread."""
+    """Every worker that asks for its place gets an answer in the end. May be used from any thread."""
 
     def __init__(self, none: AssignmentT) -> None:
-        """Begin with nobody waiting.
+        """Begin with no worker waiting.
 
         Args:
-            none: The answer to those that get no place.
+            none: The answer to workers that get no place.
         """
         self._none = none
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class RankAssignment(Generic[AssignmentT]):
         self._closed = False
 
     def ask(self, slot: Slot) -> Future[AssignmentT]:
-        """Wait for a place; who asked before for the same slot has gone."""
+        """Ask for the place of a slot. A worker that has asked for the same slot before gets none: it has ended."""
         place: Future[AssignmentT] = Future()
         with self._lock:
             if self._closed:
@@ -42,33 +42,37 @@ class RankAssignment(Generic[AssignmentT]):
         return place
 
     def give(self, places: Mapping[Slot, AssignmentT], awaited: Iterable[int]) -> None:
-        """Answer all who wait, once the members of these ranks have shown up."""
+        """Answer all that wait, once the workers of these ranks have begun to connect."""
         with self._lock:
             self._given, self._awaited = places, set(awaited)
         self._answer()
 
     def show_up(self, rank: int) -> None:
-        """A member has."""
+        """The worker of a rank has begun to connect."""
         with self._lock:
             self._awaited.discard(rank)
         self._answer()
 
     def recall(self) -> frozenset[Slot]:
-        """Take back what was given and not yet answered; those who wait for it wait on."""
+        """Take back places that were given but not yet answered.
+
+        Returns:
+            The slots that go on waiting.
+        """
         with self._lock:
             held = frozenset(self._waiting) if self._given is not None else frozenset()
             self._given = None
         return held
 
     def refuse(self, slot: Slot) -> None:
-        """Answer one with no place."""
+        """Give no place to the worker that waits for a slot."""
         with self._lock:
             place = self._waiting.pop(slot, None)
         if place is not None:
             place.set_result(self._none)
 
     def close(self) -> None:
-        """Answer all who wait, or ever will, with no place."""
+        """Give no place to all that wait, and to all that ask from now on."""
         with self._lock:
             self._closed = True
         self.give({}, ())

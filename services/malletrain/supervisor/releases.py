@@ -1,4 +1,4 @@
-"""Hosts on their way out of a job."""
+"""Hosts that a job is giving up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Occupants(Protocol):
         """Kill workers."""
 
     def sweep(self, hosts: frozenset[str]) -> None:
-        """Kill what bears the job's mark on hosts, until nothing is left."""
+        """Kill all processes of the job's workers on hosts, until none is left."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Release:
         hosts: The hosts.
         kill_at: When what is left there is killed, in monotonic seconds.
         done: Gets the state once nothing is left.
-        killed: Whether it has been killed.
+        killed: Whether what was left has been killed.
     """
 
     hosts: frozenset[str]
@@ -42,24 +42,28 @@ class Release:
 
 
 class Releases:
-    """All that are under way."""
+    """The releases that are under way."""
 
     def __init__(self, occupants: Occupants) -> None:
-        """Begin with none."""
+        """Begin with none.
+
+        Args:
+            occupants: The job's processes.
+        """
         self._occupants = occupants
         self._open: list[Release] = []
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Hosts that are on their way out."""
+        """Hosts that are being given up."""
         return frozenset(host for release in self._open for host in release.hosts)
 
     def add(self, release: Release) -> None:
-        """Begin one."""
+        """Begin a release."""
         self._open.append(release)
 
     def kill_due(self, now: float) -> bool:
-        """Kill what should have left by now; whether there was any."""
+        """Kill the workers that should have left by now; whether there were any."""
         due = [
             release
             for release in self._open
@@ -71,7 +75,7 @@ class Releases:
         return bool(due)
 
     def finished(self) -> Iterator[Release]:
-        """Take out those whose workers have gone, their hosts swept of all that is the job's."""
+        """Remove the releases whose workers have gone, and kill what else of the job is left on their hosts."""
         for release in list(self._open):
             if not self._occupants.on(release.hosts):
                 self._occupants.sweep(release.hosts)

@@ -10,10 +10,10 @@ from malletrain.supervisor.membership import Slot
 
 
 class RestartingBackend(Protocol):
-    """Knows which processes a generation has, and how they find each other. Used from one thread.
+    """The processes of a generation, and how they find each other. Called from the supervisor's main thread only.
 
     Attributes:
-        warm: Whether workers import what they need before they get their place.
+        warm: Whether workers import what they need before they get their rank.
     """
 
     warm: bool
@@ -27,11 +27,16 @@ class RestartingBackend(Protocol):
     def slots(self, hosts: Hosts) -> tuple[Slot, ...]:
         """The slots on these hosts that get a process, in rank order."""
 
-    def occupies(self, world: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """The members of a generation that use any of these hosts, wherever their process is."""
+    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
+        """The members of a generation that use any of these hosts, wherever their process is.
+
+        Args:
+            trained: Hosts and slots of the generation.
+            hosts: The hosts in question.
+        """
 
     def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
-        """Open the world of a new generation.
+        """Form a new generation.
 
         Returns:
             The environment of each of its members.

@@ -20,12 +20,12 @@ def member_role(ended: WorkerExit, generation: GenerationState) -> Role:
 def member_asked(ended: WorkerExit, generation: GenerationState, facts: ExitFacts) -> bool:
     """Whether a member had been asked to leave.
 
-    While the next generation only gets ready, nobody has been asked for anything yet. A batch system that takes a node
+    While the next generation only gets ready, no member has been asked for anything. A batch system that takes a node
     back may signal the workers there itself, and scripts often agree to stop together.
     """
     if facts.asked or generation.leaving:
         return True
-    hosts = {host for host, _ in generation.world}
+    hosts = {host for host, _ in generation.hosts}
     return ended.code == 0 and bool(hosts & facts.leaving)
 
 
@@ -58,7 +58,7 @@ def standby_role(ended: WorkerExit, generation: GenerationState) -> Role:
 
     Between two generations, a script that ends before it looks for the others has no rank, and needs none.
     """
-    return Role.RANK_ZERO if ended.started and not generation.living else Role.NEWCOMER
+    return Role.RANK_ZERO if ended.started and not generation.living else Role.NEW_WORKER
 
 
 def standby_asked(ended: WorkerExit, facts: ExitFacts) -> bool:

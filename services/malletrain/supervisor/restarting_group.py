@@ -18,13 +18,13 @@ from malletrain.supervisor.worker_pool import WorkerPool
 
 _WARM_SECONDS = 30.0
 _REPLACE_SECONDS = 2.0
-"""How long the next generation waits for slots that do not stand by, once nobody trains any more: not for a boot."""
+"""How long a new generation waits for workers that are not warm when no other one trains. A boot takes longer."""
 _LEAVE_SECONDS = 60.0
 _SAVE_SECONDS = 300.0
 _LOSS_SECONDS = 2.0
 """How long a survivor of a loss has until it shows that it saves."""
 _STANDBY_PAUSE_SECONDS = 2.0
-"""Standing by costs a boot: not in the moment in which a generation begins to train."""
+"""When the next generation's workers are started after a change: their boot would slow the first batches."""
 _STOPPED_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ class RestartingGroup:
     """
 
     def __init__(self, trainers: WorkerPool, standby: WorkerPool, backend: RestartingBackend, saving: Path) -> None:
-        """Begin with nobody.
+        """Begin without workers.
 
         Args:
             trainers: Keeps the processes of the present generation.
             standby: Keeps those of the next one.
             backend: Says which processes there are, and what they need to know.
-            saving: Folder in which a member that saves shows itself, by a file with its process id as its name.
+            saving: Folder in which a member that is saving has a file, named by its process id.
         """
         self.trainers = trainers
         self._generation = GenerationState()
@@ -71,14 +71,14 @@ class RestartingGroup:
 
     def on(self, hosts: Set[str]) -> list[Worker]:
         """The workers that use hosts."""
-        return [*self._workers(self._backend.occupies(self._generation.world, hosts)), *self._standby.on(hosts)]
+        return [*self._workers(self._backend.occupies(self._generation.hosts, hosts)), *self._standby.on(hosts)]
 
     def kill(self, workers: Iterable[Worker]) -> None:
         """Kill workers."""
         self.trainers.kill(workers)
 
     def sweep(self, hosts: frozenset[str]) -> None:
-        """Kill what bears the job's mark on hosts, until nothing is left."""
+        """Kill all processes of the job's workers on hosts, until none is left."""
         self.trainers.sweep(hosts)
 
     # -- commands --------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class RestartingGroup:
         """Give up hosts; a generation that uses them leaves. Returns when what is left there is to be killed."""
         self._generation = self._generation.release(hosts)
         self._standby.kill(self._standby.on(hosts))
-        concerned = self._workers(self._backend.occupies(self._generation.world, hosts))
+        concerned = self._workers(self._backend.occupies(self._generation.hosts, hosts))
         if concerned and grace > 0:
             self._leave(now)
         # Without grace they are killed at once, as a loss to those that are left.
@@ -105,7 +105,7 @@ class RestartingGroup:
                 worker.terminate()
 
     def killed_late(self, now: float) -> None:
-        """The others of the generation need not wait for the killed."""
+        """Have a survivor save at once: members that leave together would wait for the killed ones."""
         if self._generation.leaving and any(worker.killed for worker in self.trainers):
             self._rescue(now)
 
@@ -148,14 +148,14 @@ class RestartingGroup:
         return restarting_exits.member_failure(ended, self._bad_starts)
 
     def see_started(self) -> None:
-        """Take in in which members the job's own code runs."""
+        """Take in which members run the job's own code."""
         for worker in self.trainers:
             worker.is_warm()
             if worker.started or not self._backend.warm:
                 self._generation = self._generation.start(worker.slot)
 
     def _lose(self, ended: WorkerExit, meaning: ExitMeaning, now: float, others_end: bool) -> None:
-        """A member has ended; where it was not to, or saved nothing, another one is asked to save what all have.
+        """Take in the end of a member. If it was not to end, or was rank 0 and should have saved, have a survivor save.
 
         Args:
             ended: The member.
@@ -171,7 +171,7 @@ class RestartingGroup:
             self._rescue(now)
 
     def _rescue(self, now: float) -> None:
-        """Have one survivor save; the others have the same state, and can go."""
+        """Have one survivor save, and kill the others, which have the same state."""
         survivors = [
             worker for worker in self._workers(self._generation.living) if not worker.killed and worker.poll() is None
         ]
@@ -200,7 +200,7 @@ class RestartingGroup:
         return True
 
     def _stand_by(self, ready: Set[Slot], now: float) -> None:
-        """Keep a process for every slot of the next generation, and no other."""
+        """Keep one process for every slot of the next generation, and no other process."""
         hosts = self._generation.target(ready, now), tuple(self._generation.commanded.items())
         wanted = {slot: None for entries in hosts for slot in self._backend.slots(entries)}
         self._standby.kill(worker for worker in self._standby if worker.slot not in wanted)
@@ -208,7 +208,7 @@ class RestartingGroup:
             self._standby.start_missing(wanted, now)
 
     def _ready(self) -> frozenset[Slot]:
-        """Slots that need no process, or whose next process stands by."""
+        """Slots that need no process, or whose next process is warm."""
         commanded = tuple(self._generation.commanded.items())
         every = {slot for entry in commanded for slot in slots_of(*entry)}
         return frozenset(every - set(self._backend.slots(commanded)) | set(self._standby.warm()))
@@ -218,8 +218,8 @@ class RestartingGroup:
         if not set(slots) <= set(self._standby.warm()):
             return
         self._generation = self._generation.form(ready, slots, now)
-        log.info("generation %d: %s", self._generation.epoch, dict(self._generation.world))
-        environments = self._backend.form(self._generation.epoch, self._generation.world)
+        log.info("generation %d: %s", self._generation.epoch, dict(self._generation.hosts))
+        environments = self._backend.form(self._generation.epoch, self._generation.hosts)
         for slot in slots:
             worker = self._standby.give_away(slot)
             self.trainers.adopt(worker)
@@ -227,7 +227,7 @@ class RestartingGroup:
         self._formed_at = now
 
     def _extend(self, now: float) -> bool:
-        """Whether a member shows that it saves, and was not given more time before."""
+        """Give the members more time, once, if one shows that it is saving; whether they got it."""
         if self._generation.extended or not any((self._saving / str(worker.pid)).exists() for worker in self.trainers):
             return False
         self._generation = self._generation.extend(now + _SAVE_SECONDS)
@@ -257,14 +257,14 @@ class RestartingGroup:
                 worker.kill()
 
     def advance_stop(self, now: float, kill: bool) -> bool:
-        """Continue a stop; whether nobody is left."""
+        """Continue a stop; whether no worker is left."""
         del now
         if kill:
             self.trainers.kill()
         return not (self.trainers or self._standby)
 
     def advance_finish(self, late: bool) -> bool:
-        """Members end by themselves, or are ended."""
+        """Have members end by themselves; kill them if they are late."""
         self._standby.kill()
         if late:
             self.trainers.kill()

@@ -21,13 +21,13 @@ class StateBoard:
         self._version = 0
 
     def publish(self, state: supervisor_pb2.SupervisorState) -> None:
-        """Show a new state."""
+        """Publish a new state."""
         with self._changed:
             self._state, self._version = state, self._version + 1
             self._changed.notify_all()
 
     def newest(self) -> supervisor_pb2.SupervisorState:
-        """The state last shown."""
+        """The newest state."""
         with self._changed:
             return self._state
 
@@ -52,8 +52,8 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
         """Serve.
 
         Args:
-            event_loop: Who does it.
-            board: Where the state is shown.
+            event_loop: Carries out the commands.
+            board: Has the newest state.
             slots_per_node: Worker processes on every host of the job.
         """
         self._slots = slots_per_node
@@ -61,7 +61,7 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
         self._board = board
 
     def GetState(self, request: Any, context: Any) -> supervisor_pb2.GetStateResponse:
-        """What is, now."""
+        """The present state."""
         del request, context
         return supervisor_pb2.GetStateResponse(state=self._board.newest())
 

@@ -1,8 +1,8 @@
-"""Speaking torchrun's language: the environment that its agents give to workers, and the store in which these meet.
+"""What torchrun's agents do for workers: set their environment, and serve the store through which they meet.
 
-The agents of torchrun itself (torch 2.13) take 5 to 7 s for a change, because workers boot only once the old ones have
-gone, and because every node must agree on a rendezvous; here the supervisor knows the hosts already. What workers see
-is unchanged: `torch.distributed.init_process_group()` needs no argument.
+torchrun's own agents (torch 2.13) take 5 to 7 s for a change: new workers boot only once the old ones have gone, and
+every node must agree on a rendezvous. Here the supervisor knows the hosts already. What workers see is unchanged:
+`torch.distributed.init_process_group()` needs no argument.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from malletrain.supervisor.generation_state import Hosts
 from malletrain.supervisor.membership import Slot, slots_of
 
 _MOST_RESTARTS = 1_000_000
-"""torchrun counts every change as a restart; scripts may print it, none is ended by it here."""
+"""torchrun counts every change as a restart. Scripts may print this limit; no job is ended by it here."""
 
 
 class TorchrunBackend:
@@ -48,7 +48,7 @@ class TorchrunBackend:
             self._torch = torch
 
     def defaults(self) -> Mapping[str, str]:
-        """As torchrun's own, and by which interfaces Gloo and NCCL go: a node may have several names."""
+        """Those that torchrun sets, and the interfaces for Gloo and NCCL: a node may have several."""
         return {
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
@@ -70,17 +70,17 @@ class TorchrunBackend:
         """All of them."""
         return tuple(slot for entry in hosts for slot in slots_of(*entry))
 
-    def occupies(self, world: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
-        """Those that are there."""
+    def occupies(self, trained: Hosts, hosts: Iterable[str]) -> frozenset[Slot]:
+        """Those on these hosts."""
         wanted = set(hosts)
-        return frozenset(slot for slot in self.slots(world) if slot.host in wanted)
+        return frozenset(slot for slot in self.slots(trained) if slot.host in wanted)
 
     def form(self, epoch: int, hosts: Hosts) -> Mapping[Slot, Mapping[str, str]]:
-        """Open a store of its own for the generation: nothing of the one before can be in it.
+        """Open a store for the new generation alone: nothing of the one before can be in it.
 
-        It is served from here, never from a harvested node.
+        It is served on this machine, never on a harvested node.
         """
-        # The store before goes away with its last reference; its workers have gone.
+        # This drops the last reference to the store before, and so closes it; its workers have gone.
         self._store = self._torch.distributed.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
         slots = self.slots(hosts)
         ranks = {slot: rank for rank, slot in enumerate(slots)}

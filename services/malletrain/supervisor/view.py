@@ -28,11 +28,11 @@ class CommandProgress(Protocol):
 
     @property
     def winding_down(self) -> bool:
-        """Whether the training seems to be over, though rank 0 has not ended yet."""
+        """Whether the training seems to be over though rank 0 has not ended yet."""
 
     @property
     def confirmed_sequence(self) -> int:
-        """Newest command that has been carried out."""
+        """Sequence of the newest command that has been carried out."""
 
     @property
     def fulfilled(self) -> bool:

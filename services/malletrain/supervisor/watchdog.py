@@ -1,4 +1,4 @@
-"""How long workers that do nothing are borne with. Pure."""
+"""Which workers have shown a sign of being hung for too long. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WorkerT = TypeVar("WorkerT", bound=Hashable)
 
 @dataclass(frozen=True)
 class Watchdog(Generic[WorkerT]):
-    """Workers that show one sign of being hung.
+    """Workers that show a sign of being hung.
 
     Attributes:
         limit: How long one may show it, in seconds.
@@ -22,7 +22,7 @@ class Watchdog(Generic[WorkerT]):
     since: Mapping[WorkerT, float] = field(default_factory=dict)
 
     def seen(self, suspects: Set[WorkerT], now: float) -> Watchdog[WorkerT]:
-        """The watchdog after a look: who is no longer suspect is forgotten."""
+        """The watchdog after a look at the workers. One that does not show the sign any more is forgotten."""
         return Watchdog(self.limit, {worker: self.since.get(worker, now) for worker in suspects})
 
     def overdue(self, now: float) -> frozenset[WorkerT]:

@@ -1,7 +1,7 @@
 """How a worker's process ended, and what that means for the job. Pure.
 
-A job is over when rank 0 ends with exit status 0 without having been asked to leave. What ends after it was asked to
-leave has left. Every other end is a failure, except that of a worker that the supervisor itself has killed.
+A training is over when rank 0 ends with exit status 0 without having been asked to leave. A worker that ends after it
+was asked to leave has left. Every other end is a failure, unless the supervisor itself has killed the worker.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Role(Enum):
     """Rank 0 of those that train, or the one process of a program."""
     MEMBER = auto()
     """Another rank of those that train."""
-    NEWCOMER = auto()
-    """It did not take part yet."""
+    NEW_WORKER = auto()
+    """It took no part in the training yet."""
 
 
 class ExitMeaning(Enum):

@@ -87,7 +87,7 @@ class WorkerGroup(Occupants, Protocol):
             leaving: Nodes whose agents have reported that they are wanted back.
 
         Returns:
-            Whether the training can go on. False: every worker that had its state has ended by itself.
+            Whether the training can go on. False: no worker is left that has its state, and none was taken away.
 
         Raises:
             OSError: a worker can't be started.
