@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from malletrain.common.job_folder import OUTCOME_FILE, SUPERVISOR_FILE
+from malletrain.common.processes import identify
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
@@ -39,12 +44,16 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield deployment
 
 
-def run(system: Deployment, backend: str, *command: str, nodes: int = 2, restarts: int = 3) -> dict[str, Any]:
-    """Submit a job of a fixed scale; what `malletrain job` tells of it at its end."""
+def submit(system: Deployment, backend: str, *command: str, nodes: int = 2, restarts: int = 3) -> str:
+    """Submit a job of a fixed scale; its identifier."""
     scale = ["--min", str(nodes), "--max", str(nodes), "--profile", "never", "--max-restarts", str(restarts)]
     submitted = system.command("submit", "--backend", backend, *scale, "--", *command)
     assert submitted.returncode == 0, submitted.stderr
-    job_id = submitted.stdout.strip()
+    return submitted.stdout.strip()
+
+
+def wait_end(system: Deployment, job_id: str) -> dict[str, Any]:
+    """What `malletrain job` tells of a job at its end."""
     final = {f"JOB_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELLED")}
 
     def ended() -> dict[str, Any] | None:
@@ -52,6 +61,11 @@ def run(system: Deployment, backend: str, *command: str, nodes: int = 2, restart
         return found if found["state"] in final else None
 
     return wait_until(ended, 150, f"the end of {job_id}")
+
+
+def run(system: Deployment, backend: str, *command: str, nodes: int = 2, restarts: int = 3) -> dict[str, Any]:
+    """Submit a job of a fixed scale, and wait for its end."""
+    return wait_end(system, submit(system, backend, *command, nodes=nodes, restarts=restarts))
 
 
 def check_completed_once(job: dict[str, Any], samples: int) -> None:
@@ -101,3 +115,25 @@ def test_another_exit_status_is_a_failure(system: Deployment, backend: str) -> N
     assert len(table) == 4 + len(system.json("jobs")), "a heading, three rules, and one line for each job"
     assert "exit status 3" in next(line for line in table if job["id"] in line)
     assert "n1 | the learning rate is NaN" in system.command("job", job["id"]).stdout
+
+
+def test_a_job_that_is_done_is_not_run_again_if_its_supervisor_never_sees_that_it_ended(
+    system: Deployment, tmp_path: Path
+) -> None:
+    """The supervisor is killed between the end of rank 0 and the file that says so."""
+    runs = tmp_path / "runs"
+    job_id = submit(system, "command", "python", str(SCRIPTS / "done.py"), str(tmp_path), nodes=1)
+    pid = int(wait_until(lambda: runs.exists() and runs.read_text().strip(), 60, "its process"))
+    folder = system.folder / "jobs" / job_id
+    supervisor = json.loads((folder / SUPERVISOR_FILE).read_text())["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        (tmp_path / "go").touch()
+        wait_until(lambda: identify(pid) is None, 30, "its end")
+        assert not (folder / OUTCOME_FILE).exists()
+    finally:
+        os.kill(supervisor, signal.SIGKILL)
+    job = wait_end(system, job_id)
+    assert job["state"] == "JOB_STATE_COMPLETED", job["events"]
+    assert job["reason"] == "the trainer says that it is done"
+    assert len(runs.read_text().splitlines()) == 1
