@@ -45,7 +45,7 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -
     service = _factory(name)(settings)
     watch = asyncio.create_task(_end_with_parent(parent)) if parent else None
     try:
-        await run_service(service, settings.addresses.of(name.value))
+        await run_service(service, settings.addresses.of(name.value), settings.limits)
     finally:
         if watch:
             watch.cancel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from malletrain.job_manager.jobs import StopIntent
 from malletrain.job_manager.stimuli import PlanReceived
 from malletrain.job_manager.transaction import Transaction
@@ -42,8 +44,8 @@ def check_plan(transaction: Transaction, plan: PlanReceived) -> None:
         )
     if transaction.idle is None:
         raise StalePlanError("the idle nodes are not known yet: Scavenger has not told them")
-    named = [job_id for job_id, _ in plan.assignments]
-    if twice := sorted({job_id for job_id in named if named.count(job_id) > 1}):
+    named = Counter(job_id for job_id, _ in plan.assignments)
+    if twice := sorted(job_id for job_id, count in named.items() if count > 1):
         raise StalePlanError(f"job {twice[0]} is named twice")
     for job_id, nodes in plan.assignments:
         _check_job(transaction, job_id, nodes)

@@ -25,8 +25,9 @@ from malletrain.job_manager.store import JobStore, Submission
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
-from malletrain.runtime.errors import InvalidInputError, NotFoundError
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.runtime.messages import job_state_of
+from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import job_manager_pb2 as pb
@@ -36,6 +37,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _JOB_ID = re.compile(r"j([0-9]{6,18})\Z")
 _LONGEST_REQUEST_ID = 256
+_LAST_GENERATION = 2**53
+"""More than there will ever be; a greater one would leave none for later plans."""
 
 
 def _monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
@@ -149,16 +152,21 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or refuse it as a whole."""
         del context
-        assignments = tuple((entry.job_id, tuple(entry.nodes)) for entry in request.assignments)
+        if not 0 < request.generation <= _LAST_GENERATION:
+            raise InvalidInputError("generation", f"1 to {_LAST_GENERATION}", request.generation)
+        assignments = tuple(
+            (entry.job_id, check_node_names(entry.nodes, f"assignments[{index}].nodes"))
+            for index, entry in enumerate(request.assignments)
+        )
         result = self._engine.apply(PlanReceived(request.generation, assignments))
         return pb.ApplyPlanResponse(rescaled_job_ids=result.rescaled, generation=result.state.generation)
 
     async def ReleaseNodes(self, request: pb.ReleaseNodesRequest, context: Context) -> pb.ReleaseNodesResponse:
         """Take nodes from their jobs and end every process of ours on them. Answers when none is left."""
         del context
-        nodes = frozenset(request.nodes)
-        if not nodes or "" in nodes:
-            raise InvalidInputError("nodes", "names of nodes, at least one", list(request.nodes))
+        nodes = frozenset(check_node_names(request.nodes, "nodes"))
+        if not nodes:
+            raise InvalidInputError("nodes", "names of nodes, at least one", [])
         self._engine.apply(NodesChanged(frozenset(), nodes, self._clock.time()))
         await self._engine.clear(nodes)
         return pb.ReleaseNodesResponse(released=sorted(nodes))
@@ -191,7 +199,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         number = int(match.group(1)) if match else 0
         job = self._engine.state.jobs.get(identifier) or self._store.job(number)
         if job is None or job.id != identifier:
-            raise NotFoundError(f"there is no job {identifier!r}")
+            raise NotFoundError(f"there is no job {quoted(identifier)}")
         return job
 
     def _message(self, number: int) -> Any:

@@ -21,7 +21,7 @@ from malletrain.profiler.validation import validate_curves, validate_runs
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Addresses, Settings
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError, quoted
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import FINAL_JOB_STATES
@@ -169,7 +169,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             raise UnavailableError("no profiles yet: JobManager has not been reached since the start")
         profile = self._curves.profile(job_id)
         if profile is None:
-            raise NotFoundError(f"job {job_id!r} is not known, or has ended")
+            raise NotFoundError(f"job {quoted(job_id)} is not known, or has ended")
         return profile_message(profile, self._state)
 
     def _messages(self, profiles: Sequence[JobProfile]) -> list[profiler_pb2.Profile]:

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.limits import ServerLimits
 
 CONFIG_FILE = "malletrain.toml"
 SERVICES = ("scavenger", "monitor", "job_manager", "profiler", "allocator")
@@ -77,6 +78,7 @@ class Settings(BaseSettings):
         description="Whether JobManager, Scavenger and Profiler check the invariants of their state after each change.",
     )
     addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
+    limits: ServerLimits = Field(default_factory=ServerLimits, description="What services grant those who call them.")
 
     @classmethod
     def settings_customise_sources(

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 _NOTHING = object()
+_LONGEST_QUOTE = 200
+
+
+def quoted(value: object) -> str:
+    """What was got, for an error: as in Python, and cut where it is long, since errors travel in small headers."""
+    if isinstance(value, str | bytes) and len(value) > _LONGEST_QUOTE:
+        return f"{value[:_LONGEST_QUOTE]!r}… (of {len(value)})"
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… (of {len(text)} characters)"
 
 
 class MalleTrainError(Exception):
@@ -20,7 +29,7 @@ class InvalidInputError(MalleTrainError, ValueError):
     def __init__(self, field: str, expected: str, got: object = _NOTHING) -> None:
         self.field = field
         self.expected = expected
-        ending = "" if got is _NOTHING else f", got {got!r}"
+        ending = "" if got is _NOTHING else f", got {quoted(got)}"
         super().__init__(f"{field}: expected {expected}{ending}")
 
 
@@ -34,6 +43,10 @@ class StalePlanError(MalleTrainError):
 
 class UnavailableError(MalleTrainError):
     """A peer can't be reached now; becomes UNAVAILABLE."""
+
+
+class SlowReaderError(MalleTrainError):
+    """The reader of a stream is too far behind; becomes RESOURCE_EXHAUSTED."""
 
 
 class InvariantError(MalleTrainError, AssertionError):

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -15,6 +16,7 @@ from malletrain.runtime.errors import (
     InvalidInputError,
     MalleTrainError,
     NotFoundError,
+    SlowReaderError,
     StalePlanError,
     UnavailableError,
 )
@@ -24,26 +26,45 @@ _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (StalePlanError, grpc.StatusCode.FAILED_PRECONDITION),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (SlowReaderError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (MalleTrainError, grpc.StatusCode.INTERNAL),
 )
+_LONGEST_MESSAGE = 512
+_LONGEST_FIELD = 256
+"""In bytes of UTF-8. Both travel in the trailing metadata, of which clients take 8 kB."""
+
+_Handler = Any
+"""A method of a servicer."""
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: MalleTrainError) -> NoReturn:
     """End a call with the status code of an error, and for a wrong input the name of the field. Never returns."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    status = status_pb2.Status(code=code.value[0], message=str(error))
+    message = _cut(str(error), _LONGEST_MESSAGE)
+    status = status_pb2.Status(code=code.value[0], message=message)
     if isinstance(error, InvalidInputError):
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=f"expected {error.expected}"
+            field=_cut(error.field, _LONGEST_FIELD), description=_cut(f"expected {error.expected}", _LONGEST_FIELD)
         )
         status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
     trailing = rpc_status.to_status(status).trailing_metadata
-    await context.abort(code, str(error), trailing)
+    await context.abort(code, message, trailing)
     raise AssertionError("abort returned")
 
 
+def _cut(text: str, most_bytes: int) -> str:
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) <= most_bytes:
+        return encoded.decode()
+    return encoded[: most_bytes - 3].decode(errors="ignore") + "…"
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler so that a `MalleTrainError` ends its call with the status code of that error."""
+    """Wraps every handler, so that each error ends its call with a status code that fits.
+
+    A `MalleTrainError` has its own. A request that is no message of its type is INVALID_ARGUMENT. Any other exception
+    is a defect of ours: it goes to the log, and the caller is told only that there was one.
+    """
 
     async def intercept_service(
         self,
@@ -55,39 +76,67 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not handler_call_details.method.startswith("/malletrain."):
             return handler
         log = structlog.get_logger(__name__).bind(method=handler_call_details.method)
-        if handler.response_streaming:
-            inner = handler.unary_stream or handler.stream_stream
-            factory = (
-                grpc.unary_stream_rpc_method_handler if handler.unary_stream else grpc.stream_stream_rpc_method_handler
+        parse = _parser(handler.request_deserializer)
+        if handler.stream_stream is not None:
+            return grpc.stream_stream_rpc_method_handler(
+                _wrap_stream(handler.stream_stream, lambda requests: _parse_all(parse, requests), log),
+                None,
+                handler.response_serializer,
             )
-            wrapped: Any = _wrap_stream(inner, log)
-        else:
-            inner = handler.unary_unary or handler.stream_unary
-            factory = (
-                grpc.unary_unary_rpc_method_handler if handler.unary_unary else grpc.stream_unary_rpc_method_handler
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                _wrap_stream(handler.unary_stream, parse, log), None, handler.response_serializer
             )
-            wrapped = _wrap_unary(inner, log)
-        return factory(wrapped, handler.request_deserializer, handler.response_serializer)
+        if handler.unary_unary is None:
+            raise NotImplementedError(f"{handler_call_details.method}: a stream of requests with one response")
+        return grpc.unary_unary_rpc_method_handler(
+            _wrap_unary(handler.unary_unary, parse, log), None, handler.response_serializer
+        )
 
 
-def _wrap_unary(inner: Any, log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(request: Any, context: Any) -> Any:
+def _parser(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    assert deserialize is not None, "generated code always has one"
+
+    def parse(body: bytes) -> Any:
         try:
-            return await inner(request, context)
-        except MalleTrainError as error:
-            log.info("refused", error=str(error))
-            await abort(context, error)
+            return deserialize(body)
+        except DecodeError as error:
+            raise InvalidInputError("request", f"a message of this method's request type ({error})") from error
+
+    return parse
+
+
+async def _parse_all(parse: Callable[[bytes], Any], bodies: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for body in bodies:
+        yield parse(body)
+
+
+def _wrap_unary(inner: _Handler, parse: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def call(body: Any, context: Any) -> Any:
+        try:
+            return await inner(parse(body), context)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
+            await _refuse(context, error, log)
 
     return call
 
 
-def _wrap_stream(inner: Any, log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+def _wrap_stream(inner: _Handler, parse: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def call(body: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for response in inner(request, context):
+            async for response in inner(parse(body), context):
                 yield response
-        except MalleTrainError as error:
-            log.info("refused", error=str(error))
-            await abort(context, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
+            await _refuse(context, error, log)
 
     return call
+
+
+async def _refuse(context: Any, error: Exception, log: Any) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):  # the handler has ended the call itself
+        raise error
+    if isinstance(error, MalleTrainError):
+        log.info("refused", error=_cut(str(error), _LONGEST_MESSAGE))
+        await abort(context, error)
+    log.error("a call has failed", exc_info=error)
+    await abort(context, MalleTrainError("this is a defect of MalleTrain; the service's log says more"))

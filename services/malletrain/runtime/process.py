@@ -8,6 +8,7 @@ from typing import Protocol
 
 import structlog
 
+from malletrain.runtime.limits import ServerLimits, raise_file_limit
 from malletrain.runtime.server import ServiceHost
 
 GRACE_SECONDS = 2.0
@@ -27,15 +28,21 @@ class Service(Protocol):
         """End streams and close files, when the process ends in good order."""
 
 
-async def run_service(service: Service, address: str) -> None:
+async def run_service(service: Service, address: str, limits: ServerLimits) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
+
+    Args:
+        service: What is served.
+        address: Where, as HOST:PORT.
+        limits: What callers are granted.
 
     Raises:
         UnavailableError: the address can't be bound.
         Exception: the error that ended the service's background tasks.
     """
     log = structlog.get_logger(__name__)
-    host = ServiceHost(address)
+    raise_file_limit()
+    host = ServiceHost(address, limits)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()

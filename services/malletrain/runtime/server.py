@@ -13,24 +13,37 @@ from grpc_reflection.v1alpha import reflection
 
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.interceptor import ErrorInterceptor
+from malletrain.runtime.limits import ServerLimits
 
 Register = Callable[[Any, grpc.aio.Server], None]
 
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-)
+_DEAD_PEER_MS = 60_000
+_HANDSHAKE_MS = 10_000
+
+
+def _options(limits: ServerLimits) -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", _DEAD_PEER_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_receive_message_length", limits.max_request_bytes),
+        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
+        ("grpc.max_connection_idle_ms", round(limits.idle_connection_seconds * 1000)),
+    )
 
 
 class ServiceHost:
     """The gRPC server of a process."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, limits: ServerLimits | None = None) -> None:
         """Listen on HOST:PORT once started; port 0 means any free port."""
+        limits = limits or ServerLimits()
         self._address = address
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()], options=_options(limits), maximum_concurrent_rpcs=limits.max_calls
+        )
         self._health = HealthServicer()
         self._names: list[str] = []
 

@@ -17,6 +17,7 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
+from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.idle_set import IdleEvent, IdleSet
 from malletrain.scavenger.messages import NodeDescriber, placeholder_message, quarantine_message, query_message
@@ -38,6 +39,7 @@ _LONGEST_SLEEP_SECONDS = 1.0
 _FIRST_OBSERVATION_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
+_LONGEST_REASON = 500
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -208,9 +210,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         _names([failure.node for failure in request.failures], "failures", ".node")
         now = self._clock.time()
         for failure in request.failures:
-            if (seconds := self._quarantine.failed(failure.node, now, failure.reason)) > 0:
+            reason = failure.reason[:_LONGEST_REASON]
+            if (seconds := self._quarantine.failed(failure.node, now, reason)) > 0:
                 self._announce(self._idle_set.reclaim(now, [failure.node], seconds), now)
-                self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=failure.reason)
+                self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=reason)
         self._reschedule.set()
         self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
         return scavenger_pb2.ReportNodeFailuresResponse(quarantined=self._quarantined(now))
@@ -305,7 +308,4 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 def _names(nodes: Sequence[str], field: str = "nodes", part: str = "") -> list[str]:
     if not nodes:
         raise InvalidInputError(field, "at least one node", [])
-    for index, name in enumerate(nodes):
-        if not name or name != name.strip():
-            raise InvalidInputError(f"{field}[{index}]{part}", "the name of a node", name)
-    return list(dict.fromkeys(nodes))
+    return list(dict.fromkeys(check_node_names(nodes, field, part)))

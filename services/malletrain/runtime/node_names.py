@@ -1,0 +1,31 @@
+"""Names of nodes in requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from malletrain.runtime.errors import InvalidInputError
+
+MOST_NODES = 100_000
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}\Z")
+"""A host's name, as batch systems take it. Longer ones would be kept in the records of stimuli."""
+
+
+def check_node_names(names: Sequence[str], field: str, part: str = "") -> tuple[str, ...]:
+    """The names as they came.
+
+    Args:
+        names: What the request says.
+        field: Path of the repeated field, for errors.
+        part: Path of the name within an entry of it, such as `.node`.
+
+    Raises:
+        InvalidInputError: there are too many, or one is no name of a node.
+    """
+    if len(names) > MOST_NODES:
+        raise InvalidInputError(field, f"at most {MOST_NODES} nodes", len(names))
+    for index, name in enumerate(names):
+        if not _NODE_NAME.match(name):
+            raise InvalidInputError(f"{field}[{index}]{part}", "the name of a node", name)
+    return tuple(names)
