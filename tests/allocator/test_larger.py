@@ -1,4 +1,4 @@
-"""The dynamic programme against HiGHS on larger problems."""
+"""The dynamic program against HiGHS on larger problems."""
 
 from __future__ import annotations
 

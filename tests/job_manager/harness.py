@@ -7,8 +7,8 @@ from typing import Any
 
 from malletrain.job_manager.effects import Effect
 from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.machine import TransactionResult, advance
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.state_machine import TransactionResult, advance
 from malletrain.job_manager.stimuli import (
     Completion,
     IdleSetSeen,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.job_manager import machine, node_changes
+from malletrain.job_manager import node_changes, state_machine
 from malletrain.job_manager.codec import from_json, to_json
 from malletrain.job_manager.flight_recorder import LEAST_STIMULI, FlightRecorder
 from malletrain.job_manager.jobs import Job, JobProfileMode, JobSpec, LauncherBackend, NodeRelease
@@ -211,7 +211,7 @@ def test_without_checks_the_replay_finds_the_first_broken_invariant(
     recorded = Recorded(tmp_path / "debug", validate=False)
     recorded.run_job()
     recorded.apply(NodesChanged(frozenset(), frozenset("b"), recorded.now))
-    monkeypatch.setattr(machine, "_shut_down", fail)
+    monkeypatch.setattr(state_machine, "_shut_down", fail)
     with pytest.raises(ValueError, match="can't be handled"):
         recorded.apply(Shutdown())
     recording = written(tmp_path / "debug")

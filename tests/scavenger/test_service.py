@@ -17,7 +17,7 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_set import IdleSet
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.scavenger.release import Releaser
+from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import Observation, SourceError, SourceStatus

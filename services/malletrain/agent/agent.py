@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from malletrain.agent.preemption import PreemptionQueryError, was_preempted
 from malletrain.agent.relay import MonitorRelay
 from malletrain.agent.session import SupervisorSession
+from malletrain.agent.slurm_preemption import PreemptionQueryError, was_preempted
 from malletrain.common.agent_protocol import LONGEST_LINE_BYTES, AgentProtocolError, Message
 from malletrain.common.agent_streams import AgentStream, accept_stream, open_stream
 

@@ -17,7 +17,7 @@ from malletrain.allocator.problem import AllocationProblem, CostModel
 from malletrain.allocator.reduction import maybe_optimal
 
 _SMALL = 8_000_000
-"""Steps (scales of all jobs x nodes) up to which the dynamic programme on all scales is faster than reducing first."""
+"""Steps (scales of all jobs x nodes) up to which the dynamic program on all scales is faster than reducing first."""
 NO_LIMIT = np.iinfo(np.int64).max
 
 

@@ -1,4 +1,4 @@
-"""Mixed-integer linear programmes (MILP) as plain arrays, solved by HiGHS."""
+"""Mixed-integer linear programs (MILP) as plain arrays, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def maximise(model: MilpModel, seconds: float, on_incumbent: Callable[[Floats], 
     solver.setOptionValue("mip_rel_gap", _GAP)
     solver.setOptionValue("mip_abs_gap", _GAP)
     solver.setOptionValue("threads", _THREADS)
-    if solver.passModel(_linear_programme(model)) == highspy.HighsStatus.kError:
+    if solver.passModel(_linear_program(model)) == highspy.HighsStatus.kError:
         raise SolverError("HiGHS refused the model")
     solver.cbMipImprovingSolution.subscribe(lambda event: on_incumbent(np.array(event.data_out.mip_solution)))
     solver.solve()
@@ -130,20 +130,20 @@ def maximise(model: MilpModel, seconds: float, on_incumbent: Callable[[Floats], 
     raise SolverError(f"HiGHS ended with {solver.modelStatusToString(status)}")
 
 
-def _linear_programme(model: MilpModel) -> highspy.HighsLp:
-    programme = highspy.HighsLp()
-    programme.num_col_ = len(model.cost)
-    programme.num_row_ = len(model.row_lower)
-    programme.sense_ = highspy.ObjSense.kMaximize
-    programme.col_cost_ = model.cost
-    programme.col_lower_ = model.lower
-    programme.col_upper_ = model.upper
-    programme.row_lower_ = model.row_lower
-    programme.row_upper_ = model.row_upper
-    programme.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    programme.a_matrix_.start_ = model.start
-    programme.a_matrix_.index_ = model.index
-    programme.a_matrix_.value_ = model.value
+def _linear_program(model: MilpModel) -> highspy.HighsLp:
+    program = highspy.HighsLp()
+    program.num_col_ = len(model.cost)
+    program.num_row_ = len(model.row_lower)
+    program.sense_ = highspy.ObjSense.kMaximize
+    program.col_cost_ = model.cost
+    program.col_lower_ = model.lower
+    program.col_upper_ = model.upper
+    program.row_lower_ = model.row_lower
+    program.row_upper_ = model.row_upper
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    program.a_matrix_.start_ = model.start
+    program.a_matrix_.index_ = model.index
+    program.a_matrix_.value_ = model.value
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-    programme.integrality_ = [kinds[int(flag)] for flag in model.integer]
-    return programme
+    program.integrality_ = [kinds[int(flag)] for flag in model.integer]
+    return program

@@ -18,7 +18,7 @@ from malletrain.allocator.solver_process import SolverAnswer, SolverProcess
 from malletrain.allocator.validation import validate
 
 _LARGEST_DP = 2_000_000_000
-"""Most steps (scales of all jobs x nodes) of a dynamic programme that serves as a fallback: about 3 s."""
+"""Most steps (scales of all jobs x nodes) of a dynamic program that serves as a fallback: about 3 s."""
 
 ReadSolution = Callable[[Floats], list[int]]
 
@@ -31,8 +31,8 @@ def solve(
 ) -> Allocation:
     """Solve a problem.
 
-    `auto` uses the dynamic programme, which is exact because only the number of nodes constrains the jobs. If HiGHS
-    does not prove an optimum in time, the first possible fallback answers: the dynamic programme, unless it would take
+    `auto` uses the dynamic program, which is exact because only the number of nodes constrains the jobs. If HiGHS
+    does not prove an optimum in time, the first possible fallback answers: the dynamic program, unless it would take
     seconds; the best solution that HiGHS found; the present nodes, where jobs whose scale is no longer permitted wait.
 
     Args:

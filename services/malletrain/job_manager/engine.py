@@ -13,9 +13,9 @@ from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.launching.folder import SupervisorStartError
 from malletrain.job_manager.launching.launcher import LaunchOrder, SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
-from malletrain.job_manager.machine import TransactionResult
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.state import ManagerState
+from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import (
     NodesReleased,
     Outcome,

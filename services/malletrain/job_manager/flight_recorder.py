@@ -13,7 +13,6 @@ from pathlib import Path
 import structlog
 
 from malletrain.common.files import write_atomically
-from malletrain.job_manager.machine import TransactionResult, advance
 from malletrain.job_manager.recording import (
     REFUSALS,
     RecordedFailure,
@@ -25,6 +24,7 @@ from malletrain.job_manager.recording import (
     redact_stimulus,
 )
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.state_machine import TransactionResult, advance
 from malletrain.job_manager.stimuli import Stimulus, Ticked
 from malletrain.job_manager.validation import check_result
 
@@ -60,7 +60,7 @@ class FlightRecorder:
         self._log = structlog.get_logger(__name__)
 
     def advance(self, state: ManagerState, stimulus: Stimulus, now: float) -> TransactionResult:
-        """Apply a stimulus; see `malletrain.job_manager.machine.advance`.
+        """Apply a stimulus; see `malletrain.job_manager.state_machine.advance`.
 
         Raises:
             StalePlanError, NotFoundError: the stimulus is refused.

@@ -14,8 +14,8 @@ from typing import Any
 
 from malletrain.job_manager.codec import from_json, to_json
 from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.machine import advance
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.state_machine import advance
 from malletrain.job_manager.stimuli import PlanReceived, Stimulus, Submitted, SupervisorEnded
 from malletrain.job_manager.validation import StateInvariantError, check_result
 from malletrain.runtime.errors import NotFoundError, StalePlanError

@@ -17,9 +17,9 @@ from malletrain.job_manager.jobs import Job, job_id
 from malletrain.job_manager.launching.environment import MonitorAddress, search_path
 from malletrain.job_manager.launching.launcher import LaunchSettings, SupervisorLauncher
 from malletrain.job_manager.logs import stream
-from malletrain.job_manager.machine import TransactionResult
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.settings import JobManagerSettings
+from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
 from malletrain.job_manager.store import JobStore, Submission
 from malletrain.model.job_state import JobState

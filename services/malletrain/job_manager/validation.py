@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.machine import TransactionResult
 from malletrain.job_manager.state import ManagerState
+from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvariantError
 
@@ -38,7 +38,7 @@ def check_result(before: ManagerState, result: TransactionResult) -> None:
 
     Args:
         before: The state before the stimulus.
-        result: What `malletrain.job_manager.machine.advance` returned.
+        result: What `malletrain.job_manager.state_machine.advance` returned.
 
     Raises:
         StateInvariantError: an invariant is broken.

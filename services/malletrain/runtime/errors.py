@@ -1,4 +1,4 @@
-"""Errors with a message for the user. `malletrain.runtime.interceptor` turns them into gRPC status codes."""
+"""Errors with a message for the user. `malletrain.runtime.error_interceptor` turns them into gRPC status codes."""
 
 from __future__ import annotations
 

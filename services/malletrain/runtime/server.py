@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from malletrain.runtime.error_interceptor import ErrorInterceptor
 from malletrain.runtime.errors import UnavailableError
-from malletrain.runtime.interceptor import ErrorInterceptor
 from malletrain.runtime.limits import ServerLimits
 
 Register = Callable[[Any, grpc.aio.Server], None]

@@ -20,10 +20,10 @@ from malletrain.runtime.messages import timestamp
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.idle_set import IdleEvent, IdleSet
+from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.messages import NodeDescriber, placeholder_message, quarantine_message, query_message
 from malletrain.scavenger.metrics import CONFIRMED, Gauges, ScavengerMetrics
 from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
-from malletrain.scavenger.release import Releaser
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, Observation, SourceError
 from malletrain.scavenger.sources.build import build_source, past_lengths

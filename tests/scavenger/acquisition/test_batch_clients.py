@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.acquisition.batch_client import (
-    AgentCommand,
-    SlurmBatchClient,
-    parse_slurm_ends,
-    parse_slurm_jobs,
-)
+from malletrain.scavenger.acquisition.batch_client import AgentCommand
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient, parse_pbs_ends, parse_pbs_jobs
 from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient, parse_slurm_ends, parse_slurm_jobs
 from malletrain.scavenger.sources.base import NodeFacts, SourceError
 
 AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/agent-token", "0.0.0.0", 1.5)

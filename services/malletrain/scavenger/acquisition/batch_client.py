@@ -1,34 +1,14 @@
-"""What is asked of a batch scheduler to hold nodes, and the client for Slurm."""
+"""What is asked of a batch scheduler to hold nodes, and what a placeholder runs."""
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
-from malletrain.scavenger.sources.schedulers.commands import RunCommand
+from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder
+from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts
 
-_SECONDS_PER_MINUTE = 60.0
-_PHASES = {
-    "PENDING": PlaceholderPhase.PENDING,
-    "CONFIGURING": PlaceholderPhase.PENDING,
-    "RUNNING": PlaceholderPhase.RUNNING,
-    "COMPLETING": PlaceholderPhase.ENDING,
-}
-_ENDED = (
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-    *("REVOKED", "TIMEOUT"),
-)
-"""States of Slurm's jobs that have ended."""
-_WAITING_REASONS = (
-    *("None", "(null)", "Priority", "Resources", "Prolog", "Cleaning", "BeginTime", "SchedDefer"),
-    *("NodeDown", "ReqNodeNotAvail", "Reservation", "Nodes required for job"),
-)
-"""Slurm's reasons of pending jobs that only wait for their node or their turn; some are followed by more words."""
 UNKNOWN_END = EndedPlaceholder("the scheduler no longer knows it")
 
 
@@ -99,114 +79,3 @@ class AgentCommand:
             *("--token", self.token, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
             *(("--marks", self.marks) if self.marks else ()),
         ]
-
-
-@dataclass(frozen=True)
-class SlurmBatchClient:
-    """Placeholders as Slurm jobs. The agent is a step of srun, which gets SIGTERM as soon as the job is preempted.
-
-    A batch script without srun gets it only at the end of GraceTime (measured: 27 to 34 s instead of 0.4 s).
-
-    Attributes:
-        run: Runs a command.
-        agent: How the agent is started.
-        partition: The preemptible partition.
-        name: Job name of all placeholders, by which they are found.
-        options: More options of sbatch.
-        log: File to which placeholders write.
-        timeout_seconds: Time limit of each command.
-    """
-
-    run: RunCommand
-    agent: AgentCommand
-    partition: str
-    name: str = "malletrain"
-    options: tuple[str, ...] = ()
-    log: str = "/dev/null"
-    timeout_seconds: float = 10.0
-
-    async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
-        """See `BatchClient`.
-
-        GPUs and memory are asked for: a step gets none of the GPUs, and only a share of the memory, that an exclusive
-        job was given without asking.
-        """
-        minutes = max(1, math.floor(seconds / _SECONDS_PER_MINUTE))
-        step = shlex.join(["srun", "--ntasks=1", "--cpu-bind=none", "--export=ALL", *self.agent.on(node)])
-        answer = await self.run(
-            [
-                *("sbatch", "--parsable", f"--partition={self.partition}", f"--nodelist={node}", "--nodes=1"),
-                *("--exclusive", "--mem=0", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
-                *([f"--gres=gpu:{facts.gpus}"] if facts.gpus else []),
-                *(f"--output={self.log}", "--open-mode=append", *self.options),
-                f"--wrap=exec {step}",
-            ],
-            self.timeout_seconds,
-        )
-        identifier = answer.strip().partition(";")[0]
-        if not identifier.isdigit():
-            raise SourceError(f"sbatch: expected a job id, got {answer[:80]!r}")
-        return identifier
-
-    async def find(self) -> Mapping[str, ListedPlaceholder]:
-        """See `BatchClient`."""
-        argv = ["squeue", "--noheader", "--me", f"--name={self.name}", "--format=%i|%T|%N|%n|%r"]
-        return parse_slurm_jobs(await self.run(argv, self.timeout_seconds))
-
-    async def explain(self, identifiers: Sequence[str]) -> Mapping[str, EndedPlaceholder]:
-        """See `BatchClient`. Slurm remembers ended jobs for MinJobAge, by default five minutes."""
-        argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(identifiers)}", "--format=%i|%T|%r"]
-        try:
-            ends = parse_slurm_ends(await self.run(argv, self.timeout_seconds))
-        except SourceError as error:
-            if "Invalid job id" not in str(error):
-                raise
-            ends = {}
-        found = {identifier: ends.get(identifier, UNKNOWN_END) for identifier in identifiers}
-        log = "" if self.log == "/dev/null" else f"; its output is in {self.log}"
-        return {
-            identifier: EndedPlaceholder(end.reason + (log if end.failed else ""), end.failed)
-            for identifier, end in found.items()
-            if end is not None
-        }
-
-    async def cancel(self, identifiers: Sequence[str]) -> None:
-        """See `BatchClient`."""
-        await self.run(["scancel", *identifiers], self.timeout_seconds)
-
-
-def parse_slurm_jobs(text: str) -> dict[str, ListedPlaceholder]:
-    """The answer to `squeue --format=%i|%T|%N|%n|%r`, without jobs that have ended.
-
-    Raises:
-        SourceError: a line has another form.
-    """
-    found = {}
-    for identifier, state, node, requested, reason in _fields(text, 5, "ID|STATE|NODE|REQUESTED|REASON"):
-        phase = _PHASES.get(state)
-        if phase is not None:
-            waits = phase is not PlaceholderPhase.PENDING or not reason or reason.startswith(_WAITING_REASONS)
-            found[identifier] = ListedPlaceholder(node or requested, phase, "" if waits else f"Slurm says {reason}")
-    return found
-
-
-def parse_slurm_ends(text: str) -> dict[str, EndedPlaceholder | None]:
-    """The answer to `squeue --states=all --format=%i|%T|%r`: how jobs have ended; None for those that have not.
-
-    Raises:
-        SourceError: a line has another form.
-    """
-    return {
-        identifier: EndedPlaceholder(f"{state} ({reason})", state != "PREEMPTED") if state in _ENDED else None
-        for identifier, state, reason in _fields(text, 3, "ID|STATE|REASON")
-    }
-
-
-def _fields(text: str, count: int, form: str) -> list[list[str]]:
-    found = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        words = line.split("|", count - 1)
-        if len(words) != count or not words[0].isdigit():
-            raise SourceError(f"squeue: expected {form}, got {line[:80]!r}")
-        found.append(words)
-    return found

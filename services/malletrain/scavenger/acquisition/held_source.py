@@ -10,11 +10,12 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.token import installation_token, token_file
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
-from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient, SlurmBatchClient
+from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
 from malletrain.scavenger.acquisition.demand import JobManagerDemand, NodeDemand
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.acquisition.placeholders import PlaceholderPolicy
+from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient
 from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
 from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
 from malletrain.scavenger.acquisition.validation import validate_held

@@ -16,9 +16,9 @@ from malletrain.allocator.cluster_cache import CachedProfile
 from malletrain.allocator.problem import Allocation
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.machine import TransactionResult, advance
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.state_machine import TransactionResult, advance
 from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, PlanReceived, Stimulus, Submitted, Ticked
 from malletrain.job_manager.validation import check_result
 from malletrain.model.job_state import JobState

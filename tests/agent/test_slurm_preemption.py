@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.agent.preemption import PreemptionQueryError, is_preempted, was_preempted
+from malletrain.agent.slurm_preemption import PreemptionQueryError, is_preempted, was_preempted
 from malletrain.common.token_file import make_token
 
 RUNNING = "JobId=7 JobState=RUNNING PreemptEligibleTime=2026-11-21T12:46:21 PreemptTime=None SuspendTime=None\n"
