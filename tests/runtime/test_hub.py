@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from malletrain.runtime.errors import SlowReaderError
 from malletrain.runtime.hub import Hub
 
 
@@ -46,3 +49,15 @@ async def test_two_watchers_do_not_share_a_queue() -> None:
         hub.close()
         assert [item async for item in mine] == ["a", "b"]
     assert await reader == ["a", "b"]
+
+
+async def test_a_watcher_that_does_not_read_has_to_begin_again_and_holds_nothing() -> None:
+    hub: Hub[int] = Hub(most_waiting=3)
+    with hub.subscribe() as slow, hub.subscribe() as quick:
+        items = aiter(quick)
+        for item in range(5):
+            hub.publish(item)
+            assert await anext(items) == item
+        with pytest.raises(SlowReaderError, match="begin again"):
+            await anext(aiter(slow))
+        assert slow._queue.empty()

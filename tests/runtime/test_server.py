@@ -18,6 +18,7 @@ from grpc_status import rpc_status
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, StalePlanError, UnavailableError
 from malletrain.runtime.following import follow
+from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import profiler_pb2, profiler_pb2_grpc
 from tests.support.waiting import wait_until_async
@@ -47,8 +48,10 @@ class Troubled(profiler_pb2_grpc.ProfilerServiceServicer):
 
 
 @asynccontextmanager
-async def serving(servicer: Troubled, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
-    host = ServiceHost(address)
+async def serving(
+    servicer: Troubled, address: str = "127.0.0.1:0", limits: ServerLimits | None = None
+) -> AsyncIterator[str]:
+    host = ServiceHost(address, limits)
     host.add(NAME, profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, servicer)
     port = await host.start()
     try:
@@ -89,6 +92,38 @@ async def test_bad_input_comes_with_the_field() -> None:
         detail = error_details_pb2.BadRequest()
         assert status.details[0].Unpack(detail)
         assert detail.field_violations[0].field == "specs[0].min_nodes"
+
+
+async def test_a_defect_is_told_without_its_details() -> None:
+    async with serving(Troubled(KeyError("secret"))) as address, open_channel(address) as channel:
+        stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GetProfile(profiler_pb2.GetProfileRequest(), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.INTERNAL
+        assert "secret" not in str(caught.value.details())
+
+
+async def test_a_long_error_is_cut_and_arrives() -> None:
+    error = InvalidInputError("🚂" * 10_000, "é" * 10_000, "a" * 10_000_000)
+    async with serving(Troubled(error)) as address, open_channel(address) as channel:
+        stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GetProfile(profiler_pb2.GetProfileRequest(), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert len(str(caught.value.details()).encode()) <= 512
+
+
+async def test_calls_beyond_the_limit_are_refused() -> None:
+    async with serving(Troubled(), limits=ServerLimits(max_calls=16)) as address, open_channel(address) as channel:
+        stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
+        streams = [stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()) for _ in range(16)]
+        for stream in streams:
+            await stream.read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GetProfile(profiler_pb2.GetProfileRequest(), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        for stream in streams:
+            stream.cancel()
 
 
 async def test_health_and_reflection() -> None:
