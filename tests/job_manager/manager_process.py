@@ -35,7 +35,7 @@ async def main():
     given = json.loads(sys.argv[1])
     settings = Settings(**given["settings"])
     section = JobManagerSettings(**given["section"])
-    await run_service(create(settings, section, SystemClock()), settings.addresses.job_manager)
+    await run_service(create(settings, section, SystemClock()), settings.addresses.job_manager, settings.limits)
 
 configure_logging("job_manager")
 asyncio.run(main())
