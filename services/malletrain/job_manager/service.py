@@ -71,6 +71,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
         self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock)
         self._closing = False
+        self._failed = False
 
     def register(self, host: ServiceHost) -> None:
         """Add the servicer to a server that has not started."""
@@ -79,17 +80,24 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._engine.run(self._section.reconcile_seconds))
-            group.create_task(
-                self._peers.follow(self._engine.apply, self._engine.is_active, self._launcher.update_hosts)
-            )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._engine.run(self._section.reconcile_seconds))
+                group.create_task(
+                    self._peers.follow(self._engine.apply, self._engine.is_active, self._launcher.update_hosts)
+                )
+        except Exception:
+            self._failed = True
+            raise
 
     async def close(self) -> None:
-        """End streams, stop the jobs if the settings say so, and close the store."""
+        """End streams, stop the jobs if the settings say so, and close the store.
+
+        After a defect jobs train on, as after a kill: the next JobManager finds their supervisors again.
+        """
         self._closing = True
         self._engine.jobs.close()
-        if self._section.stop_jobs_on_exit:
+        if self._section.stop_jobs_on_exit and not self._failed:
             await self._engine.shut_down(self._section.stop_grace_seconds)
         await self._launcher.close()
         await self._peers.close()
