@@ -1,0 +1,1 @@
+"""Who calls a service, and whether the caller may: tokens, roles, and what checks every call."""

@@ -1,0 +1,83 @@
+"""Who a caller is. Pure, but for the variable that holds the caller of the present call."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+
+from malletrain.runtime.errors import MalleTrainError
+
+
+class Role(StrEnum):
+    """What a caller may do; as in access.proto."""
+
+    ANYBODY = "anybody"
+    VIEWER = "viewer"
+    USER = "user"
+    OPERATOR = "operator"
+    SERVICE = "service"
+    JOB = "job"
+
+
+HUMAN_ROLES = (Role.VIEWER, Role.USER, Role.OPERATOR)
+"""Roles of people, each of which includes those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A verified caller.
+
+    Attributes:
+        user: Name of the user or the service; the job identifier of a job's trainer.
+        role: What it may do.
+        token_id: Identifier of its token; not a secret.
+        issued: When the token was issued, in seconds since the epoch.
+        expires: When it expires, in seconds since the epoch.
+        job_id: The job of a trainer; empty for all others.
+    """
+
+    user: str
+    role: Role
+    token_id: str
+    issued: float
+    expires: float
+    job_id: str = ""
+
+
+class UnauthenticatedError(MalleTrainError):
+    """Nobody knows who calls; becomes UNAUTHENTICATED. The message says what to do and contains no secret."""
+
+
+class PermissionDeniedError(MalleTrainError):
+    """The caller is known and may not do this; becomes PERMISSION_DENIED."""
+
+
+_caller: ContextVar[Identity] = ContextVar("malletrain_caller")
+
+
+def set_caller(identity: Identity) -> None:
+    """Note who makes the present call."""
+    _caller.set(identity)
+
+
+def current_caller() -> Identity:
+    """Who makes the call that is being handled.
+
+    Raises:
+        UnauthenticatedError: nobody is known: the server did not check the call.
+    """
+    try:
+        return _caller.get()
+    except LookupError:
+        raise UnauthenticatedError("the caller is not known") from None
+
+
+def require_job(identity: Identity, job_id: str) -> None:
+    """Refuse a trainer that speaks for another job than its own.
+
+    Raises:
+        PermissionDeniedError: it does.
+    """
+    if identity.role is Role.JOB and identity.job_id != job_id:
+        raise PermissionDeniedError(f"the token is that of job {identity.job_id}: it may not speak for job {job_id!r}")

@@ -1,0 +1,94 @@
+"""The installation's key and the folder that it is in: readable by the services' account and by nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from malletrain.runtime.errors import InvalidInputError
+
+KEYS_FOLDER = "keys"
+KEY_FILE = "token.key"
+_LEAST_BYTES = 32
+_GROUP_AND_OTHERS = 0o077
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def keys_folder(state_dir: Path) -> Path:
+    """The folder of keys and tokens in a state folder."""
+    return state_dir / KEYS_FOLDER
+
+
+def make_keys_folder(state_dir: Path) -> Path:
+    """The folder of keys and tokens; made if there is none.
+
+    Raises:
+        InvalidInputError: it can't be made, is another user's, or is open to others.
+    """
+    folder = keys_folder(state_dir)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise InvalidInputError("state_dir", f"a folder that can be written ({error})", str(state_dir)) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidInputError("state_dir", f"a folder {folder}")
+    _check_private(folder, found)
+    return folder
+
+
+def load_key(state_dir: Path) -> bytes:
+    """The key of an installation; made if there is none. If several processes make it at once, all get the same.
+
+    Raises:
+        InvalidInputError: it can't be made or used.
+    """
+    path = make_keys_folder(state_dir) / KEY_FILE
+    try:
+        if not path.exists():
+            _make_key(path)
+        key = read_private(path).strip()
+    except OSError as error:
+        raise InvalidInputError("state_dir", f"a folder with a usable key ({error})", str(state_dir)) from error
+    if len(key) < _LEAST_BYTES:
+        raise InvalidInputError(str(path), f"a key of at least {_LEAST_BYTES} bytes")
+    return key
+
+
+def read_private(path: Path) -> bytes:
+    """Content of a file that only we can read.
+
+    Raises:
+        InvalidInputError: it is another user's, is open to others, or is no plain file.
+        OSError: it can't be read.
+    """
+    descriptor = os.open(path, _READ)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidInputError(str(path), "a plain file")
+        _check_private(path, found)
+        return file.read()
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise InvalidInputError(str(path), f"a file of the account that runs the services (uid {os.geteuid()})")
+    if found.st_mode & _GROUP_AND_OTHERS:
+        mode = stat.S_IMODE(found.st_mode)
+        raise InvalidInputError(str(path), f"access for its owner only (mode {mode & 0o700:o})", f"mode {mode:o}")
+
+
+def _make_key(path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
+        file.write(secrets.token_hex(32) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, path)
+    temporary.unlink()

@@ -1,0 +1,85 @@
+"""Which role a method requires, as the protos declare it, and which callers have it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from google.protobuf.descriptor import FileDescriptor
+
+from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, Role
+from malletrain.v1 import (
+    access_pb2,
+    allocator_pb2,
+    job_manager_pb2,
+    monitor_pb2,
+    profiler_pb2,
+    scavenger_pb2,
+    supervisor_pb2,
+)
+
+_PREFIX = "ROLE_"
+_FILES: tuple[FileDescriptor, ...] = tuple(
+    module.DESCRIPTOR
+    for module in (
+        access_pb2,
+        allocator_pb2,
+        job_manager_pb2,
+        monitor_pb2,
+        profiler_pb2,
+        scavenger_pb2,
+        supervisor_pb2,
+    )
+)
+
+
+def role_of(number: access_pb2.Role.ValueType) -> Role | None:
+    """A role of the protos; None for ROLE_UNSPECIFIED and numbers that are none."""
+    if number not in access_pb2.Role.values() or number == access_pb2.ROLE_UNSPECIFIED:
+        return None
+    return Role(access_pb2.Role.Name(number).removeprefix(_PREFIX).lower())
+
+
+def number_of(role: Role) -> access_pb2.Role.ValueType:
+    """A role as the protos have it."""
+    return access_pb2.Role.Value(f"{_PREFIX}{role.value.upper()}")
+
+
+def _declared() -> Iterator[tuple[str, Role]]:
+    for file in _FILES:
+        for service in file.services_by_name.values():
+            for method in service.methods:
+                role = role_of(method.GetOptions().Extensions[access_pb2.required_role])
+                if role is not None:
+                    yield f"/{service.full_name}/{method.name}", role
+
+
+REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(dict(_declared()))
+"""Role that each method requires, by its full name, e.g. `/malletrain.v1.JobManagerService/GetJob`."""
+
+
+def allows(role: Role, required: Role) -> bool:
+    """Whether callers with a role may call what requires another."""
+    if required is Role.ANYBODY or role is Role.SERVICE:
+        return True
+    if role in HUMAN_ROLES and required in HUMAN_ROLES:
+        return HUMAN_ROLES.index(role) >= HUMAN_ROLES.index(required)
+    return role is Role.JOB and required is Role.JOB
+
+
+def may_call(identity: Identity | None, method: str) -> bool:
+    """Whether a caller may call a method; nobody may call one that declares no role.
+
+    Args:
+        identity: The caller; None if it is not known.
+        method: Full name of the method.
+    """
+    required = REQUIRED_ROLES.get(method)
+    if required is None:
+        return False
+    return required is Role.ANYBODY if identity is None else allows(identity.role, required)
+
+
+def is_audited(method: str) -> bool:
+    """Whether calls of a method of ours are written to the audit log: all but reads."""
+    return REQUIRED_ROLES.get(method, Role.VIEWER) is not Role.VIEWER

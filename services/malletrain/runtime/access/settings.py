@@ -1,0 +1,44 @@
+"""Settings of the section `[access]`. There is none that turns the checks off."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+LONGEST_LIFESPAN_SECONDS = 366 * 86400.0
+"""No token lives longer, whatever the settings say: revocations may be dropped after so long."""
+
+
+class AccessSettings(BaseModel):
+    """Who has which role, how long tokens live, and whether MUNGE vouches for users."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    operators: tuple[str, ...] = Field(
+        default=(), description="Users to whom MUNGE gives the role operator, beside the services' own account."
+    )
+    viewers: tuple[str, ...] = Field(
+        default=(), description="Users to whom MUNGE gives the role viewer; all others get the role user."
+    )
+    default_lifespan_seconds: float = Field(
+        default=12 * 3600.0, gt=0, description="Lifespan of tokens for which none is asked for."
+    )
+    max_lifespan_seconds: float = Field(
+        default=30 * 86400.0,
+        gt=0,
+        le=LONGEST_LIFESPAN_SECONDS,
+        description="Longest lifespan that may be asked for.",
+    )
+    leeway_seconds: float = Field(
+        default=30.0, ge=0, le=600, description="How far the clocks of those who make and check tokens may differ."
+    )
+    munge: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether users may prove by MUNGE who they are; auto: where its commands are installed.",
+    )
+    munge_path: str = Field(default="", description="Folder of the commands munge and unmunge; none: as PATH says.")
+    munge_socket: str = Field(default="", description="Socket of munged; none: MUNGE's default.")
+    reflection: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Whether gRPC reflection needs no identity; auto: where a service is on loopback."
+    )

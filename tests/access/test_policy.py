@@ -1,0 +1,103 @@
+"""Which role each method requires, and who has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.runtime.access import policy
+from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, PermissionDeniedError, Role, require_job
+from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited, may_call, number_of, role_of
+from malletrain.v1 import access_pb2
+
+PROTOS = Path(__file__).parents[2] / "protos/malletrain/v1"
+CALLERS = [role for role in Role if role is not Role.ANYBODY]
+
+
+def identity(role: Role, job_id: str = "") -> Identity:
+    return Identity("somebody", role, "t1", 0.0, 1.0, job_id)
+
+
+def test_every_rpc_of_every_proto_is_known() -> None:
+    known = {Path(file.name).name for file in policy._FILES}
+    with_services = {path.name for path in PROTOS.glob("*.proto") if "\nservice " in path.read_text()}
+    assert known == with_services
+    assert len(REQUIRED_ROLES) == sum(path.read_text().count("\n  rpc ") for path in PROTOS.glob("*.proto"))
+
+
+@pytest.mark.parametrize(
+    ("method", "required"),
+    [
+        ("JobManagerService/ListJobs", Role.VIEWER),
+        ("JobManagerService/SubmitJobs", Role.USER),
+        ("JobManagerService/CancelJob", Role.USER),
+        ("ProfilerService/StartProfile", Role.USER),
+        ("ScavengerService/ReclaimNodes", Role.OPERATOR),
+        ("AllocatorService/Solve", Role.OPERATOR),
+        ("AccessService/CreateToken", Role.OPERATOR),
+        ("JobManagerService/ApplyPlan", Role.SERVICE),
+        ("JobManagerService/ReleaseNodes", Role.SERVICE),
+        ("SupervisorService/Stop", Role.SERVICE),
+        ("MonitorService/Report", Role.JOB),
+        ("AccessService/ExchangeMungeCredential", Role.ANYBODY),
+    ],
+)
+def test_what_methods_require(method: str, required: Role) -> None:
+    assert REQUIRED_ROLES[f"/malletrain.v1.{method}"] is required
+
+
+def test_only_the_exchange_of_a_credential_needs_no_identity_and_only_reports_that_of_a_job() -> None:
+    by_role = {role: [name for name, needed in REQUIRED_ROLES.items() if needed is role] for role in Role}
+    assert by_role[Role.ANYBODY] == ["/malletrain.v1.AccessService/ExchangeMungeCredential"]
+    assert by_role[Role.JOB] == ["/malletrain.v1.MonitorService/Report"]
+
+
+@given(st.sampled_from(CALLERS), st.sampled_from(list(Role)))
+def test_roles_of_people_are_ordered_services_may_all_and_jobs_one_thing(role: Role, required: Role) -> None:
+    allowed = allows(role, required)
+    if required is Role.ANYBODY or role is Role.SERVICE:
+        assert allowed
+    elif role is Role.JOB or required is Role.JOB:
+        assert allowed == (role is required)
+    elif required is Role.SERVICE:
+        assert not allowed
+    else:
+        assert allowed == (HUMAN_ROLES.index(role) >= HUMAN_ROLES.index(required))
+
+
+@given(st.sampled_from(list(Role)))
+def test_a_larger_role_may_all_that_a_smaller_may(required: Role) -> None:
+    allowed = [allows(role, required) for role in (*HUMAN_ROLES, Role.SERVICE)]
+    assert allowed == sorted(allowed)
+
+
+@given(st.text(), st.one_of(st.none(), st.sampled_from(CALLERS)))
+def test_nobody_may_call_what_is_not_declared(method: str, role: Role | None) -> None:
+    assert not may_call(None if role is None else identity(role), f"/malletrain.v1.{method}")
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_numbers_that_are_no_role_are_none(number: int) -> None:
+    role = role_of(number)  # type: ignore[arg-type]
+    assert (role is None) == (number not in range(1, 7))
+    assert role is None or number_of(role) == number
+
+
+def test_every_role_is_one_of_the_protos() -> None:
+    assert {number_of(role) for role in Role} == set(access_pb2.Role.values()) - {access_pb2.ROLE_UNSPECIFIED}
+
+
+def test_a_trainer_speaks_for_its_own_job_only_and_a_service_for_all() -> None:
+    require_job(identity(Role.JOB, "j000001"), "j000001")
+    require_job(identity(Role.SERVICE), "j000002")
+    with pytest.raises(PermissionDeniedError, match="j000001"):
+        require_job(identity(Role.JOB, "j000001"), "j000002")
+
+
+def test_all_but_reads_are_audited() -> None:
+    assert is_audited("/malletrain.v1.JobManagerService/CancelJob")
+    assert is_audited("/malletrain.v1.AccessService/ExchangeMungeCredential")
+    assert not is_audited("/malletrain.v1.JobManagerService/ListJobs")
