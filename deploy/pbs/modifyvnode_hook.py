@@ -6,7 +6,11 @@
 
 The configuration is JSON, every entry optional:
 
-    {"scavenger": "127.0.0.1:7701", "grpcurl": "/usr/local/bin/grpcurl", "options": ["-plaintext"], "hold_seconds": 60}
+    {"scavenger": "127.0.0.1:7701", "grpcurl": "/usr/local/bin/grpcurl", "options": ["-plaintext"], "hold_seconds": 60,
+     "token_file": "/etc/malletrain/hook.token"}
+
+The file contains a token of an operator, which `malletrain token --user pbs --role operator --lifespan 30d` prints; it
+must be readable by root only.
 
 The server waits for its hooks. This one only starts `grpcurl`, which asks ScavengerService/ReclaimNodes, in a process
 of its own, and goes on: a MalleTrain that is down costs the server nothing. It runs in the Python that PBS brings, so
@@ -28,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "grpcurl": "/usr/local/bin/grpcurl",
     "options": ["-plaintext"],
     "hold_seconds": 60,
+    "token_file": "/etc/malletrain/hook.token",
 }
 DEADLINE_SECONDS = 10
 METHOD = "malletrain.v1.ScavengerService/ReclaimNodes"
@@ -57,18 +62,22 @@ def command(node: str, chosen: dict[str, Any]) -> list[str]:
         raise ValueError("unexpected name of a vnode: %r" % node)  # noqa: UP031 - PBS may bring an older Python
     request = json.dumps({"nodes": [node], "hold_seconds": chosen["hold_seconds"]})
     limit = ["-max-time", str(DEADLINE_SECONDS)]
-    return [chosen["grpcurl"], *chosen["options"], *limit, "-d", request, chosen["scavenger"], METHOD]
+    shown = ["-expand-headers", "-H", "authorization: Bearer ${MALLETRAIN_TOKEN}"]
+    return [chosen["grpcurl"], *chosen["options"], *shown, *limit, "-d", request, chosen["scavenger"], METHOD]
 
 
 def reclaim(node: str, chosen: dict[str, Any]) -> None:
     """Ask, without waiting for the answer: our child's child is nobody's zombie.
 
     Raises:
-        OSError: the program can't be started.
+        OSError: the token can't be read, or the program can't be started.
         ValueError: the name of the node is none.
     """
     quoted = ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh", *command(node, chosen)]
-    subprocess.run(quoted, check=True, start_new_session=True, timeout=DEADLINE_SECONDS)
+    with open(chosen["token_file"], encoding="ascii") as file:  # noqa: PTH123 - as above
+        # A command line could be read by everybody.
+        environment = {**os.environ, "MALLETRAIN_TOKEN": file.read().strip()}
+    subprocess.run(quoted, check=True, start_new_session=True, timeout=DEADLINE_SECONDS, env=environment)
 
 
 def host_of(vnode: Any) -> str:

@@ -12,7 +12,10 @@
 #   MALLETRAIN_MARKS=/run/malletrain    where the mark is left (scavenger.slurm.hold.marks); made where it is missing
 #   MALLETRAIN_SCAVENGER=head:7701      ask the Scavenger, too, where no agent runs on the node; by default nobody is asked
 #   MALLETRAIN_GRPCURL=/usr/local/bin/grpcurl   by which it is asked
-#   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   e.g. (-cacert /etc/malletrain/ca.pem -H "authorization: Bearer $(<file)")
+#   MALLETRAIN_TOKEN_FILE=/etc/malletrain/prolog.token   what the Scavenger is shown: a token of an operator, which
+#                                       `malletrain token --user prolog --role operator --lifespan 30d` prints; readable by
+#                                       root only, and never on a command line
+#   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   e.g. (-cacert /etc/malletrain/ca.pem)
 #   MALLETRAIN_DEADLINE_SECONDS=5       how long a job may wait for us at most
 #   MALLETRAIN_OWN_PARTITIONS="scavenge"  jobs of these are our own
 #
@@ -23,6 +26,7 @@ set -u
 MALLETRAIN_MARKS=/run/malletrain
 MALLETRAIN_GRPCURL=grpcurl
 MALLETRAIN_SCAVENGER=
+MALLETRAIN_TOKEN_FILE=/etc/malletrain/prolog.token
 MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)
 MALLETRAIN_DEADLINE_SECONDS=5
 MALLETRAIN_OWN_PARTITIONS=scavenge
@@ -60,8 +64,13 @@ if [[ -n $(agents) ]]; then
 fi
 
 [[ -n $MALLETRAIN_SCAVENGER ]] || exit 0
+MALLETRAIN_TOKEN=$(cat "$MALLETRAIN_TOKEN_FILE" 2>/dev/null) || note "no token in $MALLETRAIN_TOKEN_FILE"
+export MALLETRAIN_TOKEN
 # The hold outlasts the time until a poll shows the node as allocated.
+# grpcurl replaces the variable: a command line could be read by everybody.
+# shellcheck disable=SC2016
 answer=$(timeout "$((MALLETRAIN_DEADLINE_SECONDS + 1))" "$MALLETRAIN_GRPCURL" "${MALLETRAIN_GRPCURL_OPTIONS[@]}" \
+  -expand-headers -H 'authorization: Bearer ${MALLETRAIN_TOKEN}' \
   -max-time "$MALLETRAIN_DEADLINE_SECONDS" -d "{\"nodes\": [\"$node\"], \"hold_seconds\": 60}" \
   "$MALLETRAIN_SCAVENGER" malletrain.v1.ScavengerService/ReclaimNodes 2>&1)
 status=$?

@@ -12,10 +12,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from malletrain.cli.credentials import owner_credential
 from malletrain.common.agent_protocol import AgentConnection, encode
 from malletrain.common.environment import MONITOR_GATE
 from malletrain.common.token_file import TOKEN_FILE
+from malletrain.job_manager.launching.job_tokens import JobTokens
+from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_blocking_channel
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Settings
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.agent.running import agents
 from tests.supervisor.running import supervised
@@ -60,7 +65,8 @@ def monitor(state_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
-    with monitor(tmp_path) as (address, gate), open_blocking_channel(address) as channel:
+    settings = Settings(state_dir=tmp_path)
+    with monitor(tmp_path) as (address, gate), open_blocking_channel(address, owner_credential(settings)) as channel:
         stub = monitor_pb2_grpc.MonitorServiceStub(channel)
         (tmp_path / "token").symlink_to(tmp_path / TOKEN_FILE)
         with agents(tmp_path, "n1") as running:
@@ -76,6 +82,8 @@ def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
                 agents=nodes,
                 token_file=tmp_path / TOKEN_FILE,
             ) as job:
+                # As JobManager does; the sidecar reads it when it connects again.
+                JobTokens(open_installation(settings, SystemClock()).tokens, 3600.0).write(job.job_id, job.folder)
 
                 def samples() -> int:
                     request = monitor_pb2.GetProgressRequest(job_ids=[job.job_id])

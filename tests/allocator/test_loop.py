@@ -30,6 +30,7 @@ from malletrain.v1 import (
     scavenger_pb2_grpc,
 )
 from tests.allocator.peer_messages import job, jobs, nodes, profiles
+from tests.support.access import CREDENTIAL, checked
 from tests.support.waiting import wait_until_async
 
 
@@ -76,7 +77,7 @@ class FakePeers(
 
     @asynccontextmanager
     async def serving(self, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
-        host = ServiceHost(address)
+        host = ServiceHost(address, checked())
         host.add("malletrain.v1.ScavengerService", scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, self)
         host.add("malletrain.v1.JobManagerService", job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
         host.add("malletrain.v1.ProfilerService", profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, self)
@@ -94,13 +95,13 @@ class FakePeers(
 async def allocator(folder: Path, peers: str, **options: Any) -> AsyncIterator[Any]:
     addresses = Addresses(scavenger=peers, job_manager=peers, profiler=peers)
     settings = Settings(state_dir=folder, addresses=addresses)
-    service = create(settings, AllocatorSettings(**options), SystemClock())
-    host = ServiceHost("127.0.0.1:0")
+    service = create(settings, AllocatorSettings(**options), SystemClock(), CREDENTIAL)
+    host = ServiceHost("127.0.0.1:0", checked())
     service.register(host)
     port = await host.start()
     running = asyncio.create_task(service.run())
     try:
-        async with open_channel(f"127.0.0.1:{port}") as channel:
+        async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
             yield allocator_pb2_grpc.AllocatorServiceStub(channel)
     finally:
         running.cancel()

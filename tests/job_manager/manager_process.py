@@ -21,6 +21,7 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.config import Addresses
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 from tests.job_manager.serving import Caller, FakeScavenger, serve_peers
+from tests.support.access import CREDENTIAL
 
 MAIN = """
 import asyncio, json, sys
@@ -30,12 +31,14 @@ from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.logs import configure_logging
 from malletrain.runtime.process import run_service
+from tests.support.access import checked, installation
 
 async def main():
     given = json.loads(sys.argv[1])
     settings = Settings(**given["settings"])
     section = JobManagerSettings(**given["section"])
-    await run_service(create(settings, section, SystemClock()), settings.addresses.job_manager, settings.limits)
+    service = create(settings, section, SystemClock(), installation(settings))
+    await run_service(service, settings.addresses.job_manager, checked(), settings.limits)
 
 configure_logging("job_manager")
 asyncio.run(main())
@@ -92,7 +95,7 @@ async def manager_process(
 ) -> AsyncIterator[ManagerProcess]:
     async with serve_peers("n1 n2 n3 n4") as (scavenger, _, addresses):
         process = Process(state_dir, python, addresses, section, fault)
-        async with open_channel(process.address) as channel:
+        async with open_channel(process.address, CREDENTIAL) as channel:
             caller = Caller(job_manager_pb2_grpc.JobManagerServiceStub(channel))
             try:
                 process.start()

@@ -28,6 +28,7 @@ from malletrain.v1 import (
     resources_pb2,
     scavenger_pb2,
 )
+from tests.support.access import CREDENTIAL, checked, installation
 from tests.support.waiting import wait_until_async
 
 SCAVENGER = "malletrain.v1.ScavengerService"
@@ -190,7 +191,7 @@ def make_spec(*command: str, **changes: Any) -> resources_pb2.JobSpec:
 async def serve_peers(nodes: str) -> AsyncIterator[tuple[FakeScavenger, FakeMonitor, Addresses]]:
     """A Scavenger and a Monitor that serve."""
     scavenger, monitor = FakeScavenger(set(nodes.split())), FakeMonitor()
-    host = ServiceHost("127.0.0.1:0")
+    host = ServiceHost("127.0.0.1:0", checked())
     host.add(SCAVENGER, scavenger.register, scavenger)
     host.add(MONITOR, monitor.register, monitor)
     port = await host.start()
@@ -209,12 +210,13 @@ async def serve_manager(
     """Serve until the block is left; then end in good order, which stops the jobs."""
     async with serve_peers(nodes) as (scavenger, monitor, addresses):
         settings = Settings(state_dir=state_dir, addresses=addresses)
-        manager = JobManager(settings, JobManagerSettings(trainer_python=str(python), **section), SystemClock())
-        host = ServiceHost("127.0.0.1:0")
+        section_settings = JobManagerSettings(trainer_python=str(python), **section)
+        manager = JobManager(settings, section_settings, SystemClock(), installation(settings))
+        host = ServiceHost("127.0.0.1:0", checked())
         manager.register(host)
         port = await host.start()
         background = asyncio.create_task(manager.run())
-        async with open_channel(f"127.0.0.1:{port}") as channel:
+        async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
             stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
             harness = ManagerHarness(stub, scavenger, monitor, state_dir, manager)
             await harness.wait_for_nodes()

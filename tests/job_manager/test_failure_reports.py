@@ -11,6 +11,7 @@ from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
+from tests.support.access import CREDENTIAL
 
 
 class Listener(scavenger_pb2_grpc.ScavengerServiceServicer):
@@ -31,7 +32,7 @@ def seen(**failures: int) -> SupervisorSeen:
 
 
 def peers_at(scavenger: str) -> ManagerPeers:
-    return ManagerPeers(Addresses(scavenger=scavenger), SystemClock())
+    return ManagerPeers(Addresses(scavenger=scavenger), SystemClock(), CREDENTIAL)
 
 
 async def test_each_failure_of_a_node_that_stands_out_is_reported_once() -> None:

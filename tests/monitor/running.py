@@ -17,6 +17,7 @@ from malletrain.runtime.clock import Clock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
+from tests.support.access import CREDENTIAL, checked
 
 FAST = MonitorSettings(store_seconds=0.02, publish_seconds=0.02)
 
@@ -40,11 +41,11 @@ async def running_monitor(
     state_dir: Path, section: MonitorSettings = FAST, clock: Clock | None = None, address: str = "127.0.0.1:0"
 ) -> AsyncIterator[RunningMonitor]:
     service = create(Settings(state_dir=state_dir), section, clock or SystemClock())
-    host = ServiceHost(address)
+    host = ServiceHost(address, checked())
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())
-    channel = open_channel(f"127.0.0.1:{port}")
+    channel = open_channel(f"127.0.0.1:{port}", CREDENTIAL)
     try:
         yield RunningMonitor(service, port, channel)
     finally:

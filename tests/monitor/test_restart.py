@@ -16,6 +16,7 @@ from malletrain.runtime.channel import open_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import Reporter, report
 from tests.monitor.trainer import FakeTrainer
+from tests.support.access import CREDENTIAL
 
 SERVER = """
 import asyncio, sys
@@ -25,11 +26,12 @@ from malletrain.monitor.settings import MonitorSettings
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.server import ServiceHost
+from tests.support.access import checked
 
 async def serve():
     section = MonitorSettings(store_seconds=0.02, publish_seconds=0.02)
     service = create(Settings(state_dir=Path(sys.argv[1])), section, SystemClock())
-    host = ServiceHost("127.0.0.1:0")
+    host = ServiceHost("127.0.0.1:0", checked())
     service.register(host)
     print(await host.start(), flush=True)
     await service.run()
@@ -59,7 +61,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twi
     trainer.steps(40, 0.1)
     second = trainer.take()
     with monitor_process(tmp_path) as (process, address):
-        async with open_channel(address) as channel:
+        async with open_channel(address, CREDENTIAL) as channel:
             reporter = Reporter(monitor_pb2_grpc.MonitorServiceStub(channel))
             await reporter.send(first)
             await reporter.acknowledged(121)
@@ -67,7 +69,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twi
             await reporter.send(second)
             process.send_signal(signal.SIGKILL)
     with monitor_process(tmp_path) as (_, address):
-        async with open_channel(address) as channel:
+        async with open_channel(address, CREDENTIAL) as channel:
             stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
             (sign_of_life,) = await report(stub, [ReportedBatch("j1", "r1", 0, (), 1)])
             assert sign_of_life in (121, 161)

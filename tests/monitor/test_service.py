@@ -12,10 +12,13 @@ from sqlalchemy.exc import OperationalError
 from malletrain.monitor.progress import ReportedBatch
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.trackers import StoredJob
+from malletrain.runtime.access.identity import Role
+from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import ManualClock
-from malletrain.v1 import monitor_pb2
+from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import FAST, Reporter, report, request_of, running_monitor
 from tests.monitor.trainer import FakeTrainer
+from tests.support.access import credential_of
 
 
 async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> None:
@@ -37,6 +40,20 @@ async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> 
         assert record.scale_up_seconds == pytest.approx(5)
         assert not record.HasField("scale_down_seconds")
         assert [(rescale.from_nodes, rescale.to_nodes) for rescale in record.rescales] == [(2, 3)]
+
+
+async def test_a_trainer_reports_for_the_job_of_its_token_only(tmp_path: Path) -> None:
+    trainer = FakeTrainer()
+    trainer.steps(10, 0.1)
+    batch = trainer.take("j1")
+    own, other = (credential_of(job, Role.JOB, job) for job in ("j1", "j2"))
+    async with running_monitor(tmp_path) as monitor:
+        for credential, code in ((other, grpc.StatusCode.PERMISSION_DENIED), (own, None)):
+            async with open_channel(monitor.address, credential) as channel:
+                reported = report(monitor_pb2_grpc.MonitorServiceStub(channel), [batch])
+                found = (await asyncio.gather(reported, return_exceptions=True))[0]
+            assert (found.code() if isinstance(found, grpc.aio.AioRpcError) else None) == code
+            assert (await monitor.progress()).records == (0 if code else 10)
 
 
 async def test_several_reporters_and_jobs_at_once(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from typing import Any
 
 import grpc
 
+from malletrain.client.monitor_stream import read_job_token
 from malletrain.common.files import write_atomically
+from malletrain.common.job_folder import TOKEN_FILE
 from malletrain.common.processes import this_process
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc, supervisor_pb2_grpc
 from malletrain.v1 import supervisor_pb2 as pb
@@ -75,6 +77,7 @@ class SimulatedTraining:
         self.sequence = 0
         self.position = 0
         self.monitor = environment["MALLETRAIN_MONITOR"]
+        self.token = read_job_token(Path(environment["MALLETRAIN_JOB_DIR"]) / TOKEN_FILE)
         self.reporter = f"simulated-{os.getpid()}"
 
     def tell(self, nodes: int) -> None:
@@ -117,7 +120,7 @@ class SimulatedTraining:
     def _send(self) -> None:
         with grpc.insecure_channel(self.monitor) as channel:
             stub = monitor_pb2_grpc.MonitorServiceStub(channel)
-            for _ in stub.Report(self._requests()):
+            for _ in stub.Report(self._requests(), metadata=(("authorization", f"Bearer {self.token}"),)):
                 pass
 
     def _requests(self) -> Iterator[monitor_pb2.ReportRequest]:

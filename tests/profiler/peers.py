@@ -25,6 +25,7 @@ from malletrain.v1 import (
     profiler_pb2_grpc,
     resources_pb2,
 )
+from tests.support.access import CREDENTIAL, checked
 
 JOB_MANAGER = "malletrain.v1.JobManagerService"
 NOWHERE = "127.0.0.1:9"
@@ -61,7 +62,7 @@ def _register(peer: JobsPeer, server: grpc.aio.Server) -> None:
 
 @asynccontextmanager
 async def jobs_peer(peer: JobsPeer, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
-    host = ServiceHost(address)
+    host = ServiceHost(address, checked())
     host.add(JOB_MANAGER, _register, peer)
     port = await host.start()
     try:
@@ -121,13 +122,13 @@ async def running_profiler(
         state_dir=state_dir or Path(folder.name if folder else ""),
         addresses=Addresses(job_manager=job_manager, monitor=monitor, scavenger=scavenger),
     )
-    service = create(settings, section or ProfilerSettings(snapshot_seconds=60), SystemClock())
-    host = ServiceHost("127.0.0.1:0")
+    service = create(settings, section or ProfilerSettings(snapshot_seconds=60), SystemClock(), CREDENTIAL)
+    host = ServiceHost("127.0.0.1:0", checked())
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())
     try:
-        async with open_channel(f"127.0.0.1:{port}") as channel:
+        async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
             yield RunningProfiler(service, profiler_pb2_grpc.ProfilerServiceStub(channel))
     finally:
         background.cancel()

@@ -23,6 +23,7 @@ from malletrain.v1 import profiler_pb2, resources_pb2
 from tests.monitor.running import report, running_monitor
 from tests.monitor.trainer import FakeTrainer
 from tests.profiler.peers import NOWHERE, JobsPeer, job, jobs_peer, running_profiler
+from tests.support.access import CREDENTIAL
 
 PRIOR = profiler_pb2.CURVE_SOURCE_PRIOR
 DECLARED = profiler_pb2.CURVE_SOURCE_DECLARED
@@ -182,7 +183,7 @@ async def test_a_state_that_contradicts_itself_ends_the_service_where_that_is_ch
     async with jobs_peer(peer) as jobs:
         addresses = Addresses(job_manager=jobs, monitor=NOWHERE, scavenger=NOWHERE)
         settings = Settings(state_dir=tmp_path, addresses=addresses, validate_state=True)
-        service = create(settings, ProfilerSettings(snapshot_seconds=0), SystemClock())
+        service = create(settings, ProfilerSettings(snapshot_seconds=0), SystemClock(), CREDENTIAL)
         try:
             with pytest.raises(ExceptionGroup) as caught:
                 await asyncio.wait_for(service.run(), 20)

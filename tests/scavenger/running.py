@@ -19,6 +19,7 @@ from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2, scavenger_pb2_grpc
+from tests.support.access import CREDENTIAL, checked
 
 JOB_MANAGER = "malletrain.v1.JobManagerService"
 NOBODY = "127.0.0.1:1"
@@ -83,11 +84,11 @@ class Running:
 @asynccontextmanager
 async def serving(service: ScavengerService) -> AsyncIterator[Running]:
     """Serve until the block is left."""
-    host = ServiceHost("127.0.0.1:0")
+    host = ServiceHost("127.0.0.1:0", checked())
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())
-    async with open_channel(f"127.0.0.1:{port}") as channel:
+    async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
         running = Running(service, scavenger_pb2_grpc.ScavengerServiceStub(channel), f"127.0.0.1:{port}")
         yield running
         assert not background.done(), background.result()
@@ -105,7 +106,9 @@ async def running_scavenger(
 ) -> AsyncIterator[Running]:
     """A Scavenger by its settings."""
     settings = Settings(state_dir=state_dir, addresses=Addresses(job_manager=job_manager, **addresses))
-    async with serving(create(settings, ScavengerSettings.model_validate(section), SystemClock())) as running:
+    async with serving(
+        create(settings, ScavengerSettings.model_validate(section), SystemClock(), CREDENTIAL)
+    ) as running:
         yield running
 
 
@@ -153,7 +156,7 @@ def _register(releases: Releases, server: grpc.aio.Server) -> None:
 async def releasing(wanted: int = 0) -> AsyncIterator[tuple[Releases, str]]:
     """A JobManager for releases whose job wants so many nodes, and its address."""
     releases = Releases(wanted)
-    host = ServiceHost("127.0.0.1:0")
+    host = ServiceHost("127.0.0.1:0", checked())
     host.add(JOB_MANAGER, _register, releases)
     port = await host.start()
     yield releases, f"127.0.0.1:{port}"

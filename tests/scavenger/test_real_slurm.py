@@ -17,6 +17,7 @@ from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import releasing, running_scavenger
+from tests.scavenger.test_reclaim_hooks import token_file
 from tests.scavenger.test_scheduler_sources import following
 from tests.support.waiting import wait_until_async
 
@@ -150,6 +151,7 @@ async def test_the_prolog_frees_a_node_before_the_jobs_first_command(
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == set(NODES), timeout=30)
         config = f"MALLETRAIN_GRPCURL='{grpcurl}'\nMALLETRAIN_SCAVENGER={scavenger.address}\n"
+        config += f"MALLETRAIN_TOKEN_FILE='{token_file(tmp_path)}'\n"
         (cluster / "prolog.conf").write_text(config + "MALLETRAIN_DEADLINE_SECONDS=20\n")
         script = f"#!/bin/sh\ndate > {began}\nexec sleep 60\n"
         command = ["sbatch", "--parsable", "--output=/dev/null", "--partition=main", "--nodelist=n003"]

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from malletrain.runtime.access.identity import Role
 from tests.agent.running import RunningAgent
 from tests.scavenger.running import releasing, running_scavenger
+from tests.support.access import credential_of
 from tests.support.waiting import wait_until_async
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -31,10 +33,17 @@ def hook() -> ModuleType:
     return module
 
 
+def token_file(folder: Path) -> Path:
+    """A file with an operator's token."""
+    path = folder / "operator.token"
+    path.write_text(credential_of("prolog", Role.OPERATOR).token() + "\n")
+    return path
+
+
 async def prolog(folder: Path, grpcurl: str, scavenger: str, **slurm: str) -> int:
     """Run the Prolog as slurmd would; its exit status."""
     config = folder / "prolog.conf"
-    lines = {"GRPCURL": grpcurl, "SCAVENGER": scavenger, "MARKS": folder / "marks"}
+    lines = {"GRPCURL": grpcurl, "SCAVENGER": scavenger, "MARKS": folder / "marks", "TOKEN_FILE": token_file(folder)}
     config.write_text("".join(f"MALLETRAIN_{name}='{value}'\n" for name, value in lines.items()))
     environment = {"PATH": os.environ["PATH"], "MALLETRAIN_PROLOG_CONFIG": str(config), "SLURM_JOB_ID": "7", **slurm}
     process = await asyncio.create_subprocess_exec(str(DEPLOY / "slurm/prolog.sh"), env=environment)
@@ -150,7 +159,9 @@ async def test_the_hook_has_a_node_reclaimed_that_is_no_longer_free(
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"n1", "n2", "n3"})
         config = tmp_path / "hook.json"
-        config.write_text(json.dumps({"scavenger": scavenger.address, "grpcurl": grpcurl}))
+        config.write_text(
+            json.dumps({"scavenger": scavenger.address, "grpcurl": grpcurl, "token_file": str(token_file(tmp_path))})
+        )
         for before, after in ((0x10, 0), (0x10, 0x20), (0, 0)):
             unmoved = Pbs(before, after, config)
             hook.main(unmoved)

@@ -26,6 +26,7 @@ from malletrain.scavenger.stays import StayEstimator
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving
+from tests.support.access import CREDENTIAL
 from tests.support.waiting import wait_until_async
 
 STATIC = {"source": "static", "nodes": ["n2", "n1", "n3"]}
@@ -167,7 +168,7 @@ async def test_only_what_is_confirmed_is_released(tmp_path: Path) -> None:
 
 async def test_jobmanager_gets_less_than_the_caller_has_left() -> None:
     async with releasing() as (_, address):
-        releaser = Releaser(open_channel(address), deadline_seconds=60)
+        releaser = Releaser(open_channel(address, CREDENTIAL), deadline_seconds=60)
         async with asyncio.timeout(20):
             assert await releaser.release(["n1"], remaining=0.5) == []
         await releaser.close()
@@ -247,7 +248,7 @@ async def test_a_source_that_fails_harms_nobody_and_unknown_is_not_none(tmp_path
         source,
         IdleSet(0),
         StayEstimator(horizon_seconds=60),
-        Releaser(open_channel(NOBODY), 1),
+        Releaser(open_channel(NOBODY, CREDENTIAL), 1),
         ScavengerStateFile(tmp_path),
         ScavengerSettings(),
         SystemClock(),
@@ -278,11 +279,11 @@ async def test_a_replay_goes_on_after_a_kill(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     model = ScavengerSettings.model_validate(section)
     # A service that never came to its close, as one that was killed.
-    create(settings, model, SystemClock())
+    create(settings, model, SystemClock(), CREDENTIAL)
     async with running_scavenger(tmp_path, section) as first:
         watch = first.watch()
         await wait_until_async(lambda: "b" in watch.idle)
-        killed = create(settings, model, SystemClock())
+        killed = create(settings, model, SystemClock(), CREDENTIAL)
         async with serving(killed) as second:
             snapshot = second.watch()
             await wait_until_async(lambda: snapshot.messages)
@@ -296,4 +297,4 @@ async def test_a_bad_trace_is_told_at_the_start(tmp_path: Path) -> None:
     trace.write_text("node,idle_from_s,idle_until_s\na,0,100\na,50,200\n")
     section = ScavengerSettings(source="trace", trace=trace)
     with pytest.raises(InvalidInputError, match=r"t\.csv:3: expected no overlap"):
-        create(Settings(state_dir=tmp_path), section, SystemClock())
+        create(Settings(state_dir=tmp_path), section, SystemClock(), CREDENTIAL)

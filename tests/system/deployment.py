@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.settings import load
 from malletrain.cli.stubs import ServiceStubs
@@ -39,7 +40,8 @@ class Deployment:
     @property
     def stubs(self) -> ServiceStubs:
         """New channels to its services."""
-        return ServiceStubs(load(self.config).addresses)
+        settings = load(self.config)
+        return ServiceStubs(settings.addresses, owner_credential(settings))
 
     def address(self, service: str) -> str:
         """HOST:PORT of a service."""

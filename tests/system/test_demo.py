@@ -13,6 +13,7 @@ import grpc
 import psutil
 import pytest
 
+from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.cli.settings import load
 from malletrain.cli.stubs import ServiceStubs
@@ -86,7 +87,8 @@ def _kill(service: str, up: int, folder: Path) -> None:
 
 def _samples(folder: Path) -> int:
     """Samples of all jobs by Monitor; 0 while it does not answer."""
-    stubs = ServiceStubs(load(folder / "malletrain.toml").addresses)
+    settings = load(folder / "malletrain.toml")
+    stubs = ServiceStubs(settings.addresses, owner_credential(settings))
     try:
         response = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=2)
     except grpc.RpcError:

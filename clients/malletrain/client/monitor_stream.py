@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 
 import grpc
@@ -67,17 +68,21 @@ StreamEvent = ResponseReceived | StreamEnded
 class MonitorStream:
     """One `Report` stream. Its last event is `StreamEnded`."""
 
-    def __init__(self, stub: monitor_pb2_grpc.MonitorServiceStub, events: SimpleQueue[StreamEvent]) -> None:
+    def __init__(
+        self, stub: monitor_pb2_grpc.MonitorServiceStub, events: SimpleQueue[StreamEvent], token: str = ""
+    ) -> None:
         """Open the stream without waiting for it.
 
         Args:
             stub: Monitor.
             events: Where the stream's events are put.
+            token: The job's token; empty: none is shown.
         """
         self._events = events
         self._outgoing: SimpleQueue[monitor_pb2.ReportRequest | None] = SimpleQueue()
         # No deadline: the stream lasts as long as the training. Keepalive and the time-out for acknowledgements end it.
-        self._call = stub.Report(iter(self._outgoing.get, None))
+        shown = (("authorization", f"Bearer {token}"),) if token else ()
+        self._call = stub.Report(iter(self._outgoing.get, None), metadata=shown)
         threading.Thread(target=self._receive, name="monitor responses", daemon=True).start()
 
     def send(self, identity: ReporterIdentity, records: Sequence[RingRecord], dropped: int) -> None:
@@ -119,6 +124,14 @@ class MonitorStream:
         else:
             self._events.put(StreamEnded(self, False, "ended by Monitor"))
         self._outgoing.put(None)
+
+
+def read_job_token(path: Path | None) -> str:
+    """The job's token; empty where there is none. Errors are not raised: Monitor says what is missing."""
+    try:
+        return path.read_text(encoding="ascii").strip() if path is not None else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def open_channel(address: str) -> grpc.Channel:

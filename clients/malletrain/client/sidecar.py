@@ -26,6 +26,7 @@ from malletrain.client.monitor_stream import (
     StreamEnded,
     StreamEvent,
     open_channel,
+    read_job_token,
 )
 from malletrain.client.outbox import Outbox
 from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Ring, RingReader, RingRecord, open_ring
@@ -56,6 +57,7 @@ class Sidecar:
         stub: monitor_pb2_grpc.MonitorServiceStub,
         trainer_lives: Callable[[], bool],
         stopping: Callable[[], None],
+        read_token: Callable[[], str] = str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Continue where an earlier sidecar of the same ring ended.
@@ -66,6 +68,7 @@ class Sidecar:
             stub: Monitor.
             trainer_lives: Returns whether the trainer still runs.
             stopping: Called before the trainer gets STOP.
+            read_token: Returns the job's token, which may have been renewed; empty: there is none.
             monotonic: Monotonic clock in seconds.
         """
         self.asked_to_end = False
@@ -74,6 +77,7 @@ class Sidecar:
         self._stub = stub
         self._trainer_lives = trainer_lives
         self._stopping = stopping
+        self._read_token = read_token
         self._monotonic = monotonic
         self._outbox = Outbox(ring.words[FLOOR], ring.words[DROPPED])
         self._reader = RingReader(ring.words, after=self._outbox.floor)
@@ -137,7 +141,7 @@ class Sidecar:
                 self._disconnect(now, reason)
 
     def _connect(self, now: float) -> None:
-        self._stream = MonitorStream(self._stub, self._events)
+        self._stream = MonitorStream(self._stub, self._events, self._read_token())
         self._progress_at = now
         # The first message makes the reporter known to Monitor, so that commands reach it.
         self._post(self._stream, [], now)
@@ -198,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", required=True, help="job identifier")
     parser.add_argument("--reporter", required=True, help="identifier of the reporting process")
     parser.add_argument("--slots-per-node", type=int, default=1, help="worker processes per node")
+    parser.add_argument("--token-file", type=Path, help="file with the job's token")
     parser.add_argument("--trainer", type=int, required=True, help="process id of the trainer, which is the parent")
     options = parser.parse_args(arguments)
     try:
@@ -207,17 +212,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     identity = ReporterIdentity(options.job, options.reporter, options.slots_per_node)
     with open_channel(options.monitor) as channel:
-        _serve(ring, identity, channel, options.trainer)
+        _serve(ring, identity, channel, options.trainer, options.token_file)
     return 0
 
 
-def _serve(ring: Ring, identity: ReporterIdentity, channel: grpc.Channel, trainer: int) -> None:
+def _serve(
+    ring: Ring, identity: ReporterIdentity, channel: grpc.Channel, trainer: int, token_file: Path | None
+) -> None:
     sidecar = Sidecar(
         ring,
         identity,
         monitor_pb2_grpc.MonitorServiceStub(channel),
         lambda: os.getppid() == trainer,
         lambda: _note_stop(trainer),
+        lambda: read_job_token(token_file),
     )
 
     def end(signum: int, frame: object) -> None:

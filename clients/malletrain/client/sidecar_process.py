@@ -10,7 +10,7 @@ from collections.abc import Callable
 from malletrain.client.job_context import JobContext
 from malletrain.client.ring import Ring
 from malletrain.client.warn_once import WarnOnce
-from malletrain.common.job_folder import LOGS_FOLDER, SIDECAR_LOG
+from malletrain.common.job_folder import LOGS_FOLDER, SIDECAR_LOG, TOKEN_FILE
 
 RESTART_NS = 10_000_000_000
 """Shortest time between two starts of a sidecar, in nanoseconds."""
@@ -41,6 +41,7 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
         *(sys.executable, "-P", "-m", "malletrain.client.sidecar", f"/dev/fd/{ring.fd}"),
         *("--monitor", job.monitor, "--job", job.id, "--reporter", reporter_id),
         *("--slots-per-node", str(job.slots_per_node), "--trainer", str(os.getpid())),
+        *("--token-file", str(job.directory / TOKEN_FILE)),
     ]
     log = job.directory / LOGS_FOLDER / SIDECAR_LOG
     try:

@@ -15,6 +15,7 @@ from malletrain.allocator.problem import Allocation, AllocationProblem, Formulat
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.allocator.solver_process import SolverProcess
 from malletrain.allocator.solving import solve
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -36,10 +37,11 @@ _LONGEST_SOLVE_SECONDS = 3600.0
 class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     """Serves plans of the control loop, and solves problems on request."""
 
-    def __init__(self, settings: Settings, section: AllocatorSettings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, section: AllocatorSettings, clock: Clock, credential: Credential) -> None:
         self._settings = settings
         self._section = section
         self._clock = clock
+        self._credential = credential
         self._process = SolverProcess()
         # There is one process with HiGHS: solves wait here, not in its pipe.
         self._solving = asyncio.Lock()
@@ -49,7 +51,9 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
 
     def _open_peers(self) -> AllocatorPeers:
         addresses = self._settings.addresses
-        self._channels = [open_channel(addresses.of(name)) for name in ("scavenger", "job_manager", "profiler")]
+        self._channels = [
+            open_channel(addresses.of(name), self._credential) for name in ("scavenger", "job_manager", "profiler")
+        ]
         scavenger, job_manager, profiler = self._channels
         return AllocatorPeers(
             scavenger_pb2_grpc.ScavengerServiceStub(scavenger),
@@ -113,6 +117,6 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
                 yield allocator_pb2.WatchPlansResponse(plan=plan)
 
 
-def create(settings: Settings, section: AllocatorSettings, clock: Clock) -> Service:
+def create(settings: Settings, section: AllocatorSettings, clock: Clock, credential: Credential) -> Service:
     """Make the service within a running event loop."""
-    return AllocatorService(settings, section, clock)
+    return AllocatorService(settings, section, clock, credential)

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.doctor_access import examine_key, examine_munge
 from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
 from malletrain.cli.doctor_slurm import examine_slurm
@@ -54,7 +55,7 @@ def doctor(
             findings = [*examine_pbs(pbs), judge_reach("pbs", pbs.hold, settings)]
         case None:
             findings = list(examine(settings))
-    findings += examine_placeholders(settings.addresses.scavenger)
+    findings += examine_placeholders(settings)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -94,6 +95,8 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: _module(trainer, "malletrain.client", "'importable'", f"{trainer} -m pip install malletrain"),
         lambda: _loopback(),
         lambda: _disk(settings.state_dir),
+        lambda: examine_key(settings.state_dir),
+        lambda: examine_munge(settings.access),
     ]
     yield from (check() for check in checks)
     yield from (_port(service, settings.addresses.of(service)) for service in SERVICES)
@@ -150,7 +153,7 @@ def _port(service: str, address: str) -> Finding:
         with socket.create_server((host.strip("[]"), int(port))):
             return Finding(service, True, f"{address} is free")
     except OSError:
-        channel = open_blocking_channel(address)
+        channel = open_blocking_channel(address, None)
         try:
             if is_serving(channel):
                 return Finding(service, True, f"{address} serves")

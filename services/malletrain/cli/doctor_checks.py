@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import grpc
 
+from malletrain.cli.credentials import caller_credential
 from malletrain.cli.output import one_line
 from malletrain.cli.settings import AllSettings
+from malletrain.cli.stubs import explain
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
@@ -124,17 +126,19 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Fi
     )
 
 
-def examine_placeholders(address: str) -> Iterator[Finding]:
+def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
     """How the placeholders of a running Scavenger fare; nothing if none runs.
 
     Args:
-        address: HOST:PORT of the Scavenger.
+        settings: All settings.
     """
-    channel = open_blocking_channel(address)
+    channel = open_blocking_channel(settings.addresses.scavenger, caller_credential(settings))
     try:
         stub = scavenger_pb2_grpc.ScavengerServiceStub(channel)
         status = stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
-    except grpc.RpcError:
+    except grpc.RpcError as error:
+        if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            yield Finding("placeholders", False, str(explain(error)), "see docs/access.md")
         return
     finally:
         channel.close()

@@ -25,6 +25,7 @@ from malletrain.cli.shadow import shadow
 from malletrain.cli.solve import solve
 from malletrain.cli.stubs import ServiceCallError
 from malletrain.cli.submit import submit
+from malletrain.cli.token import token
 from malletrain.cli.trace import trace_app
 from malletrain.cli.up import up
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
@@ -54,6 +55,7 @@ for command in (
     batch,
     doctor,
     shadow,
+    token,
     demo,
 ):
     app.command()(command)

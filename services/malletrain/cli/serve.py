@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.credentials import forget_token
 from malletrain.cli.settings import AllSettings, load
+from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.logs import configure_logging
 from malletrain.runtime.process import Service, run_service
@@ -38,17 +40,24 @@ def serve(
     settings = load(config)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     configure_logging(name.value, settings.log_level)
+    forget_token()
     asyncio.run(_serve(name, settings, parent))
 
 
 async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -> None:
-    service = _factory(name)(settings)
-    watch = asyncio.create_task(_end_with_parent(parent)) if parent else None
+    installation = open_installation(settings, SystemClock())
+    service = _factory(name)(settings, installation)
+    address = settings.addresses.of(name.value)
+    owner = installation.owner_token()
+    owner.renew()
+    beside = [asyncio.create_task(owner.keep())]
+    if parent:
+        beside.append(asyncio.create_task(_end_with_parent(parent)))
     try:
-        await run_service(service, settings.addresses.of(name.value), settings.limits)
+        await run_service(service, address, installation.interceptor(address), settings.limits)
     finally:
-        if watch:
-            watch.cancel()
+        for task in beside:
+            task.cancel()
 
 
 async def _end_with_parent(parent: int) -> None:
@@ -60,27 +69,35 @@ async def _end_with_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _factory(name: ServiceName) -> Callable[[AllSettings], Service]:
+def _factory(name: ServiceName) -> Callable[[AllSettings, Installation], Service]:
     """Creates the service. Imports that service only: the libraries of the others cost memory and start-up time."""
     clock = SystemClock()
     match name:
         case ServiceName.SCAVENGER:
             from malletrain.scavenger.service import create as create_scavenger
 
-            return lambda settings: create_scavenger(settings, settings.scavenger, clock)
+            return lambda settings, installation: create_scavenger(
+                settings, settings.scavenger, clock, installation.credential("scavenger")
+            )
         case ServiceName.MONITOR:
             from malletrain.monitor.service import create as create_monitor
 
-            return lambda settings: create_monitor(settings, settings.monitor, clock)
+            return lambda settings, _: create_monitor(settings, settings.monitor, clock)
         case ServiceName.JOB_MANAGER:
             from malletrain.job_manager.service import create as create_job_manager
 
-            return lambda settings: create_job_manager(settings, settings.job_manager, clock)
+            return lambda settings, installation: create_job_manager(
+                settings, settings.job_manager, clock, installation
+            )
         case ServiceName.PROFILER:
             from malletrain.profiler.service import create as create_profiler
 
-            return lambda settings: create_profiler(settings, settings.profiler, clock)
+            return lambda settings, installation: create_profiler(
+                settings, settings.profiler, clock, installation.credential("profiler")
+            )
         case ServiceName.ALLOCATOR:
             from malletrain.allocator.service import create as create_allocator
 
-            return lambda settings: create_allocator(settings, settings.allocator, clock)
+            return lambda settings, installation: create_allocator(
+                settings, settings.allocator, clock, installation.credential("allocator")
+            )

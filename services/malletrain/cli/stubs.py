@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from malletrain.cli.credentials import caller_credential
 from malletrain.cli.settings import load
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.v1 import (
+    access_pb2_grpc,
     allocator_pb2_grpc,
     job_manager_pb2_grpc,
     monitor_pb2_grpc,
@@ -38,15 +41,26 @@ class ServiceCallError(MalleTrainError):
 
 
 class ServiceStubs:
-    """Stubs of all services. A channel is opened when its service is first used."""
+    """Stubs of all services. A channel is opened when its service is first used.
 
-    def __init__(self, addresses: Addresses) -> None:
+    Attributes:
+        credential: What is shown to the services.
+    """
+
+    def __init__(self, addresses: Addresses, credential: Credential) -> None:
+        """Connect when first used.
+
+        Args:
+            addresses: Where the services are.
+            credential: What is shown to them.
+        """
+        self.credential = credential
         self._addresses = addresses
         self._channels: dict[str, grpc.Channel] = {}
 
     def _channel(self, service: str) -> grpc.Channel:
         if service not in self._channels:
-            self._channels[service] = open_blocking_channel(self._addresses.of(service))
+            self._channels[service] = open_blocking_channel(self._addresses.of(service), self.credential)
         return self._channels[service]
 
     @property
@@ -74,6 +88,11 @@ class ServiceStubs:
         """Stub of the Profiler."""
         return profiler_pb2_grpc.ProfilerServiceStub(self._channel("profiler"))
 
+    @property
+    def access(self) -> access_pb2_grpc.AccessServiceStub:
+        """Stub of AccessService, in JobManager's process."""
+        return access_pb2_grpc.AccessServiceStub(self._channel("job_manager"))
+
     def close(self) -> None:
         """Close every channel."""
         for channel in self._channels.values():
@@ -83,7 +102,8 @@ class ServiceStubs:
 @contextmanager
 def connect() -> Iterator[ServiceStubs]:
     """Stubs of the configured services. Errors of calls in the block are raised as ServiceCallError."""
-    stubs = ServiceStubs(load().addresses)
+    settings = load()
+    stubs = ServiceStubs(settings.addresses, caller_credential(settings))
     try:
         yield stubs
     except grpc.RpcError as error:
@@ -99,4 +119,10 @@ def explain(error: grpc.RpcError) -> ServiceCallError:
         return ServiceCallError(f"a service does not answer; is `malletrain up` running? ({details})", wrong_use=False)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceCallError(f"a service did not answer within {DEADLINE_SECONDS:g} s", wrong_use=False)
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return ServiceCallError(
+            f"the services do not know you: {details}. The account that runs them needs no token", wrong_use=False
+        )
+    if code == grpc.StatusCode.PERMISSION_DENIED:
+        return ServiceCallError(f"not permitted: {details}", wrong_use=False)
     return ServiceCallError(details or code.name, wrong_use=code == grpc.StatusCode.INVALID_ARGUMENT)

@@ -17,7 +17,9 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.settings import AllSettings, load
+from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import is_serving, open_blocking_channel
+from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import MalleTrainError
 
@@ -35,6 +37,8 @@ def up(
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     settings = load(config)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Here, so that a key that can't be used is told at once.
+    open_installation(settings, SystemClock()).owner_token().renew()
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
@@ -91,7 +95,7 @@ class ServiceRunner:
         self._settings = settings
         self._config = config
         self._services = [ServiceProcess(name) for name in SERVICES]
-        self._channels = {name: open_blocking_channel(settings.addresses.of(name)) for name in SERVICES}
+        self._channels = {name: open_blocking_channel(settings.addresses.of(name), None) for name in SERVICES}
         self._announced = False
 
     def start(self) -> None:

@@ -12,6 +12,7 @@ from malletrain.job_manager.fault_attribution import at_fault
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.state import Notice
 from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, Progressed, Stimulus, SupervisorSeen
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Addresses
@@ -30,13 +31,15 @@ _COMMANDS = {
 class ManagerPeers:
     """Calls to Scavenger and Monitor. A call that fails is logged; no job waits long for it."""
 
-    def __init__(self, addresses: Addresses, clock: Clock) -> None:
+    def __init__(self, addresses: Addresses, clock: Clock, credential: Credential) -> None:
         """Connect when first used.
 
         Args:
             addresses: Where the services are.
             clock: Wall clock.
+            credential: What is shown to them.
         """
+        self._credential = credential
         self._addresses = addresses
         self._clock = clock
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -132,7 +135,7 @@ class ManagerPeers:
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
-            self._channels[address] = open_channel(address)
+            self._channels[address] = open_channel(address, self._credential)
         return self._channels[address]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -15,6 +16,7 @@ from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job, job_id
 from malletrain.job_manager.launching.environment import MonitorAddress, search_path
+from malletrain.job_manager.launching.job_tokens import JobTokens
 from malletrain.job_manager.launching.launcher import LaunchSettings, SupervisorLauncher
 from malletrain.job_manager.logs import stream
 from malletrain.job_manager.peers import ManagerPeers
@@ -23,6 +25,8 @@ from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
 from malletrain.job_manager.store import JobStore, Submission
 from malletrain.model.job_state import JobState
+from malletrain.runtime.access.installation import Installation
+from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
@@ -50,7 +54,9 @@ def _monitor_address(settings: Settings, section: JobManagerSettings) -> Monitor
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     """The service. `malletrain.runtime.server` turns errors into status codes."""
 
-    def __init__(self, settings: Settings, section: JobManagerSettings, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, section: JobManagerSettings, clock: Clock, installation: Installation
+    ) -> None:
         """Open the store. Processes and peers are left alone until `run`."""
         self._section = section
         self._clock = clock
@@ -66,8 +72,10 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         )
         policy = section.policy()
         self._store = JobStore(settings.database("job_manager"))
-        self._launcher = SupervisorLauncher(settings_for_launches, os.environ)
-        self._peers = ManagerPeers(settings.addresses, clock)
+        self._tokens = JobTokens(installation.tokens, settings.access.max_lifespan_seconds)
+        self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._tokens)
+        self._peers = ManagerPeers(settings.addresses, clock, installation.credential("job_manager"))
+        self._access = AccessService(installation)
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
         self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock)
         self._closing = False
@@ -77,18 +85,23 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Add the servicer to a server that has not started."""
         name = pb.DESCRIPTOR.services_by_name["JobManagerService"].full_name
         host.add(name, job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
+        self._access.register(host)
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._engine.run(self._section.reconcile_seconds))
+                group.create_task(self._tokens.keep(self._active_folders))
                 group.create_task(
                     self._peers.follow(self._engine.apply, self._engine.is_active, self._launcher.update_hosts)
                 )
         except Exception:
             self._failed = True
             raise
+
+    def _active_folders(self) -> list[tuple[str, Path]]:
+        return [(job_id, self._launcher.folder(job_id).path) for job_id in self._engine.state.jobs]
 
     async def close(self) -> None:
         """End streams, stop the jobs if the settings say so, and close the store.
@@ -221,6 +234,6 @@ def _state(index: int, value: Any) -> JobState:
         raise InvalidInputError(f"states[{index}]", "a state of JobState other than UNSPECIFIED", value) from error
 
 
-def create(settings: Settings, section: JobManagerSettings, clock: Clock) -> Service:
+def create(settings: Settings, section: JobManagerSettings, clock: Clock, installation: Installation) -> Service:
     """The service, not registered and not running yet."""
-    return JobManager(settings, section, clock)
+    return JobManager(settings, section, clock, installation)

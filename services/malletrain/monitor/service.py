@@ -18,6 +18,7 @@ from malletrain.monitor.report_streams import CommandRouter, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.trackers import JobTrackers
+from malletrain.runtime.access.identity import Identity, current_caller, require_job
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
@@ -105,8 +106,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     ) -> AsyncIterator[monitor_pb2.ReportResponse]:
         """Receive a reporter's records. Ends when the reporter has ended its side and all records are acknowledged."""
         del context
-        stream = ReportStream()
-        reading = asyncio.create_task(self._read(stream, request_iterator), name="monitor report")
+        stream, caller = ReportStream(), current_caller()
+        reading = asyncio.create_task(self._read(stream, request_iterator, caller), name="monitor report")
         reading.add_done_callback(lambda task: stream.end() if task.cancelled() or task.exception() else None)
         try:
             while (response := await stream.next()) is not None:
@@ -173,9 +174,12 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         now = self._clock.monotonic()
         return [progress_message(tracker, now) for tracker in self._trackers.select(job_ids)]
 
-    async def _read(self, stream: ReportStream, requests: AsyncIterator[monitor_pb2.ReportRequest]) -> None:
+    async def _read(
+        self, stream: ReportStream, requests: AsyncIterator[monitor_pb2.ReportRequest], caller: Identity
+    ) -> None:
         async for request in requests:
             batch = parse_report(request)
+            require_job(caller, batch.job_id)
             if stream.identify(batch):
                 self._router.join(stream, self._clock.monotonic())
             await self._inbox.put((stream, batch))

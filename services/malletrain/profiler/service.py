@@ -18,6 +18,7 @@ from malletrain.profiler.profiling_policy import CurveBasedPolicy
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
 from malletrain.profiler.validation import validate_curves, validate_runs
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Addresses, Settings
@@ -42,14 +43,14 @@ from malletrain.v1 import (
 SERVICE_NAME = "malletrain.v1.ProfilerService"
 
 
-def create(settings: Settings, section: ProfilerSettings, clock: Clock) -> ProfilerService:
+def create(settings: Settings, section: ProfilerSettings, clock: Clock, credential: Credential) -> ProfilerService:
     """Profiler on its own database, with its peers at the configured addresses.
 
     Raises:
         sqlalchemy.exc.OperationalError: the database can't be opened.
     """
     store = ProfilerStore(open_engine(settings.database("profiler")))
-    return ProfilerService(settings.addresses, section, store, clock, settings.validate_state)
+    return ProfilerService(settings.addresses, section, store, clock, credential, settings.validate_state)
 
 
 class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
@@ -61,6 +62,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         section: ProfilerSettings,
         store: ProfilerStore,
         clock: Clock,
+        credential: Credential,
         validate_state: bool = False,
     ) -> None:
         """Continue with what is stored; `run` learns the rest from the peers.
@@ -70,12 +72,14 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             section: Settings of Profiler.
             store: Its database.
             clock: Source of time.
+            credential: What is shown to the peers.
             validate_state: Whether to check the invariants of the state after each change.
         """
         self._addresses = addresses
         self._section = section
         self._store = store
         self._clock = clock
+        self._credential = credential
         self._validate_state = validate_state
         self._curves = CurveEstimator(section, store.load_families(section.family_members), store.load_histories())
         self._state = store.load_state()
@@ -98,9 +102,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             InvariantError: the state contradicts itself; only with `validate_state`.
         """
         async with (
-            open_channel(self._addresses.job_manager) as job_manager_channel,
-            open_channel(self._addresses.monitor) as monitor_channel,
-            open_channel(self._addresses.scavenger) as scavenger_channel,
+            open_channel(self._addresses.job_manager, self._credential) as job_manager_channel,
+            open_channel(self._addresses.monitor, self._credential) as monitor_channel,
+            open_channel(self._addresses.scavenger, self._credential) as scavenger_channel,
             asyncio.TaskGroup() as group,
         ):
             jobs: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(

@@ -6,6 +6,8 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from malletrain.runtime.access.credentials import Credential, showing, showing_blocking
+
 DEADLINE_SECONDS = 5.0
 """Deadline of most unary calls, in seconds."""
 _HEALTH_DEADLINE_SECONDS = 0.5
@@ -24,14 +26,21 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel for the running event loop."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+def open_channel(address: str, credential: Credential | None) -> grpc.aio.Channel:
+    """A channel for the running event loop.
+
+    Args:
+        address: Address of a service.
+        credential: What is shown with each call; None where none is asked for, as by a supervisor or a health check.
+    """
+    channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return channel if credential is None else showing(channel, credential)
 
 
-def open_blocking_channel(address: str) -> grpc.Channel:
-    """A channel for programs without an event loop, such as the command."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
+def open_blocking_channel(address: str, credential: Credential | None) -> grpc.Channel:
+    """A channel for programs without an event loop, such as the command; arguments as for `open_channel`."""
+    channel = grpc.insecure_channel(address, options=_OPTIONS)
+    return channel if credential is None else showing_blocking(channel, credential)
 
 
 def is_serving(channel: grpc.Channel) -> bool:

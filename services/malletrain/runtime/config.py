@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from malletrain.common.environment import PREFIX
+from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 
@@ -78,6 +79,7 @@ class Settings(BaseSettings):
         description="Whether JobManager, Scavenger and Profiler check the invariants of their state after each change.",
     )
     addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
+    access: AccessSettings = Field(default_factory=AccessSettings, description="Who may call what.")
     limits: ServerLimits = Field(default_factory=ServerLimits, description="What services grant those who call them.")
 
     @classmethod

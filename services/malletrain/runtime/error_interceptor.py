@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError
 from malletrain.runtime.errors import (
     InvalidInputError,
     MalleTrainError,
@@ -26,6 +27,8 @@ _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (StalePlanError, grpc.StatusCode.FAILED_PRECONDITION),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (SlowReaderError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (MalleTrainError, grpc.StatusCode.INTERNAL),
 )
@@ -76,22 +79,24 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not handler_call_details.method.startswith("/malletrain."):
             return handler
         log = structlog.get_logger(__name__).bind(method=handler_call_details.method)
-        parse = _parser(handler.request_deserializer)
+        parse, serialize = _parser(handler.request_deserializer), handler.response_serializer
         if handler.stream_stream is not None:
-            return grpc.stream_stream_rpc_method_handler(
-                _wrap_stream(handler.stream_stream, lambda requests: _parse_all(parse, requests), log),
-                None,
-                handler.response_serializer,
-            )
+            wrapped = _wrap_stream(handler.stream_stream, _check_all, log)
+            return grpc.stream_stream_rpc_method_handler(wrapped, parse, serialize)
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                _wrap_stream(handler.unary_stream, parse, log), None, handler.response_serializer
+                _wrap_stream(handler.unary_stream, _check, log), parse, serialize
             )
         if handler.unary_unary is None:
             raise NotImplementedError(f"{handler_call_details.method}: a stream of requests with one response")
-        return grpc.unary_unary_rpc_method_handler(
-            _wrap_unary(handler.unary_unary, parse, log), None, handler.response_serializer
-        )
+        return grpc.unary_unary_rpc_method_handler(_wrap_unary(handler.unary_unary, log), parse, serialize)
+
+
+class _Malformed:
+    """Stands for a request that is no message of its type: an error in gRPC's own hands would become INTERNAL."""
+
+    def __init__(self, error: DecodeError) -> None:
+        self.error = error
 
 
 def _parser(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
@@ -101,30 +106,36 @@ def _parser(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any
         try:
             return deserialize(body)
         except DecodeError as error:
-            raise InvalidInputError("request", f"a message of this method's request type ({error})") from error
+            return _Malformed(error)
 
     return parse
 
 
-async def _parse_all(parse: Callable[[bytes], Any], bodies: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    async for body in bodies:
-        yield parse(body)
+def _check(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise InvalidInputError("request", f"a message of this method's request type ({request.error})")
+    return request
 
 
-def _wrap_unary(inner: _Handler, parse: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(body: Any, context: Any) -> Any:
+async def _check_all(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _check(request)
+
+
+def _wrap_unary(inner: _Handler, log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def call(request: Any, context: Any) -> Any:
         try:
-            return await inner(parse(body), context)
+            return await inner(_check(request), context)
         except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
             await _refuse(context, error, log)
 
     return call
 
 
-def _wrap_stream(inner: _Handler, parse: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def call(body: Any, context: Any) -> AsyncIterator[Any]:
+def _wrap_stream(inner: _Handler, check: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for response in inner(parse(body), context):
+            async for response in inner(check(request), context):
                 yield response
         except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
             await _refuse(context, error, log)

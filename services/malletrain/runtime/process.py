@@ -6,6 +6,7 @@ import asyncio
 import signal
 from typing import Protocol
 
+import grpc.aio
 import structlog
 
 from malletrain.runtime.limits import ServerLimits, raise_file_limit
@@ -28,12 +29,15 @@ class Service(Protocol):
         """End streams and close files, when the process ends in good order."""
 
 
-async def run_service(service: Service, address: str, limits: ServerLimits) -> None:
+async def run_service(
+    service: Service, address: str, access: grpc.aio.ServerInterceptor, limits: ServerLimits
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Args:
-        service: What is served.
-        address: Where, as HOST:PORT.
+        service: The service.
+        address: HOST:PORT on which it listens.
+        access: Checks who calls.
         limits: What callers are granted.
 
     Raises:
@@ -42,7 +46,7 @@ async def run_service(service: Service, address: str, limits: ServerLimits) -> N
     """
     log = structlog.get_logger(__name__)
     raise_file_limit()
-    host = ServiceHost(address, limits)
+    host = ServiceHost(address, access, limits)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -37,12 +37,20 @@ def _options(limits: ServerLimits) -> tuple[tuple[str, int], ...]:
 class ServiceHost:
     """The gRPC server of a process."""
 
-    def __init__(self, address: str, limits: ServerLimits | None = None) -> None:
-        """Listen on HOST:PORT once started; port 0 means any free port."""
+    def __init__(self, address: str, access: grpc.aio.ServerInterceptor, limits: ServerLimits | None = None) -> None:
+        """Listen once started.
+
+        Args:
+            address: HOST:PORT; port 0 means any free port.
+            access: Checks who calls, before anything else; see `malletrain.runtime.access.installation`.
+            limits: What callers are granted.
+        """
         limits = limits or ServerLimits()
         self._address = address
         self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()], options=_options(limits), maximum_concurrent_rpcs=limits.max_calls
+            interceptors=[access, ErrorInterceptor()],
+            options=_options(limits),
+            maximum_concurrent_rpcs=limits.max_calls,
         )
         self._health = HealthServicer()
         self._names: list[str] = []

@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 import structlog
 
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -44,7 +45,7 @@ _LONGEST_REASON = 500
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> ScavengerService:
+def create(settings: Settings, section: ScavengerSettings, clock: Clock, credential: Credential) -> ScavengerService:
     """Create the service; an event loop must be running.
 
     Raises:
@@ -52,7 +53,7 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> Scav
     """
     metrics = ScavengerMetrics()
     state_file = ScavengerStateFile(settings.state_dir)
-    source = build_source(section, settings, state_file, clock, metrics.reclaim_step)
+    source = build_source(section, settings, state_file, clock, credential, metrics.reclaim_step)
     stays = StayEstimator(
         [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
     )
@@ -61,7 +62,7 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock) -> Scav
     held = any(scheduler.hold.held for scheduler in (section.slurm, section.pbs))
     debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
     idle_set = IdleSet(debounce, source.order(), _stored_cooldowns(state_file))
-    releaser = Releaser(open_channel(settings.addresses.job_manager), section.release_deadline_seconds)
+    releaser = Releaser(open_channel(settings.addresses.job_manager, credential), section.release_deadline_seconds)
     metrics.serve(settings.addresses.scavenger_metrics)
     return ScavengerService(source, idle_set, stays, releaser, state_file, section, clock, metrics)
 

@@ -15,10 +15,13 @@ import pytest
 
 from malletrain.cli.doctor_checks import examine_placeholders, judge_placeholders
 from malletrain.cli.nodes import placeholder_failures
+from malletrain.cli.settings import AllSettings
+from malletrain.runtime.config import Addresses
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.recorded_commands import RecordedCommands
 from tests.scavenger.running import Running, releasing, running_scavenger
+from tests.support.access import CREDENTIAL
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
 
@@ -60,7 +63,7 @@ async def doctor(scavenger: Running, folder: Path) -> dict[str, Any]:
     """What `malletrain doctor` finds of placeholders."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "malletrain.cli.main", "doctor", "--source", "slurm", "--json"),
-        env=os.environ | {"MALLETRAIN_ADDRESSES__SCAVENGER": scavenger.address},
+        env=os.environ | {"MALLETRAIN_ADDRESSES__SCAVENGER": scavenger.address, "MALLETRAIN_TOKEN": CREDENTIAL.token()},
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -126,7 +129,16 @@ def test_placeholders_that_fare_well_are_no_news() -> None:
 def test_the_doctor_is_content_with_placeholders_that_fare_well_and_silent_without_a_scavenger() -> None:
     finding = judge_placeholders(scavenger_pb2.PlaceholderStatus(source="slurm", running=3, pending=1))
     assert (finding.ok, finding.found, finding.remedy) == (True, "3 nodes held, 1 placeholders wait", "")
-    assert list(examine_placeholders("127.0.0.1:1")) == []
+    assert list(examine_placeholders(AllSettings(addresses=Addresses(scavenger="127.0.0.1:1")))) == []
+
+
+async def test_the_doctor_tells_who_may_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_scavenger(tmp_path, {"source": "static", "nodes": ["n1"]}) as scavenger:
+        monkeypatch.setenv("MALLETRAIN_TOKEN", "nonsense")
+        settings = AllSettings(addresses=Addresses(scavenger=scavenger.address))
+        (finding,) = await asyncio.to_thread(lambda: list(examine_placeholders(settings)))
+    assert not finding.ok
+    assert "the services do not know you" in finding.found
 
 
 def test_the_longest_delay_is_at_least_the_first() -> None:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.display import print_messages, print_summary, render_live
 from malletrain.cli.demo.history import NodeInterval, idle_intervals, training_intervals
 from malletrain.cli.demo.job_processes import find_job_processes
@@ -64,7 +65,8 @@ def demo(
 def _run(setup: DemoSetup, timeline: Path, draw: DrawTimeline, quiet: bool) -> DemoSummary:
     started = time.time()
     console = Console(stderr=True)
-    stubs = ServiceStubs(load(setup.config).addresses)
+    settings = load(setup.config)
+    stubs = ServiceStubs(settings.addresses, owner_credential(settings))
     with _services(setup):
         wait_for_services(setup)
         recorder = RunRecorder(stubs)

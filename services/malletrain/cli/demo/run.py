@@ -41,7 +41,7 @@ def wait_for_services(setup: DemoSetup) -> None:
         MalleTrainError: some do not within a minute.
     """
     addresses = load(setup.config).addresses
-    channels = {name: open_blocking_channel(addresses.of(name)) for name in SERVICES}
+    channels = {name: open_blocking_channel(addresses.of(name), None) for name in SERVICES}
     deadline = time.monotonic() + _START_SECONDS
     waiting = set(SERVICES)
     pause = threading.Event()

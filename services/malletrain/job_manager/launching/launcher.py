@@ -16,6 +16,7 @@ from malletrain.job_manager.jobs import JobSpec, LauncherBackend
 from malletrain.job_manager.launching import processes
 from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
 from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, socket_path
+from malletrain.job_manager.launching.job_tokens import JobTokens
 from malletrain.job_manager.launching.supervisor_client import NodeHost, SupervisorClient, SupervisorClients
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
@@ -73,15 +74,17 @@ class SupervisorLauncher:
     Every method may be called again. Those that end processes raise `ProcessesLeftError` if some do not end.
     """
 
-    def __init__(self, settings: LaunchSettings, own_environment: Mapping[str, str]) -> None:
+    def __init__(self, settings: LaunchSettings, own_environment: Mapping[str, str], tokens: JobTokens) -> None:
         """Touch nothing yet.
 
         Args:
             settings: What all supervisors are started with.
             own_environment: JobManager's environment.
+            tokens: Writes the token with which a job's trainer reports.
         """
         self._settings = settings
         self._own = own_environment
+        self._tokens = tokens
         self._jobs = (settings.state_dir / "jobs").resolve()
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self._hosts: dict[str, NodeHost] = {}
@@ -139,6 +142,7 @@ class SupervisorLauncher:
         slots = spec.slots_on(host.gpus for host in hosts.values())
         worker = worker_environment(order.job_id, folder.path, spec, slots, self._settings.monitor)
         folder.prepare()
+        self._tokens.write(order.job_id, folder.path)
         folder.write_launch(
             {
                 "job_id": order.job_id,

@@ -43,7 +43,8 @@ class SupervisorClient:
         self.incarnation = incarnation
         self.ended = False
         self._job_id = job_id
-        self._channel = open_channel(f"unix:{socket}")
+        # The socket's folder keeps others away.
+        self._channel = open_channel(f"unix:{socket}", None)
         self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
         self._log = structlog.get_logger(__name__).bind(job=job_id, incarnation=incarnation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import FINAL_JOB_STATES
@@ -23,13 +24,15 @@ class NodeDemand(Protocol):
 class JobManagerDemand:
     """The sum of the largest scales of all jobs that have not ended. While JobManager is silent, it stays as it was."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credential: Credential | None) -> None:
         """Begin without jobs.
 
         Args:
             address: HOST:PORT of JobManager.
+            credential: What is shown to it.
         """
         self._address = address
+        self._credential = credential
         self._max_nodes: dict[str, int] = {}
 
     def nodes(self) -> int:
@@ -38,7 +41,7 @@ class JobManagerDemand:
 
     async def follow(self) -> None:
         """Keep the number up to date, until cancelled."""
-        async with open_channel(self._address) as channel:
+        async with open_channel(self._address, self._credential) as channel:
             stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
             await follow("jobs", lambda: stub.WatchJobs(job_manager_pb2.WatchJobsRequest()), self._handle)
 

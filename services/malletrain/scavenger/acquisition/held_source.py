@@ -11,7 +11,7 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.token import installation_token, token_file
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
-from malletrain.scavenger.acquisition.demand import JobManagerDemand, NodeDemand
+from malletrain.scavenger.acquisition.demand import NodeDemand
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.acquisition.placeholders import PlaceholderPolicy
@@ -187,8 +187,8 @@ def build_held_source(
     settings: Settings,
     debounce_seconds: float,
     clock: Clock,
+    demand: NodeDemand,
     reclaim_timer: ReclaimTimer = ignore_time,
-    demand: NodeDemand | None = None,
 ) -> HeldSource:
     """A source of the nodes that are held.
 
@@ -199,8 +199,8 @@ def build_held_source(
         settings: Common settings. The token of the installation is kept in the state folder, where agents read it.
         debounce_seconds: How long a node must be idle before it is taken.
         clock: Wall clock.
+        demand: How many nodes there is work for.
         reclaim_timer: Told how long agents take to leave.
-        demand: How many nodes there is work for; None: JobManager is asked.
 
     Raises:
         InvalidInputError: the token can't be created or read.
@@ -208,7 +208,6 @@ def build_held_source(
     token = installation_token(settings.state_dir)
     by_ssh = bool(section.ssh)
     registry = AgentRegistry(token, lambda: source.agents_changed(), reclaim_timer)
-    demand = demand or JobManagerDemand(settings.addresses.job_manager)
     client = _batch_client(scheduler, section, str(token_file(settings.state_dir)), registry)
     validate = settings.validate_state
     controller = PlaceholderController(

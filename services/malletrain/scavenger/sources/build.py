@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
@@ -26,6 +27,7 @@ def build_source(
     settings: Settings,
     state_file: ScavengerStateFile,
     clock: Clock,
+    credential: Credential | None = None,
     reclaim_timer: ReclaimTimer = ignore_time,
 ) -> NodeSource:
     """The source that the settings name.
@@ -35,6 +37,7 @@ def build_source(
         settings: Common settings.
         state_file: Keeps over a restart what a source must not forget.
         clock: Wall clock.
+        credential: What is shown to JobManager by a source that holds nodes.
         reclaim_timer: Told how long each step of giving nodes back takes.
 
     Raises:
@@ -45,7 +48,7 @@ def build_source(
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
         return StaticSource(section.nodes, clock)
     if section.source in ("slurm", "pbs", "slurm+pbs"):
-        return _scheduler_source(section, settings, state_file, clock, reclaim_timer)
+        return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer)
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(read_trace(section.trace), section)
@@ -59,9 +62,11 @@ def _scheduler_source(
     settings: Settings,
     state_file: ScavengerStateFile,
     clock: Clock,
+    credential: Credential | None,
     reclaim_timer: ReclaimTimer,
 ) -> NodeSource:
     # The parsers' libraries take time to load, and other sources don't need them.
+    from malletrain.scavenger.acquisition.demand import JobManagerDemand
     from malletrain.scavenger.acquisition.held_source import build_held_source
     from malletrain.scavenger.sources.schedulers.pbs import pbs_source
     from malletrain.scavenger.sources.schedulers.slurm import slurm_source
@@ -75,7 +80,9 @@ def _scheduler_source(
     def build(scheduler: str, hold: HoldSettings, watched: Callable[..., NodeSource]) -> NodeSource:
         if not hold.held:
             return watched()
-        return build_held_source(scheduler, hold, watched, settings, section.debounce_seconds, clock, reclaim_timer)
+        demand = JobManagerDemand(settings.addresses.job_manager, credential)
+        debounce = section.debounce_seconds
+        return build_held_source(scheduler, hold, watched, settings, debounce, clock, demand, reclaim_timer)
 
     if section.source == "slurm":
         return build("slurm", section.slurm.hold, slurm)

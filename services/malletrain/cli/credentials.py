@@ -1,0 +1,128 @@
+"""The credential that the command shows to the services."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from malletrain.runtime.access.credentials import Credential, FixedToken
+from malletrain.runtime.access.munge import Munge, MungeError, find_munge
+from malletrain.runtime.access.owner_token import owner_file
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
+from malletrain.runtime.config import Settings
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import access_pb2, access_pb2_grpc
+
+TOKEN_VARIABLE = "MALLETRAIN_TOKEN"
+TOKEN_FILE_VARIABLE = "MALLETRAIN_TOKEN_FILE"
+
+
+class OwnerToken:
+    """The owner's token, read whenever it is shown: the services renew it. Without a file that we may read: none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def token(self) -> str:
+        """The token; empty where there is none for us."""
+        try:
+            return self._path.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+
+
+class MungeToken:
+    """A token that JobManager gives in exchange for a MUNGE credential, when it is first needed."""
+
+    def __init__(self, munge: Munge, address: str, *, needed: bool) -> None:
+        """Ask for nothing yet.
+
+        Args:
+            munge: Commands of MUNGE.
+            address: HOST:PORT of JobManager.
+            needed: Whether it is an error that munged does not answer.
+        """
+        self._munge = munge
+        self._address = address
+        self._needed = needed
+        self._token = ""
+
+    def token(self) -> str:
+        """The token; empty where munged does not answer.
+
+        Raises:
+            MungeError: munged does not answer although it should.
+            grpc.RpcError: JobManager did not give a token.
+        """
+        if not self._token:
+            try:
+                credential = self._munge.make_credential()
+            except MungeError:
+                if self._needed:
+                    raise
+                return ""
+            self._token = self._exchange(credential)
+        return self._token
+
+    def _exchange(self, credential: str) -> str:
+        request = access_pb2.ExchangeMungeCredentialRequest(credential=credential)
+        channel = open_blocking_channel(self._address, None)
+        try:
+            stub = access_pb2_grpc.AccessServiceStub(channel)
+            return stub.ExchangeMungeCredential(request, timeout=2 * DEADLINE_SECONDS).token
+        finally:
+            channel.close()
+
+
+class FirstOf:
+    """The first credential that has a token; they are asked in this order for every call."""
+
+    def __init__(self, *credentials: Credential) -> None:
+        self._credentials = credentials
+
+    def token(self) -> str:
+        """The token; empty if none has one."""
+        return next((token for credential in self._credentials if (token := credential.token())), "")
+
+
+def owner_credential(settings: Settings) -> Credential:
+    """The credential of the account that runs the services of these settings."""
+    return OwnerToken(owner_file(settings.state_dir))
+
+
+def caller_credential(settings: Settings, environment: Mapping[str, str] | None = None) -> Credential:
+    """What the user has: a token of the environment; else the owner's, if the file is ours to read; else MUNGE.
+
+    Args:
+        settings: Settings of the services.
+        environment: Variables; by default those of this process.
+
+    Raises:
+        InvalidInputError: the file that the environment names can't be read.
+    """
+    found = os.environ if environment is None else environment
+    if token := found.get(TOKEN_VARIABLE, "").strip():
+        return FixedToken(token)
+    if path := found.get(TOKEN_FILE_VARIABLE, ""):
+        return FixedToken(_read(Path(path)))
+    owner = owner_credential(settings)
+    munge = find_munge(settings.access)
+    if munge is None:
+        return owner
+    needed = settings.access.munge == "on"
+    return FirstOf(owner, MungeToken(munge, settings.addresses.job_manager, needed=needed))
+
+
+def forget_token() -> None:
+    """Take the token out of the environment: the services need none, and what they start must not inherit one."""
+    os.environ.pop(TOKEN_VARIABLE, None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise InvalidInputError(TOKEN_FILE_VARIABLE, f"a file with a token ({error.strerror})", str(path)) from error
+    except ValueError:
+        raise InvalidInputError(TOKEN_FILE_VARIABLE, "a file with a token", str(path)) from None

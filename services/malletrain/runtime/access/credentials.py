@@ -1,0 +1,146 @@
+"""What a caller shows: a token in the metadata of each call. Blocking channels and those of an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import grpc
+import grpc.aio
+
+from malletrain.runtime.access.identity import Identity, Role
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.clock import Clock
+
+HEADER = "authorization"
+SCHEME = "Bearer "
+_SERVICE_LIFESPAN_SECONDS = 600.0
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+class Credential(Protocol):
+    """Tells the token to show. May be asked for every call, in any thread."""
+
+    def token(self) -> str:
+        """The token; empty: the call is made without one."""
+
+
+class FixedToken:
+    """A token that is what it is. Its `repr` does not show it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token(self) -> str:
+        """The token."""
+        return self._token
+
+
+class SelfSignedToken:
+    """Tokens that a service, or JobManager for a job, signs for itself; a new one once half of the lifespan is over."""
+
+    def __init__(self, sign: Callable[[], tuple[str, Identity]], clock: Clock) -> None:
+        """Sign nothing yet.
+
+        Args:
+            sign: Makes a new token.
+            clock: Wall clock.
+        """
+        self._sign = sign
+        self._clock = clock
+        self._token = ""
+        self._from = self._until = 0.0
+
+    def token(self) -> str:
+        """A token that is valid for half of its lifespan yet."""
+        # A clock that was set back must not leave a token in use that is not valid yet.
+        if not self._from <= self._clock.time() < self._until:
+            self._token, identity = self._sign()
+            self._from, self._until = identity.issued, (identity.issued + identity.expires) / 2
+        return self._token
+
+
+def service_credential(tokens: Tokens, service: str, clock: Clock) -> Credential:
+    """The credential of a service: it signs its own tokens, which live for ten minutes."""
+    return SelfSignedToken(lambda: tokens.sign(service, Role.SERVICE, _SERVICE_LIFESPAN_SECONDS), clock)
+
+
+def header_of(credential: Credential) -> Metadata:
+    """Metadata that shows a credential; empty if it has no token."""
+    token = credential.token()
+    return ((HEADER, SCHEME + token),) if token else ()
+
+
+class _Call:
+    """A method of a channel that shows a credential with each call."""
+
+    def __init__(self, inner: Callable[..., Any], credential: Credential) -> None:
+        self._inner = inner
+        self._credential = credential
+
+    def __call__(self, *arguments: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner(*arguments, metadata=self._shown(metadata), **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """`with_call` and `future` of blocking methods."""
+        inner = getattr(self._inner, name)
+
+        def call(*arguments: Any, metadata: Any = None, **options: Any) -> Any:
+            return inner(*arguments, metadata=self._shown(metadata), **options)
+
+        return call
+
+    def _shown(self, metadata: Any) -> Metadata:
+        return (*(metadata or ()), *header_of(self._credential))
+
+
+class _ShowingChannel:
+    """A channel whose methods show a credential.
+
+    gRPC's call credentials are refused on channels without TLS, and its interceptors replace the call objects of an
+    event loop by slower ones with fewer methods.
+    """
+
+    def __init__(self, channel: Any, credential: Credential) -> None:
+        self._channel = channel
+        self._credential = credential
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Call(self._channel.unary_unary(*arguments, **options), self._credential)
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Call(self._channel.unary_stream(*arguments, **options), self._credential)
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Call(self._channel.stream_unary(*arguments, **options), self._credential)
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Call(self._channel.stream_stream(*arguments, **options), self._credential)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> Any:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> Any:
+        return self._channel.__exit__(*raised)
+
+    async def __aenter__(self) -> Any:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._channel.__aexit__(*raised)
+
+
+def showing(channel: grpc.aio.Channel, credential: Credential) -> grpc.aio.Channel:
+    """A channel of an event loop that shows a credential with each call."""
+    return cast("grpc.aio.Channel", _ShowingChannel(channel, credential))
+
+
+def showing_blocking(channel: grpc.Channel, credential: Credential) -> grpc.Channel:
+    """A blocking channel that shows a credential with each call."""
+    return cast("grpc.Channel", _ShowingChannel(channel, credential))

@@ -1,0 +1,72 @@
+"""What a process of the services needs to check calls and to make its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+
+from malletrain.runtime.access.checking import TokenChecker
+from malletrain.runtime.access.credentials import Credential, service_credential
+from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.keys import keys_folder, load_key
+from malletrain.runtime.access.owner_token import OwnerToken, owner_file
+from malletrain.runtime.access.revocation import RevocationFile
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.config import Settings
+
+_OWNER_LIFESPAN_SECONDS = 86400.0
+_LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The key of an installation in use.
+
+    Attributes:
+        settings: Settings that all services share.
+        tokens: Signs and verifies tokens.
+        revoked: Tokens that are no longer valid.
+        clock: Wall clock.
+    """
+
+    settings: Settings
+    tokens: Tokens
+    revoked: RevocationFile
+    clock: Clock
+
+    def interceptor(self, address: str) -> AccessInterceptor:
+        """What checks the calls of a service that listens on HOST:PORT."""
+        reflection = self.settings.access.reflection
+        is_open = reflection == "on" or (reflection == "auto" and address.startswith(_LOOPBACK))
+        return AccessInterceptor(TokenChecker(self.tokens, self.revoked), open_reflection=is_open)
+
+    def credential(self, service: str) -> Credential:
+        """What a service shows when it calls another."""
+        return service_credential(self.tokens, service, self.clock)
+
+    def owner_token(self) -> OwnerToken:
+        """The file by which the account that runs the services is known."""
+        lifespan = min(_OWNER_LIFESPAN_SECONDS, self.settings.access.max_lifespan_seconds)
+        path = owner_file(self.settings.state_dir)
+        return OwnerToken(path, own_user(), self.tokens, self.revoked, self.clock, lifespan)
+
+
+def open_installation(settings: Settings, clock: Clock) -> Installation:
+    """Read the key of the installation in a state folder; made if there is none.
+
+    Raises:
+        InvalidInputError: it can't be made, or is open to others.
+    """
+    key = load_key(settings.state_dir)
+    tokens = Tokens(key, clock, settings.access.leeway_seconds)
+    return Installation(settings, tokens, RevocationFile(keys_folder(settings.state_dir), clock), clock)
+
+
+def own_user() -> str:
+    """Name of the account that runs this process; its number where it has no name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

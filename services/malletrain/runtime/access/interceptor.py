@@ -1,0 +1,125 @@
+"""Checks every call before its handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from malletrain.runtime.access.audit import audit
+from malletrain.runtime.access.checking import TokenChecker
+from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role, UnauthenticatedError, set_caller
+from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited
+from malletrain.runtime.errors import MalleTrainError
+
+_HEALTH = "/grpc.health.v1.Health/"
+_REFLECTION = "/grpc.reflection."
+
+# At run time the class takes no parameters.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls of callers that are not known or may not make them. `current_caller` tells handlers who calls."""
+
+    def __init__(self, checker: TokenChecker, *, open_reflection: bool) -> None:
+        """Check by tokens.
+
+        Args:
+            checker: Verifies tokens.
+            open_reflection: Whether gRPC reflection needs no identity; otherwise it needs the role viewer.
+        """
+        self._checker = checker
+        self._open_reflection = open_reflection
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
+        """The handler of a method, or one that refuses the call."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None or method.startswith(_HEALTH):
+            return handler
+        required = self._required(method)
+        identity: Identity | None = None
+        try:
+            if required is not Role.ANYBODY:
+                identity = self._checker.identify(handler_call_details.invocation_metadata)
+                _check_role(identity, required, method)
+        except UnauthenticatedError as error:
+            return _refusing(handler, method, identity, grpc.StatusCode.UNAUTHENTICATED, error)
+        except PermissionDeniedError as error:
+            return _refusing(handler, method, identity, grpc.StatusCode.PERMISSION_DENIED, error)
+        # The handler runs in the task that runs this.
+        if identity is not None:
+            set_caller(identity)
+        return _audited(handler, method, identity) if is_audited(method) else handler
+
+    def _required(self, method: str) -> Role | None:
+        if method.startswith(_REFLECTION):
+            return Role.ANYBODY if self._open_reflection else Role.VIEWER
+        return REQUIRED_ROLES.get(method)
+
+
+def _check_role(identity: Identity, required: Role | None, method: str) -> None:
+    if required is None:
+        raise PermissionDeniedError(f"{method} does not say which role it requires, so nobody may call it")
+    if not allows(identity.role, required):
+        raise PermissionDeniedError(
+            f"{method.rpartition('/')[2]} needs the role {required}, and {identity.user} has the role {identity.role}: "
+            "ask an operator for a token with `malletrain token --user NAME --role ROLE`"
+        )
+
+
+def _refusing(
+    handler: Handler,
+    method: str,
+    identity: Identity | None,
+    code: grpc.StatusCode,
+    error: MalleTrainError,
+) -> Handler:
+    async def refuse(request: Any, context: Any) -> None:
+        if is_audited(method):
+            audit(method, identity, _message(handler, request), context.peer(), str(error))
+        await context.abort(code, str(error))
+
+    async def refuse_stream(request: Any, context: Any) -> AsyncIterator[Any]:
+        await refuse(request, context)
+        yield  # makes it a stream; never reached
+
+    return _like(handler, refuse_stream if handler.response_streaming else refuse)
+
+
+def _audited(handler: Handler, method: str, identity: Identity | None) -> Handler:
+    inner: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+    async def call(request: Any, context: Any) -> Any:
+        audit(method, identity, _message(handler, request), context.peer())
+        return await inner(request, context)
+
+    async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
+        audit(method, identity, _message(handler, request), context.peer())
+        async for response in inner(request, context):
+            yield response
+
+    return _like(handler, call_stream if handler.response_streaming else call)
+
+
+def _message(handler: Handler, request: Any) -> Any:
+    """The request; None for a stream of them."""
+    return None if handler.request_streaming else request
+
+
+def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
+    """A handler of the same kind."""
+    factory: Any = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[bool(handler.request_streaming), bool(handler.response_streaming)]
+    made: Handler = factory(behaviour, handler.request_deserializer, handler.response_serializer)
+    return made

@@ -1,0 +1,155 @@
+"""MUNGE: credentials by which the users of a cluster prove who they are. Runs its commands, without a shell."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import threading
+from dataclasses import dataclass
+
+from malletrain.runtime.access.identity import Role, UnauthenticatedError
+from malletrain.runtime.access.settings import AccessSettings
+from malletrain.runtime.errors import MalleTrainError
+
+PURPOSE = "malletrain"
+"""What our credentials contain, so that one that was made for another program is no good here."""
+LONGEST_CREDENTIAL = 4096
+_MOST_BYTES = 16 * 1024
+_SECONDS = 5.0
+_UID = re.compile(r"^UID:\s+(\d+)\s*$", re.MULTILINE)
+_REASONS = {
+    15: "the MUNGE credential has expired",
+    16: "the MUNGE credential is not valid yet: compare the clocks of the machines",
+    17: "the MUNGE credential has been used before",
+}
+"""Exit statuses of unmunge, which are those of libmunge."""
+
+
+class MungeError(MalleTrainError):
+    """MUNGE can't be used here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Munge:
+    """The commands of MUNGE.
+
+    Attributes:
+        munge: Path of `munge`.
+        unmunge: Path of `unmunge`.
+        socket: Socket of munged; empty: MUNGE's default.
+    """
+
+    munge: str
+    unmunge: str
+    socket: str = ""
+
+    def make_credential(self) -> str:
+        """A credential of the present user.
+
+        Raises:
+            MungeError: munged does not answer.
+        """
+        status, text = _run([self.munge, *self._socket(), "--string", PURPOSE])
+        if status != 0 or not text.startswith("MUNGE:"):
+            raise MungeError(f"munge failed with status {status}: does munged run?")
+        return text.strip()
+
+    def user_of(self, credential: str) -> str:
+        """Name of the user who made a credential. It is used up by this.
+
+        Raises:
+            UnauthenticatedError: it is not valid, has been used, was made for another program, or nobody's.
+            MungeError: munged does not answer.
+        """
+        if not 0 < len(credential) <= LONGEST_CREDENTIAL or not credential.isascii():
+            raise UnauthenticatedError("that is no MUNGE credential")
+        status, text = _run([self.unmunge, *self._socket(), "--numeric"], credential)
+        if status in _REASONS:
+            raise UnauthenticatedError(_REASONS[status])
+        if status == 6:  # EMUNGE_SOCKET
+            raise MungeError("munged does not answer")
+        metadata, _, payload = text.partition("\n\n")
+        if status != 0 or (found := _UID.search(metadata)) is None:
+            raise UnauthenticatedError("that is no MUNGE credential of this cluster")
+        if payload.strip() != PURPOSE:
+            raise UnauthenticatedError(f"the MUNGE credential was not made for {PURPOSE}")
+        return user_name(int(found.group(1)))
+
+    def _socket(self) -> list[str]:
+        return ["--socket", self.socket] if self.socket else []
+
+
+def find_munge(settings: AccessSettings) -> Munge | None:
+    """The commands of MUNGE; None if they are not installed or the settings say off."""
+    if settings.munge == "off":
+        return None
+    paths = [shutil.which(name, path=settings.munge_path or None) for name in ("munge", "unmunge")]
+    munge, unmunge = paths
+    return Munge(munge, unmunge, settings.munge_socket) if munge and unmunge else None
+
+
+def user_name(uid: int) -> str:
+    """Name of a user.
+
+    Raises:
+        UnauthenticatedError: there is none with this number.
+    """
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        raise UnauthenticatedError(f"this machine knows no user with the uid {uid}") from None
+
+
+def role_for(user: str, settings: AccessSettings, own_user: str) -> Role:
+    """The role of a user whom MUNGE vouches for. Pure.
+
+    Args:
+        user: Name of the user.
+        settings: Who is operator and who is viewer.
+        own_user: Name of the account that runs the services.
+    """
+    if user == own_user or user in settings.operators:
+        return Role.OPERATOR
+    return Role.VIEWER if user in settings.viewers else Role.USER
+
+
+def _run(argv: list[str], given: str = "") -> tuple[int, str]:
+    """Exit status and output of a command, which gets five seconds and may write 16 KiB.
+
+    Raises:
+        MungeError: it can't be started, takes longer or writes more.
+    """
+    name = os.path.basename(argv[0])  # noqa: PTH119 - a name for people
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={"LC_ALL": "C"}
+        )
+    except OSError as error:
+        raise MungeError(f"{name} can't be started: {error.strerror}") from error
+    assert process.stdin is not None
+    assert process.stdout is not None
+    deadline = threading.Timer(_SECONDS, process.kill)
+    deadline.start()
+    try:
+        with process.stdout as output:
+            try:
+                # At most LONGEST_CREDENTIAL bytes: a pipe takes them at once.
+                with process.stdin as writing:
+                    writing.write(given.encode())
+            except BrokenPipeError:
+                pass
+            text = output.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            process.kill()
+            raise MungeError(f"{name} wrote more than {_MOST_BYTES} bytes")
+        status = process.wait()
+    finally:
+        deadline.cancel()
+        process.kill()
+        process.wait()
+    if status < 0:
+        raise MungeError(f"{name} did not end within {_SECONDS:g} s")
+    return status, text.decode(errors="replace")

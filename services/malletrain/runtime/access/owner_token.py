@@ -1,0 +1,91 @@
+"""The owner's token: a file that makes the account which runs the services, and nobody else, an operator.
+
+So a single user types and notices nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import structlog
+
+from malletrain.common.files import write_atomically
+from malletrain.runtime.access.identity import Role, UnauthenticatedError
+from malletrain.runtime.access.keys import keys_folder
+from malletrain.runtime.access.revocation import RevocationFile
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.errors import UnavailableError
+
+OWNER_FILE = "owner.token"
+_LOOK_SECONDS = 60.0
+_PRIVATE = 0o600
+
+
+def owner_file(state_dir: Path) -> Path:
+    """Path of the owner's token."""
+    return keys_folder(state_dir) / OWNER_FILE
+
+
+class OwnerToken:
+    """Writes the owner's token, and renews it once half of its lifespan is over, or when it was revoked."""
+
+    def __init__(
+        self, path: Path, user: str, tokens: Tokens, revoked: RevocationFile, clock: Clock, lifespan_seconds: float
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            path: The file.
+            user: Name of the account that runs the services.
+            tokens: Signs it.
+            revoked: What has been revoked.
+            clock: Wall clock.
+            lifespan_seconds: Lifespan of each token.
+        """
+        self._path = path
+        self._user = user
+        self._tokens = tokens
+        self._revoked = revoked
+        self._clock = clock
+        self._lifespan = lifespan_seconds
+
+    def renew(self) -> bool:
+        """Write a new token if the present one is missing, not good or half over; returns whether it was.
+
+        Raises:
+            UnavailableError: it can't be written.
+        """
+        if self._is_good():
+            return False
+        token, _ = self._tokens.sign(self._user, Role.OPERATOR, self._lifespan)
+        try:
+            write_atomically(self._path, token + "\n", mode=_PRIVATE)
+        except OSError as error:
+            raise UnavailableError(f"{self._path} can't be written: {error.strerror}") from error
+        return True
+
+    async def keep(self) -> None:
+        """Look every minute, until cancelled."""
+        log = structlog.get_logger(__name__)
+        while True:
+            try:
+                if self.renew():
+                    log.info("owner's token renewed")
+            except UnavailableError as error:
+                log.error("owner's token not renewed", error=str(error))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _is_good(self) -> bool:
+        try:
+            found = self._path.lstat()
+            if stat.S_IMODE(found.st_mode) != _PRIVATE or found.st_uid != os.geteuid():
+                return False
+            identity = self._tokens.verify(self._path.read_text(encoding="ascii").strip())
+        except (OSError, ValueError, UnauthenticatedError):
+            return False
+        half = (identity.issued + identity.expires) / 2
+        return self._clock.time() < half and identity.user == self._user and not self._revoked.contains(identity)

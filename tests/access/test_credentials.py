@@ -1,0 +1,144 @@
+"""What callers show: services, jobs and the command."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from malletrain.cli.credentials import caller_credential, owner_credential
+from malletrain.cli.stubs import explain
+from malletrain.client.monitor_stream import read_job_token
+from malletrain.common.job_folder import LAUNCH_FILE, TOKEN_FILE
+from malletrain.job_manager.launching.job_tokens import JobTokens
+from malletrain.runtime.access.credentials import FixedToken, SelfSignedToken, header_of, service_credential
+from malletrain.runtime.access.identity import Role
+from malletrain.runtime.access.settings import AccessSettings
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.clock import ManualClock, SystemClock
+from malletrain.runtime.config import Settings
+from malletrain.runtime.errors import InvalidInputError
+
+KEY = b"k" * 32
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "keys").mkdir()
+    return Settings(state_dir=tmp_path, access=AccessSettings(munge="off"))
+
+
+def test_a_service_signs_its_own_tokens_and_a_new_one_in_time() -> None:
+    clock = ManualClock(1_800_000_000.0)
+    tokens = Tokens(KEY, clock)
+    credential = service_credential(tokens, "monitor", clock)
+    first = credential.token()
+    identity = tokens.verify(first)
+    assert (identity.user, identity.role) == ("monitor", Role.SERVICE)
+    for _ in range(100):
+        assert tokens.verify(credential.token()).expires >= clock.time() + 290
+        clock.advance(37.0)
+    assert credential.token() != first
+
+
+def test_a_clock_that_is_set_back_leads_to_a_new_token() -> None:
+    late, early = ManualClock(2000.0), ManualClock(1000.0)
+    signed = [Tokens(KEY, clock).sign("monitor", Role.SERVICE, 600.0) for clock in (late, early)]
+    clock = ManualClock(2000.0)
+    credential = SelfSignedToken(lambda: signed.pop(0), clock)
+    first = credential.token()
+    clock._now = 1000.0
+    assert credential.token() != first
+
+
+def test_no_credential_shows_its_token() -> None:
+    token = Tokens(KEY, SystemClock()).sign("ada", Role.USER, 60.0)[0]
+    fixed = FixedToken(token)
+    assert header_of(fixed) == (("authorization", f"Bearer {token}"),)
+    assert header_of(FixedToken("")) == ()
+    assert token not in repr(fixed)
+    assert token not in str(fixed)
+
+
+def test_the_command_takes_the_token_that_it_is_given_before_the_owners(settings: Settings) -> None:
+    assert caller_credential(settings, {}).token() == ""
+    (settings.state_dir / "keys/owner.token").write_text("of-owner\n")
+    given = settings.state_dir / "given"
+    given.write_text("of-file\n")
+    assert caller_credential(settings, {}).token() == "of-owner"
+    of_file = {"MALLETRAIN_TOKEN_FILE": str(given)}
+    assert caller_credential(settings, of_file).token() == "of-file"
+    assert caller_credential(settings, {**of_file, "MALLETRAIN_TOKEN": " of-variable\n"}).token() == "of-variable"
+
+
+def test_the_owners_token_is_read_again_when_it_was_renewed(settings: Settings) -> None:
+    credential = owner_credential(settings)
+    assert credential.token() == ""
+    for text in ("one", "two"):
+        (settings.state_dir / "keys/owner.token").write_text(text)
+        assert credential.token() == text
+
+
+@pytest.mark.parametrize("content", [None, b"\xff"])
+def test_a_token_file_that_can_not_be_read_is_named(settings: Settings, content: bytes | None) -> None:
+    path = settings.state_dir / "given"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="MALLETRAIN_TOKEN_FILE: expected a file with a token"):
+        caller_credential(settings, {"MALLETRAIN_TOKEN_FILE": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, "the services do not know you: D."),
+        (grpc.StatusCode.PERMISSION_DENIED, "not permitted: D"),
+    ],
+)
+def test_refusals_are_explained(code: grpc.StatusCode, said: str) -> None:
+    class Refusal(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return code
+
+        def details(self) -> str:
+            return "D"
+
+    error = explain(Refusal())
+    assert str(error).startswith(said)
+    assert not error.wrong_use
+
+
+def test_a_jobs_token_is_its_own_and_read_by_its_sidecar(tmp_path: Path) -> None:
+    tokens = Tokens(KEY, SystemClock())
+    JobTokens(tokens, 1e9).write("j000007", tmp_path)
+    path = tmp_path / TOKEN_FILE
+    identity = tokens.verify(read_job_token(path))
+    assert (identity.role, identity.job_id) == (Role.JOB, "j000007")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_job_token(tmp_path / "missing") == ""
+    assert read_job_token(None) == ""
+
+
+async def test_tokens_of_jobs_that_were_started_are_renewed(tmp_path: Path) -> None:
+    started, waiting, gone = (tmp_path / name for name in ("started", "waiting", "gone"))
+    started.mkdir()
+    waiting.mkdir()
+    (started / LAUNCH_FILE).write_text("{}")
+    jobs = [("j000001", gone), ("j000002", waiting), ("j000003", started)]
+    keeping = asyncio.create_task(JobTokens(Tokens(KEY, SystemClock()), 1e9).keep(lambda: jobs))
+    await asyncio.sleep(0)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert read_job_token(started / TOKEN_FILE)
+    assert not (waiting / TOKEN_FILE).exists()
+
+
+def test_the_sidecar_needs_no_library_for_tokens() -> None:
+    code = "import sys, malletrain.client.sidecar; print([name for name in ('jwt', 'pydantic') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,257 @@
+"""A real `malletrain up`: who gets in, with the keys that it made itself, and what another Unix user can do."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from malletrain.cli.credentials import owner_credential
+from malletrain.cli.settings import load
+from malletrain.cli.stubs import ServiceStubs
+from malletrain.common.job_folder import TOKEN_FILE
+from malletrain.runtime.access.credentials import FixedToken
+from malletrain.runtime.config import SERVICES
+from malletrain.v1 import (
+    access_pb2,
+    allocator_pb2,
+    job_manager_pb2,
+    monitor_pb2,
+    profiler_pb2,
+    scavenger_pb2,
+)
+from tests.access.munged import NOBODY, munged
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed, run_command
+
+pytestmark = pytest.mark.system
+
+SETTINGS = """
+[scavenger]
+source = "static"
+nodes = ["n1", "n2"]
+debounce_seconds = 0
+[job_manager]
+backend = "command"
+[access]
+munge = "off"
+"""
+TRAINER = """
+import itertools, time
+from malletrain.client import report
+for _ in itertools.count():
+    time.sleep(0.02)
+    report(32)
+"""
+READS = {
+    "scavenger": ("ListNodes", scavenger_pb2.ListNodesRequest()),
+    "allocator": ("GetPlan", allocator_pb2.GetPlanRequest()),
+    "job_manager": ("ListJobs", job_manager_pb2.ListJobsRequest()),
+    "monitor": ("GetProgress", monitor_pb2.GetProgressRequest()),
+    "profiler": ("GetProfile", profiler_pb2.GetProfileRequest(job_id="j999999")),
+}
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("access"), SETTINGS) as deployment:
+        (deployment.folder / "loop.py").write_text(TRAINER)
+        yield deployment
+
+
+def token(system: Deployment, role: str, user: str) -> str:
+    done = system.command("token", "--user", user, "--role", role, "--lifespan", "10m")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def code_of(system: Deployment, service: str, shown: str, method: str = "", request: object = None) -> str:
+    """Code with which a call ends; by default that of a read."""
+    stubs = ServiceStubs(load(system.config).addresses, FixedToken(shown))
+    name, reading = READS[service]
+    stub = stubs.access if method == "GetIdentity" else getattr(stubs, service)
+    try:
+        getattr(stub, method or name)(request or reading, timeout=10)
+    except grpc.RpcError as error:
+        found = error.code()
+        assert isinstance(found, grpc.StatusCode)
+        return found.name
+    finally:
+        stubs.close()
+    return "OK"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_service_asks_who_calls(system: Deployment, service: str) -> None:
+    accepted = "NOT_FOUND" if service == "profiler" else "OK"
+    viewer = token(system, "viewer", "vera")
+    assert code_of(system, service, "") == "UNAUTHENTICATED"
+    assert code_of(system, service, viewer[:-4] + "AAAA") == "UNAUTHENTICATED"
+    wait_until(lambda: code_of(system, service, viewer) == accepted, 30, f"an answer of {service}")
+
+
+def test_each_role_may_what_it_may(system: Deployment) -> None:
+    cancel = job_manager_pb2.CancelJobRequest(job_id="j999999")
+    reclaim = scavenger_pb2.ReclaimNodesRequest(nodes=["n9"])
+    apply_plan = job_manager_pb2.ApplyPlanRequest(generation=1)
+    expected = {
+        "viewer": ("PERMISSION_DENIED", "PERMISSION_DENIED", "PERMISSION_DENIED"),
+        "user": ("NOT_FOUND", "PERMISSION_DENIED", "PERMISSION_DENIED"),
+        "operator": ("NOT_FOUND", "OK", "PERMISSION_DENIED"),
+    }
+    for role, codes in expected.items():
+        shown = token(system, role, f"some-{role}")
+        assert code_of(system, "job_manager", shown, "CancelJob", cancel) == codes[0]
+        assert code_of(system, "scavenger", shown, "ReclaimNodes", reclaim) == codes[1]
+        assert code_of(system, "job_manager", shown, "ApplyPlan", apply_plan) == codes[2]
+
+
+def test_keys_and_tokens_are_their_owners_only(system: Deployment) -> None:
+    keys = system.folder / "keys"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (keys, *keys.iterdir())}
+    assert modes.pop("keys") == 0o700
+    assert set(modes.values()) == {0o600}
+    assert {"token.key", "owner.token"} <= set(modes)
+
+
+def test_a_revoked_token_is_refused_by_all_services_within_a_second(system: Deployment) -> None:
+    shown = token(system, "user", "eve")
+    for service in SERVICES:
+        assert code_of(system, service, shown) in ("OK", "NOT_FOUND")
+    assert system.command("token", "--revoke-user", "eve").returncode == 0
+    for service in SERVICES:
+        wait_until(lambda service=service: code_of(system, service, shown) == "UNAUTHENTICATED", 1.0, service)
+
+
+def test_the_command_shows_what_it_is_given_and_explains_refusals(system: Deployment) -> None:
+    mine = system.json("token")
+    assert mine["role"] == "ROLE_OPERATOR"
+    assert system.command("token").stdout.strip() == owner_credential(load(system.config)).token() == mine["token"]
+    wrong = system.command("token", "--revoke", "a", "--revoke-user", "b")
+    assert wrong.returncode == 2
+    environment = {**os.environ, "MALLETRAIN_TOKEN": token(system, "viewer", "vera")}
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "malletrain.cli.main", *arguments]
+        return subprocess.run(
+            words, cwd=system.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert command("jobs").returncode == 0
+    refused = command("cancel", "j000001")
+    assert refused.returncode == 1
+    assert "not permitted: CancelJob needs the role user, and vera has the role viewer" in refused.stderr
+    environment["MALLETRAIN_TOKEN"] = "nonsense"
+    unknown = command("jobs")
+    assert unknown.returncode == 1
+    assert "the services do not know you" in unknown.stderr
+    assert "nonsense" not in unknown.stderr
+
+
+def test_a_trainer_reports_for_its_own_job_and_can_do_nothing_else(system: Deployment) -> None:
+    submitted = system.command("submit", "--max", "1", "--", sys.executable, str(system.folder / "loop.py"))
+    job = submitted.stdout.split()[0]
+
+    def samples() -> int:
+        return int(system.json("jobs")[0]["samples"])
+
+    wait_until(lambda: samples() > 0, 60, "samples of the job")
+    path = system.folder / "jobs" / job / TOKEN_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    shown = path.read_text().strip()
+    for service in SERVICES:
+        assert code_of(system, service, shown) == "PERMISSION_DENIED"
+    assert _reported(system, shown, job) == "OK"
+    assert _reported(system, shown, "j999999") == "PERMISSION_DENIED"
+    assert _reported(system, "", job) == "UNAUTHENTICATED"
+    assert _reported(system, token(system, "operator", "olga"), job) == "PERMISSION_DENIED"
+    assert system.command("cancel", job).returncode == 0
+
+
+def _reported(system: Deployment, shown: str, job: str) -> str:
+    """Code with which a report ends."""
+    stubs = ServiceStubs(load(system.config).addresses, FixedToken(shown))
+    try:
+        list(stubs.monitor.Report(iter([monitor_pb2.ReportRequest(job_id=job, reporter_id="r", slots_per_node=1)])))
+    except grpc.RpcError as error:
+        found = error.code()
+        assert isinstance(found, grpc.StatusCode)
+        return found.name
+    finally:
+        stubs.close()
+    return "OK"
+
+
+def test_no_log_contains_a_secret(system: Deployment) -> None:
+    shown = token(system, "user", "ada")
+    assert code_of(system, "job_manager", shown, "GetIdentity", access_pb2.GetIdentityRequest()) == "OK"
+    secrets = [shown, *((system.folder / "keys" / name).read_text().strip() for name in ("token.key", "owner.token"))]
+    for log in [*(system.folder / "logs").iterdir(), system.folder / "up.log"]:
+        text = log.read_text()
+        assert not any(secret in text for secret in secrets), log.name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
+def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: Deployment) -> None:
+    # Not even folders on the way keep the other user out: only those of the keys do.
+    for folder in (system.folder, *system.folder.parents[:2]):
+        folder.chmod(0o755)
+    for name in ("owner.token", "token.key"):
+        path = system.folder / "keys" / name
+        tried = _as_nobody(f"open({str(path)!r}).read()")
+        assert "PermissionError" in tried, tried
+    called = _as_nobody(CALL.format(config=str(system.config)))
+    assert "UNAUTHENTICATED" in called, called
+
+
+CALL = """
+from pathlib import Path
+import grpc
+from malletrain.cli.credentials import caller_credential
+from malletrain.cli.settings import load
+from malletrain.cli.stubs import ServiceStubs
+from malletrain.v1 import access_pb2, job_manager_pb2, scavenger_pb2
+settings = load(Path({config!r}))
+stubs = ServiceStubs(settings.addresses, caller_credential(settings, {{}}))
+stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=10)
+"""
+
+
+def _as_nobody(code: str) -> str:
+    """What Python code prints as the user nobody, with all that is imported here."""
+    become = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); os.environ['HOME'] = '/'\n"
+    preload = "import malletrain.cli.credentials, malletrain.cli.settings, malletrain.cli.stubs\n"
+    done = subprocess.run(
+        [sys.executable, "-c", preload + become + code], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
+def test_another_unix_user_is_known_by_munge_and_has_the_role_user(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="munge-") as folder, munged(Path(folder)) as munge:
+        settings = SETTINGS.replace('munge = "off"', f'munge = "on"\nmunge_socket = "{munge.socket}"')
+        with deployed(tmp_path / "state", settings) as deployment:
+            for path in (deployment.folder, *deployment.folder.parents[:3]):
+                path.chmod(0o755)
+            call = CALL.format(config=str(deployment.config))
+            who = "print(stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=10).identity)"
+            found = _as_nobody(call + who)
+            assert 'user: "nobody"' in found, found
+            assert "role: ROLE_USER" in found
+            reclaim = "stubs.scavenger.ReclaimNodes(scavenger_pb2.ReclaimNodesRequest(nodes=['n1']), timeout=10)"
+            assert "PERMISSION_DENIED" in _as_nobody(call + reclaim)
+
+
+def test_without_services_and_keys_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "malletrain.toml").write_text(f'state_dir = "{tmp_path}"\n[addresses]\njob_manager = "127.0.0.1:9"\n')
+    done = run_command("jobs", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "is `malletrain up` running?" in done.stderr

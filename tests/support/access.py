@@ -1,0 +1,37 @@
+"""Identity for tests that run one service: one key for the service, its fake peers and the test, all in one process.
+
+Every server in such a test checks its calls as in production; the test calls as a service, which may call everything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from malletrain.runtime.access.checking import TokenChecker
+from malletrain.runtime.access.credentials import Credential, FixedToken, service_credential
+from malletrain.runtime.access.identity import Role
+from malletrain.runtime.access.installation import Installation
+from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.revocation import RevocationFile
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import Settings
+
+TOKENS = Tokens(b"0123456789abcdef" * 2, SystemClock(), 30.0)
+CREDENTIAL = service_credential(TOKENS, "test", SystemClock())
+_NOTHING_REVOKED = RevocationFile(Path("/nonexistent"), SystemClock())
+
+
+def checked() -> AccessInterceptor:
+    """What checks the calls of a server."""
+    return AccessInterceptor(TokenChecker(TOKENS, _NOTHING_REVOKED), open_reflection=True)
+
+
+def credential_of(user: str, role: Role, job_id: str = "") -> Credential:
+    """The credential of somebody else, for an hour."""
+    return FixedToken(TOKENS.sign(user, role, 3600.0, job_id)[0])
+
+
+def installation(settings: Settings) -> Installation:
+    """An installation with this key."""
+    return Installation(settings, TOKENS, RevocationFile(settings.state_dir, SystemClock()), SystemClock())
