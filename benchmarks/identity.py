@@ -1,0 +1,131 @@
+"""What the check of identity costs: `python benchmarks/identity.py`.
+
+The same unary call on loopback, once as services make and check it and once with neither; the calls of both alternate,
+so that a busy machine slows both. Also the check alone, for a token that was seen before and for a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from typing_extensions import override
+
+from malletrain.runtime.access.checking import TokenChecker
+from malletrain.runtime.access.credentials import header_of, service_credential
+from malletrain.runtime.access.identity import Role
+from malletrain.runtime.access.interceptor import AccessInterceptor
+from malletrain.runtime.access.revocation import RevocationFile
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.server import ServiceHost
+from malletrain.v1 import allocator_pb2, allocator_pb2_grpc
+
+CALLS = 3000
+WARM_UP = 300
+CHECKS = 20_000
+
+
+class Unchecked(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """What a server without the check would have."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """The handler as it is."""
+        return await continuation(handler_call_details)
+
+
+class Plans(allocator_pb2_grpc.AllocatorServiceServicer):
+    """Has no plan."""
+
+    @override
+    async def GetPlan(self, request: Any, context: Any) -> allocator_pb2.GetPlanResponse:
+        """Nothing."""
+        del request, context
+        return allocator_pb2.GetPlanResponse()
+
+
+@asynccontextmanager
+async def serving(interceptor: grpc.aio.ServerInterceptor) -> AsyncIterator[str]:
+    """Address of a server."""
+    host = ServiceHost("127.0.0.1:0", interceptor)
+    host.add("malletrain.v1.AllocatorService", allocator_pb2_grpc.add_AllocatorServiceServicer_to_server, Plans())
+    port = await host.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await host.stop(0)
+
+
+async def seconds_of(stub: Any) -> float:
+    """Seconds that one call takes."""
+    began = time.perf_counter()
+    await stub.GetPlan(allocator_pb2.GetPlanRequest())
+    return time.perf_counter() - began
+
+
+async def compare(tokens: Tokens, checker: TokenChecker) -> tuple[list[float], list[float]]:
+    """Seconds of calls with and without identity."""
+    credential = service_credential(tokens, "benchmark", SystemClock())
+    checked = AccessInterceptor(checker, open_reflection=True)
+    async with (
+        serving(checked) as checked_address,
+        serving(Unchecked()) as plain_address,
+        open_channel(checked_address, credential) as with_identity,
+        open_channel(plain_address, None) as without,
+    ):
+        stubs = [allocator_pb2_grpc.AllocatorServiceStub(channel) for channel in (with_identity, without)]
+        found: tuple[list[float], list[float]] = ([], [])
+        for _ in range(WARM_UP + CALLS):
+            for stub, seconds in zip(stubs, found, strict=True):
+                seconds.append(await seconds_of(stub))
+        return found[0][WARM_UP:], found[1][WARM_UP:]
+
+
+def median_of(check: Callable[[], object], times: int) -> float:
+    """Median seconds of a check."""
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        check()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Measure and print."""
+    clock = SystemClock()
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = Tokens(secrets.token_hex(32).encode(), clock)
+        checker = TokenChecker(tokens, RevocationFile(Path(folder), clock))
+        with_identity, without = asyncio.run(compare(tokens, checker))
+        credential = service_credential(tokens, "benchmark", clock)
+        shown = header_of(credential)
+        known = median_of(lambda: checker.identify(shown), CHECKS)
+        token = credential.token()
+        new = median_of(lambda: tokens.verify(token), CHECKS // 10)
+        signed = median_of(lambda: tokens.sign("benchmark", Role.SERVICE, 600.0), CHECKS // 10)
+    pair = [statistics.median(seconds) for seconds in (with_identity, without)]
+    figures = {
+        "call_with_identity_us": pair[0] * 1e6,
+        "call_without_us": pair[1] * 1e6,
+        "ratio": pair[0] / pair[1],
+        "difference_us": statistics.median(a - b for a, b in zip(with_identity, without, strict=True)) * 1e6,
+        "check_of_known_token_us": known * 1e6,
+        "check_of_new_token_us": new * 1e6,
+        "signature_us": signed * 1e6,
+    }
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
