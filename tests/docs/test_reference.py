@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.main import app
-from tools.docs import command, pages, protos, settings
+from tools.docs import command, pages, protos, roles, settings
 
 
 def test_every_method_and_field_of_the_protos_is_described() -> None:
@@ -36,6 +36,10 @@ def test_every_setting_is_described() -> None:
     assert {"scavenger.slurm.hold.queue", "job_manager.max_parallel", "state_dir"} <= settings.setting_names()
     assert all(row[-2].strip() for row in rows), [row[1] for row in rows if not row[-2].strip()]
     assert str(Path.home()) not in page
+
+
+def test_the_page_on_access_has_the_roles_of_the_protos() -> None:
+    assert roles.table() in (pages.ROOT / "docs/access.md").read_text(encoding="utf-8"), "python -m tools.docs.roles"
 
 
 def test_every_verb_is_in_the_reference_of_the_command() -> None:
