@@ -23,6 +23,8 @@ from malletrain.runtime.server import ServiceHost
 
 KEY = b"k" * 32
 PASSED = "got past the checks"
+UNDECLARED = "/malletrain.v1.JobManagerService/Undeclared"
+"""A method that has a handler, and is in no proto."""
 
 METHODS: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
@@ -41,7 +43,9 @@ class Handlers(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = METHODS.get(handler_call_details.method)
         if method is None:
-            return None
+            if handler_call_details.method != UNDECLARED:
+                return None
+            method = METHODS["/malletrain.v1.JobManagerService/GetJob"]
 
         async def end(_request: Any, context: Any) -> None:
             self.callers.append(_caller())
@@ -103,7 +107,7 @@ async def checked_server(folder: Path, *, open_reflection: bool = True) -> Async
 
 async def call(channel: grpc.aio.Channel, method: str, metadata: tuple[tuple[str, str], ...]) -> tuple[str, str]:
     """Code and details with which a call ends. A stream of requests is opened and nothing is sent in it."""
-    described = METHODS[method]
+    described = METHODS.get(method, METHODS["/malletrain.v1.JobManagerService/GetJob"])
     try:
         if described.client_streaming:
             await channel.stream_stream(method)(metadata=metadata, timeout=10).read()

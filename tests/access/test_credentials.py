@@ -11,18 +11,22 @@ from pathlib import Path
 import grpc
 import pytest
 
-from malletrain.cli.credentials import caller_credential, owner_credential
+from malletrain.cli.credentials import MungeToken, caller_credential, owner_credential
 from malletrain.cli.stubs import explain
 from malletrain.client.monitor_stream import read_job_token
 from malletrain.common.job_folder import LAUNCH_FILE, TOKEN_FILE
 from malletrain.job_manager.launching.job_tokens import JobTokens
 from malletrain.runtime.access.credentials import FixedToken, SelfSignedToken, header_of, service_credential
 from malletrain.runtime.access.identity import Role
+from malletrain.runtime.access.installation import open_installation, own_user
+from malletrain.runtime.access.munge import Munge
+from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import ManualClock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.server import ServiceHost
 
 KEY = b"k" * 32
 
@@ -142,3 +146,27 @@ def test_the_sidecar_needs_no_library_for_tokens() -> None:
     code = "import sys, malletrain.client.sidecar; print([name for name in ('jwt', 'pydantic') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_token_for_a_munge_credential_is_renewed_in_time(tmp_path: Path) -> None:
+    class Vouching(Munge):
+        """Takes every credential for one of ours."""
+
+        def make_credential(self) -> str:
+            return "MUNGE:x"
+
+        def user_of(self, credential: str) -> str:
+            return own_user() if credential == "MUNGE:x" else ""
+
+    munge, clock = Vouching("munge", "unmunge"), ManualClock()
+    installation = open_installation(Settings(state_dir=tmp_path), SystemClock())
+    host = ServiceHost("127.0.0.1:0", installation.interceptor("127.0.0.1:0"))
+    AccessService(installation, munge).register(host)
+    credential = MungeToken(munge, f"127.0.0.1:{await host.start()}", needed=True, monotonic=clock.monotonic)
+    found = []
+    for _ in range(4):
+        found.append(await asyncio.to_thread(credential.token))
+        clock.advance(200.0)
+    await host.stop(0)
+    assert [token == found[0] for token in found] == [True, True, False, False]
+    assert installation.tokens.verify(found[-1]).user == own_user()

@@ -17,7 +17,7 @@ from malletrain.runtime.access.policy import REQUIRED_ROLES
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import ManualClock, SystemClock
-from tests.access.serving import KEY, METHODS, PASSED, CheckedServer, call, checked_server
+from tests.access.serving import KEY, METHODS, PASSED, UNDECLARED, CheckedServer, call, checked_server
 from tests.support.waiting import wait_until_async
 
 BAD = ("none", "garbage", "other key", "expired", "not yet", "revoked", "revoked user", "two", "other scheme")
@@ -89,6 +89,14 @@ async def test_every_service_and_a_method_of_each_kind_is_in_the_table() -> None
     assert METHODS.keys() == REQUIRED_ROLES.keys()
 
 
+async def test_nobody_may_call_a_method_that_declares_no_role(tmp_path: Path) -> None:
+    async with checked_server(tmp_path) as server, open_channel(server.address, None) as channel:
+        assert (await call(channel, UNDECLARED, ()))[0] == "UNAUTHENTICATED"
+        for role in (*HUMAN_ROLES, Role.SERVICE, Role.JOB):
+            assert (await call(channel, UNDECLARED, header(server.token(role))))[0] == "PERMISSION_DENIED"
+        assert server.handlers.callers == []
+
+
 async def test_handlers_know_who_calls_and_one_caller_is_never_taken_for_another(tmp_path: Path) -> None:
     async with checked_server(tmp_path) as server, open_channel(server.address, None) as channel:
         for user in ("ada", "bob", "ada"):
@@ -105,7 +113,10 @@ async def test_refusals_say_what_to_do(tmp_path: Path) -> None:
         assert "MALLETRAIN_TOKEN" in nobody
         assert "malletrain token" in nobody
         _, viewer = await call(channel, CANCEL_JOB, header(server.token(Role.VIEWER)))
-        assert viewer.startswith("CancelJob needs the role user, and ada has the role viewer")
+        assert viewer.startswith("CancelJob needs the role user, and ada has the role viewer; an operator can give you")
+        assert "`malletrain token --user ada --role user`" in viewer
+        _, operator = await call(channel, "/malletrain.v1.MonitorService/Report", header(server.token(Role.OPERATOR)))
+        assert "malletrain token" not in operator
 
 
 async def test_a_token_that_was_accepted_expires_and_can_be_revoked(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.runtime.access import policy
 from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, PermissionDeniedError, Role, require_job
-from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited, may_call, number_of, role_of
+from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited, number_of, role_of
 from malletrain.v1 import access_pb2
 
 PROTOS = Path(__file__).parents[2] / "protos/malletrain/v1"
@@ -72,11 +72,6 @@ def test_roles_of_people_are_ordered_services_may_all_and_jobs_one_thing(role: R
 def test_a_larger_role_may_all_that_a_smaller_may(required: Role) -> None:
     allowed = [allows(role, required) for role in (*HUMAN_ROLES, Role.SERVICE)]
     assert allowed == sorted(allowed)
-
-
-@given(st.text(), st.one_of(st.none(), st.sampled_from(CALLERS)))
-def test_nobody_may_call_what_is_not_declared(method: str, role: Role | None) -> None:
-    assert not may_call(None if role is None else identity(role), f"/malletrain.v1.{method}")
 
 
 @given(st.integers(-(2**31), 2**31 - 1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from malletrain.runtime.access.credentials import Credential, FixedToken
@@ -12,6 +13,7 @@ from malletrain.runtime.access.owner_token import owner_file
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import access_pb2, access_pb2_grpc
 
 TOKEN_VARIABLE = "MALLETRAIN_TOKEN"
@@ -33,20 +35,23 @@ class OwnerToken:
 
 
 class MungeToken:
-    """A token that JobManager gives in exchange for a MUNGE credential, when it is first needed."""
+    """A token that JobManager gives in exchange for a MUNGE credential; another one once half of its time is over."""
 
-    def __init__(self, munge: Munge, address: str, *, needed: bool) -> None:
+    def __init__(self, munge: Munge, address: str, *, needed: bool, monotonic: Callable[[], float]) -> None:
         """Ask for nothing yet.
 
         Args:
             munge: Commands of MUNGE.
             address: HOST:PORT of JobManager.
             needed: Whether it is an error that munged does not answer.
+            monotonic: Monotonic clock in seconds.
         """
         self._munge = munge
         self._address = address
         self._needed = needed
+        self._monotonic = monotonic
         self._token = ""
+        self._renew_at = 0.0
 
     def token(self) -> str:
         """The token; empty where munged does not answer.
@@ -55,22 +60,25 @@ class MungeToken:
             MungeError: munged does not answer although it should.
             grpc.RpcError: JobManager did not give a token.
         """
-        if not self._token:
+        if not self._token or self._monotonic() >= self._renew_at:
             try:
                 credential = self._munge.make_credential()
             except MungeError:
                 if self._needed:
                     raise
                 return ""
-            self._token = self._exchange(credential)
+            given = self._exchange(credential)
+            lifespan = unix_seconds(given.identity.expire_time) - unix_seconds(given.identity.issue_time)
+            self._renew_at = self._monotonic() + lifespan / 2
+            self._token = given.token
         return self._token
 
-    def _exchange(self, credential: str) -> str:
+    def _exchange(self, credential: str) -> access_pb2.ExchangeMungeCredentialResponse:
         request = access_pb2.ExchangeMungeCredentialRequest(credential=credential)
         channel = open_blocking_channel(self._address, None)
         try:
             stub = access_pb2_grpc.AccessServiceStub(channel)
-            return stub.ExchangeMungeCredential(request, timeout=2 * DEADLINE_SECONDS).token
+            return stub.ExchangeMungeCredential(request, timeout=2 * DEADLINE_SECONDS)
         finally:
             channel.close()
 
@@ -111,7 +119,7 @@ def caller_credential(settings: Settings, environment: Mapping[str, str] | None 
     if munge is None:
         return owner
     needed = settings.access.munge == "on"
-    return FirstOf(owner, MungeToken(munge, settings.addresses.job_manager, needed=needed))
+    return FirstOf(owner, MungeToken(munge, settings.addresses.job_manager, needed=needed, monotonic=time.monotonic))
 
 
 def forget_token() -> None:

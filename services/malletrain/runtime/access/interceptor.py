@@ -10,7 +10,14 @@ import grpc.aio
 
 from malletrain.runtime.access.audit import audit
 from malletrain.runtime.access.checking import TokenChecker
-from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role, UnauthenticatedError, set_caller
+from malletrain.runtime.access.identity import (
+    HUMAN_ROLES,
+    Identity,
+    PermissionDeniedError,
+    Role,
+    UnauthenticatedError,
+    set_caller,
+)
 from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited
 from malletrain.runtime.errors import MalleTrainError
 
@@ -68,9 +75,10 @@ def _check_role(identity: Identity, required: Role | None, method: str) -> None:
     if required is None:
         raise PermissionDeniedError(f"{method} does not say which role it requires, so nobody may call it")
     if not allows(identity.role, required):
+        remedy = f"an operator can give you a token (`malletrain token --user {identity.user} --role {required}`)"
         raise PermissionDeniedError(
-            f"{method.rpartition('/')[2]} needs the role {required}, and {identity.user} has the role {identity.role}: "
-            "ask an operator for a token with `malletrain token --user NAME --role ROLE`"
+            f"{method.rpartition('/')[2]} needs the role {required}, and {identity.user} has the role {identity.role}; "
+            + (remedy if required in HUMAN_ROLES else "people and programs of theirs can't have it")
         )
 
 

@@ -69,7 +69,7 @@ class OwnerToken:
         return True
 
     async def keep(self) -> None:
-        """Look every minute, until cancelled."""
+        """Look every minute, more often where tokens live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:
             try:
@@ -77,7 +77,7 @@ class OwnerToken:
                     log.info("owner's token renewed")
             except UnavailableError as error:
                 log.error("owner's token not renewed", error=str(error))
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 4))
 
     def _is_good(self) -> bool:
         try:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from google.protobuf.descriptor import FileDescriptor
 
-from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, Role
+from malletrain.runtime.access.identity import HUMAN_ROLES, Role
 from malletrain.v1 import (
     access_pb2,
     allocator_pb2,
@@ -65,19 +65,6 @@ def allows(role: Role, required: Role) -> bool:
     if role in HUMAN_ROLES and required in HUMAN_ROLES:
         return HUMAN_ROLES.index(role) >= HUMAN_ROLES.index(required)
     return role is Role.JOB and required is Role.JOB
-
-
-def may_call(identity: Identity | None, method: str) -> bool:
-    """Whether a caller may call a method; nobody may call one that declares no role.
-
-    Args:
-        identity: The caller; None if it is not known.
-        method: Full name of the method.
-    """
-    required = REQUIRED_ROLES.get(method)
-    if required is None:
-        return False
-    return required is Role.ANYBODY if identity is None else allows(identity.role, required)
 
 
 def is_audited(method: str) -> bool:

@@ -119,6 +119,7 @@ def identity_message(identity: Identity) -> pb.Identity:
         user=identity.user,
         role=number_of(identity.role),
         token_id=identity.token_id,
+        issue_time=timestamp(identity.issued),
         expire_time=timestamp(identity.expires),
         job_id=identity.job_id,
     )
