@@ -201,14 +201,21 @@ def test_no_log_contains_a_secret(system: Deployment) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
 def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: Deployment) -> None:
     # Not even folders on the way keep the other user out: only those of the keys do.
-    for folder in (system.folder, *system.folder.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(system.folder)
     for name in ("owner.token", "token.key"):
         path = system.folder / "keys" / name
         tried = _as_nobody(f"open({str(path)!r}).read()")
         assert "PermissionError" in tried, tried
     called = _as_nobody(CALL.format(config=str(system.config)))
     assert "UNAUTHENTICATED" in called, called
+
+
+def open_to_all(folder: Path) -> None:
+    """Let everybody on the machine enter a folder below that of temporary files."""
+    for path in (folder, *folder.parents):
+        if path == Path(tempfile.gettempdir()):
+            return
+        path.chmod(0o755)
 
 
 CALL = """
@@ -239,8 +246,7 @@ def test_another_unix_user_is_known_by_munge_and_has_the_role_user(tmp_path: Pat
     with tempfile.TemporaryDirectory(prefix="munge-") as folder, munged(Path(folder)) as munge:
         settings = SETTINGS.replace('munge = "off"', f'munge = "on"\nmunge_socket = "{munge.socket}"')
         with deployed(tmp_path / "state", settings) as deployment:
-            for path in (deployment.folder, *deployment.folder.parents[:3]):
-                path.chmod(0o755)
+            open_to_all(deployment.folder)
             call = CALL.format(config=str(deployment.config))
             who = "print(stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=10).identity)"
             found = _as_nobody(call + who)

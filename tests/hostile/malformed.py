@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
-SERVICES = ("Scavenger", "Allocator", "JobManager", "Monitor", "Profiler")
+SERVICES = ("Scavenger", "Allocator", "JobManager", "Monitor", "Profiler", "Access")
 LONG = 70_000
 _DEPTH = 3
 _MANY = 200
@@ -27,7 +27,7 @@ _DOUBLES = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 5e-324, 1.
 
 
 def methods() -> list[MethodDescriptor]:
-    """Every method of the five services."""
+    """Every method that the five services serve."""
     pool = descriptor_pool.Default()
     services = (pool.FindServiceByName(f"malletrain.v1.{name}Service") for name in SERVICES)
     return [method for service in services for method in service.methods]

@@ -10,7 +10,11 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings
 
+from malletrain.cli.settings import load
+from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_blocking_channel
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import SERVICES
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.hostile.malformed import broken_bytes, extreme, methods, not_utf8
 from tests.support.waiting import wait_until
@@ -21,6 +25,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 NODES = 3
 STREAM_SECONDS = 0.3
 CLEAR = {
+    grpc.StatusCode.UNAUTHENTICATED,  # a malformed MUNGE credential
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -31,7 +36,7 @@ FEW = settings(max_examples=25, deadline=None, database=None, derandomize=True, 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    toml = f'[scavenger]\nsource = "static"\nnodes = {[f"n{i + 1}" for i in range(NODES)]}\ndebounce_seconds = 0\n'
+    toml = f'[scavenger]\nsource = "static"\nnodes = {[f"n{i + 1}" for i in range(NODES)]}\ndebounce_seconds = 0\n[access]\nmunge = "off"\n'
     with deployed(tmp_path_factory.mktemp("up"), toml) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == NODES, 30, "all nodes")
         spec = resources_pb2.JobSpec(
@@ -55,8 +60,10 @@ def the_job(system: Deployment) -> resources_pb2.Job:
 
 @pytest.fixture(scope="module")
 def channels(system: Deployment) -> Iterator[dict[str, grpc.Channel]]:
-    names = ("scavenger", "allocator", "job_manager", "monitor", "profiler")
-    opened = {name: open_blocking_channel(system.address(name)) for name in names}
+    """Channels of a caller who may do everything."""
+    credential = open_installation(load(system.config), SystemClock()).credential("hostile")
+    opened = {name: open_blocking_channel(system.address(name), credential) for name in SERVICES}
+    opened["access"] = opened["job_manager"]
     yield opened
     for channel in opened.values():
         channel.close()

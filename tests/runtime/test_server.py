@@ -115,7 +115,10 @@ async def test_a_long_error_is_cut_and_arrives() -> None:
 
 
 async def test_calls_beyond_the_limit_are_refused() -> None:
-    async with serving(Troubled(), limits=ServerLimits(max_calls=16)) as address, open_channel(address, CREDENTIAL) as channel:
+    async with (
+        serving(Troubled(), limits=ServerLimits(max_calls=16)) as address,
+        open_channel(address, CREDENTIAL) as channel,
+    ):
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         streams = [stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()) for _ in range(16)]
         for stream in streams:

@@ -99,8 +99,9 @@ class _Malformed:
         self.error = error
 
 
-def _parser(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
-    assert deserialize is not None, "generated code always has one"
+def _parser(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    if deserialize is None:
+        return None
 
     def parse(body: bytes) -> Any:
         try:

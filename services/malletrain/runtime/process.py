@@ -29,9 +29,7 @@ class Service(Protocol):
         """End streams and close files, when the process ends in good order."""
 
 
-async def run_service(
-    service: Service, address: str, access: grpc.aio.ServerInterceptor, limits: ServerLimits
-) -> None:
+async def run_service(service: Service, address: str, access: grpc.aio.ServerInterceptor, limits: ServerLimits) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Args:
