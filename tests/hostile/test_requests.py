@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 NODES = 3
 STREAM_SECONDS = 0.3
 CLEAR = {
-    grpc.StatusCode.UNAUTHENTICATED,  # a malformed MUNGE credential
+    grpc.StatusCode.PERMISSION_DENIED,  # a MUNGE credential, where MUNGE is off
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -36,7 +36,8 @@ FEW = settings(max_examples=25, deadline=None, database=None, derandomize=True, 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    toml = f'[scavenger]\nsource = "static"\nnodes = {[f"n{i + 1}" for i in range(NODES)]}\ndebounce_seconds = 0\n[access]\nmunge = "off"\n'
+    nodes = [f"n{index + 1}" for index in range(NODES)]
+    toml = f'[access]\nmunge = "off"\n[scavenger]\nsource = "static"\nnodes = {nodes}\ndebounce_seconds = 0\n'
     with deployed(tmp_path_factory.mktemp("up"), toml) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == NODES, 30, "all nodes")
         spec = resources_pb2.JobSpec(
