@@ -88,13 +88,25 @@ def test_the_owners_token_is_read_again_when_it_was_renewed(settings: Settings) 
         assert credential.token() == text
 
 
-@pytest.mark.parametrize("content", [None, b"\xff"])
-def test_a_token_file_that_can_not_be_read_is_named(settings: Settings, content: bytes | None) -> None:
-    path = settings.state_dir / "given"
-    if content is not None:
-        path.write_bytes(content)
+def test_a_token_file_that_can_not_be_read_is_named(settings: Settings) -> None:
     with pytest.raises(InvalidInputError, match="MALLETRAIN_TOKEN_FILE: expected a file with a token"):
+        caller_credential(settings, {"MALLETRAIN_TOKEN_FILE": str(settings.state_dir / "none")})
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"two words", b"a" * 5000, "gärbage".encode()])
+def test_what_is_no_token_is_refused_before_it_is_sent(settings: Settings, content: bytes) -> None:
+    path = settings.state_dir / "given"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="MALLETRAIN_TOKEN_FILE: expected a token"):
         caller_credential(settings, {"MALLETRAIN_TOKEN_FILE": str(path)})
+    if content and b"\xff" not in content:
+        with pytest.raises(InvalidInputError, match="MALLETRAIN_TOKEN: expected a token"):
+            caller_credential(settings, {"MALLETRAIN_TOKEN": content.decode()})
+
+
+def test_a_token_file_without_an_end_is_not_read_to_it(settings: Settings) -> None:
+    with pytest.raises(InvalidInputError, match="MALLETRAIN_TOKEN_FILE: expected a token"):
+        caller_credential(settings, {"MALLETRAIN_TOKEN_FILE": "/dev/zero"})
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": " "}, "name: expected 1 to 128 characters"),
-        ({"name": "x" * 129}, "name: expected 1 to 128 characters"),
+        ({"name": " "}, "name: expected 1 to 128 printable characters"),
+        ({"name": "x" * 129}, "name: expected 1 to 128 printable characters"),
+        ({"name": "two\nlines"}, "name: expected 1 to 128 printable characters"),
         ({"command": []}, "command: expected a program and its arguments"),
         ({"command": ["no-such-program"]}, "command[0]: expected a program that is found on PATH"),
         ({"command": ["/no/such/program"]}, "command[0]: expected an executable file"),

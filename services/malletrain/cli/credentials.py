@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from malletrain.v1 import access_pb2, access_pb2_grpc
 
 TOKEN_VARIABLE = "MALLETRAIN_TOKEN"
 TOKEN_FILE_VARIABLE = "MALLETRAIN_TOKEN_FILE"
+_LONGEST_TOKEN = 4096
+_TOKEN = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 class OwnerToken:
@@ -111,9 +114,9 @@ def caller_credential(settings: Settings, environment: Mapping[str, str] | None 
     """
     found = os.environ if environment is None else environment
     if token := found.get(TOKEN_VARIABLE, "").strip():
-        return FixedToken(token)
+        return FixedToken(_checked(token, TOKEN_VARIABLE))
     if path := found.get(TOKEN_FILE_VARIABLE, ""):
-        return FixedToken(_read(Path(path)))
+        return FixedToken(_checked(_read(Path(path)), TOKEN_FILE_VARIABLE))
     owner = owner_credential(settings)
     munge = find_munge(settings.access)
     if munge is None:
@@ -129,8 +132,13 @@ def forget_token() -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        with path.open("rb") as file:
+            return file.read(_LONGEST_TOKEN + 1).decode("ascii", "replace").strip()
     except OSError as error:
         raise InvalidInputError(TOKEN_FILE_VARIABLE, f"a file with a token ({error.strerror})", str(path)) from error
-    except ValueError:
-        raise InvalidInputError(TOKEN_FILE_VARIABLE, "a file with a token", str(path)) from None
+
+
+def _checked(token: str, variable: str) -> str:
+    if len(token) > _LONGEST_TOKEN or not _TOKEN.match(token):
+        raise InvalidInputError(variable, f"a token: at most {_LONGEST_TOKEN} letters, digits and ._-")
+    return token

@@ -23,7 +23,7 @@ class TokenRole(StrEnum):
 
 
 def token(
-    user: Annotated[str, typer.Option(help="Whom the token is for; by default you.")] = "",
+    user: Annotated[str | None, typer.Option(help="Whom the token is for; by default you.")] = None,
     role: Annotated[TokenRole | None, typer.Option(help="What its holder may do; by default user.")] = None,
     lifespan: Annotated[str, typer.Option(help="How long it is valid, such as 90s, 30m, 12h or 7d.")] = "",
     revoke: Annotated[str, typer.Option(metavar="ID", help="Revoke the token with this identifier instead.")] = "",
@@ -33,7 +33,7 @@ def token(
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Print a token: the one that the command itself shows, or with options a new one, which only operators make."""
-    asked = user or role or lifespan
+    asked = user is not None or role or lifespan
     if bool(asked) + bool(revoke) + bool(revoke_user) > 1:
         raise InvalidInputError("--revoke", "nothing else beside it, and one of --revoke and --revoke-user")
     with connect() as stubs:
@@ -53,8 +53,8 @@ def _own(stubs: ServiceStubs) -> dict[str, Any]:
     return _shown(stubs.credential.token(), identity)
 
 
-def _created(stubs: ServiceStubs, user: str, role: TokenRole | None, lifespan: str) -> dict[str, Any]:
-    if not user:
+def _created(stubs: ServiceStubs, user: str | None, role: TokenRole | None, lifespan: str) -> dict[str, Any]:
+    if user is None:
         user = stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=DEADLINE_SECONDS).identity.user
     request = access_pb2.CreateTokenRequest(
         user=user,

@@ -48,8 +48,8 @@ def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
 
 
 def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSpec:
-    if not spec.name.strip() or len(spec.name) > _LONGEST_NAME:
-        raise InvalidInputError(f"{at}.name", f"1 to {_LONGEST_NAME} characters", spec.name)
+    if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not spec.name.isprintable():
+        raise InvalidInputError(f"{at}.name", f"1 to {_LONGEST_NAME} printable characters", spec.name)
     _check_bounds(at, spec)
     _check_permitted(at, spec)
     _check_figures(at, spec)
