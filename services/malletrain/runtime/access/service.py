@@ -62,7 +62,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         seconds = request.lifespan_seconds or min(self._settings.default_lifespan_seconds, most)
         if not 0 < seconds <= most:
             raise InvalidInputError(
-                "lifespan_seconds", f"above 0 and at most {most:.0f} seconds", request.lifespan_seconds
+                "lifespan_seconds", f"above 0, at most {most:.0f} s", request.lifespan_seconds
             )
         token, identity = self._installation.tokens.sign(request.user, role, seconds)
         structlog.get_logger(__name__).info(
