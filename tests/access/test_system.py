@@ -208,6 +208,10 @@ def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: De
         assert "PermissionError" in tried, tried
     called = _as_nobody(CALL.format(config=str(system.config)))
     assert "UNAUTHENTICATED" in called, called
+    public = {system.config.name, "up.log", "up.lock", "loop.py"}  # the test's own, and an empty one
+    found = _as_nobody(READABLE.format(folder=str(system.folder)))
+    assert set(found.split()) <= public, found
+    assert {"job_manager.sqlite", "jobs", "logs", "run"} <= {path.name for path in system.folder.iterdir()}
 
 
 def open_to_all(folder: Path) -> None:
@@ -228,6 +232,14 @@ from malletrain.v1 import access_pb2, job_manager_pb2, scavenger_pb2
 settings = load(Path({config!r}))
 stubs = ServiceStubs(settings.addresses, caller_credential(settings, {{}}))
 stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=10)
+"""
+
+
+READABLE = """
+import os
+for entry in os.scandir({folder!r}):
+    if os.access(entry.path, os.R_OK):
+        print(entry.name)
 """
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from pathlib import Path
 
 import pytest
 
-from malletrain.common.files import write_atomically
+from malletrain.common.files import make_private_folder, write_atomically
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -58,3 +59,12 @@ def test_a_failure_leaves_the_old_content_and_no_temporary_file(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "missing" / "file", "text")
+
+
+def test_a_private_folder_is_closed_to_others_also_where_it_was_open(tmp_path: Path) -> None:
+    for name, made in (("new", False), ("open", True)):
+        folder = tmp_path / name
+        if made:
+            folder.mkdir(0o755)
+        make_private_folder(folder)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700

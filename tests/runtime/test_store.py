@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from sqlalchemy import text
 
 from malletrain.runtime.store import open_engine
+
+
+def test_nobody_else_reads_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    path.touch(0o644)
+    with open_engine(f"sqlite:///{path}").begin() as connection:
+        connection.execute(text("CREATE TABLE a (b INTEGER)"))
+        files = list(tmp_path.iterdir())
+        assert {file.name for file in files} == {"jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm"}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_sqlite_is_opened_safely_and_its_folder_is_made(tmp_path: Path) -> None:

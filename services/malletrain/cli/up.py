@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.settings import AllSettings, load
+from malletrain.common.files import make_private_folder
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.clock import SystemClock
@@ -130,7 +131,7 @@ class ServiceRunner:
         if self._config is not None:
             command += ["--config", str(self._config)]
         path = self._log_path(service)
-        path.parent.mkdir(exist_ok=True)
+        make_private_folder(path.parent)
         with path.open("ab") as log:
             service.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         service.served = False

@@ -1,15 +1,29 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, and folders that only their owner can enter."""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+import stat
 from pathlib import Path
 
+_PRIVATE = 0o700
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 """What file systems answer that can't sync a directory, such as some network file systems."""
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder that only its owner can enter; one of ours that others could enter is closed to them.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    found = path.stat()
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_PRIVATE:
+        path.chmod(_PRIVATE)
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = True) -> None:

@@ -21,7 +21,7 @@ def open_engine(url: str) -> Engine:
     if parsed.get_backend_name() != "sqlite":
         return engine
     if parsed.database and parsed.database != ":memory:":
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        _make_private(Path(parsed.database))
 
     def prepare(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
@@ -31,6 +31,15 @@ def open_engine(url: str) -> Engine:
 
     event.listen(engine, "connect", prepare)
     return engine
+
+
+def _make_private(database: Path) -> None:
+    """Only our account reads a database: it has what users submit. SQLite gives its other files the same mode."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.open("ab"):
+        pass
+    for path in database.parent.glob(f"{database.name}*"):
+        path.chmod(0o600)
 
 
 def create_tables(engine: Engine, metadata: MetaData) -> None:

@@ -58,7 +58,7 @@ class ScavengerStateFile:
             OSError: the file can't be written.
         """
         self._sections[name] = dict(content)
-        write_atomically(self._path, json.dumps(self._sections), sync=False)
+        write_atomically(self._path, json.dumps(self._sections), mode=0o600, sync=False)
         for path in self._earlier.values():
             path.unlink(missing_ok=True)
         self._earlier = {}

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from malletrain.common import job_folder
-from malletrain.common.files import write_atomically
+from malletrain.common.files import make_private_folder, write_atomically
 from malletrain.common.processes import ProcessId
 from malletrain.job_manager.stimuli import Completion, Outcome
 
@@ -47,8 +47,10 @@ class JobFolder:
         return (self.path / job_folder.COMPLETION_FILE).exists()
 
     def prepare(self) -> None:
-        """Make the folders, and remove the files of an earlier supervisor."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        """Make the folders, which others can't enter, and remove the files of an earlier supervisor."""
+        make_private_folder(self.path.parent)
+        make_private_folder(self.path)
+        self.logs.mkdir(exist_ok=True)
         (self.path / job_folder.CHECKPOINTS_FOLDER).mkdir(exist_ok=True)
         for name in (job_folder.SUPERVISOR_FILE, job_folder.OUTCOME_FILE, job_folder.LAUNCH_FILE):
             (self.path / name).unlink(missing_ok=True)
