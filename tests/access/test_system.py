@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -59,9 +60,17 @@ READS = {
 }
 
 
+@contextmanager
+def folder_of_everybody() -> Iterator[Path]:
+    """A folder that other users may enter, and so may they the folders above it. Those of pytest are closed to them."""
+    with tempfile.TemporaryDirectory(prefix="malletrain-access-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("access"), SETTINGS) as deployment:
+def system() -> Iterator[Deployment]:
+    with folder_of_everybody() as folder, deployed(folder / "state", SETTINGS) as deployment:
         (deployment.folder / "loop.py").write_text(TRAINER)
         yield deployment
 
@@ -201,7 +210,7 @@ def test_no_log_contains_a_secret(system: Deployment) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
 def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: Deployment) -> None:
     # Not even folders on the way keep the other user out: only those of the keys do.
-    open_to_all(system.folder)
+    system.folder.chmod(0o755)
     for name in ("owner.token", "token.key"):
         path = system.folder / "keys" / name
         tried = _as_nobody(f"open({str(path)!r}).read()")
@@ -212,14 +221,6 @@ def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: De
     found = _as_nobody(READABLE.format(folder=str(system.folder)))
     assert set(found.split()) <= public, found
     assert {"job_manager.sqlite", "jobs", "logs", "run"} <= {path.name for path in system.folder.iterdir()}
-
-
-def open_to_all(folder: Path) -> None:
-    """Let everybody on the machine enter a folder below that of temporary files."""
-    for path in (folder, *folder.parents):
-        if path == Path(tempfile.gettempdir()):
-            return
-        path.chmod(0o755)
 
 
 CALL = """
@@ -254,11 +255,11 @@ def _as_nobody(code: str) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
-def test_another_unix_user_is_known_by_munge_and_has_the_role_user(tmp_path: Path) -> None:
+def test_another_unix_user_is_known_by_munge_and_has_the_role_user() -> None:
     with tempfile.TemporaryDirectory(prefix="munge-") as folder, munged(Path(folder)) as munge:
         settings = SETTINGS.replace('munge = "off"', f'munge = "on"\nmunge_socket = "{munge.socket}"')
-        with deployed(tmp_path / "state", settings) as deployment:
-            open_to_all(deployment.folder)
+        with folder_of_everybody() as everybody, deployed(everybody / "state", settings) as deployment:
+            deployment.folder.chmod(0o755)
             call = CALL.format(config=str(deployment.config))
             who = "print(stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=10).identity)"
             found = _as_nobody(call + who)
