@@ -135,6 +135,7 @@ await_nodes() {
     ((up >= nodes)) && return
     sleep 0.2
   done
+  sinfo -h -N -p scavenge -o '%N %T (%E)' | grep -vwE 'idle|planned|allocated|mixed' >&2 || true
   fail "only $up of $nodes nodes are up; see $root/log"
 }
 
