@@ -170,6 +170,7 @@ class ManagerHarness(Caller):
     monitor: FakeMonitor
     state_dir: Path
     manager: JobManager
+    address: str
 
     async def wait_for_nodes(self) -> None:
         engine = self.manager._engine
@@ -218,7 +219,7 @@ async def serve_manager(
         background = asyncio.create_task(manager.run())
         async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
             stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
-            harness = ManagerHarness(stub, scavenger, monitor, state_dir, manager)
+            harness = ManagerHarness(stub, scavenger, monitor, state_dir, manager, f"127.0.0.1:{port}")
             await harness.wait_for_nodes()
             try:
                 yield harness

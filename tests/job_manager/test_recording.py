@@ -73,7 +73,7 @@ SPECS = st.builds(
     backend=st.sampled_from(LauncherBackend),
 )
 STIMULI: st.SearchStrategy[Stimulus] = st.one_of(
-    st.builds(Submitted, st.lists(SPECS, max_size=2).map(tuple)),
+    st.builds(Submitted, st.lists(SPECS, max_size=2).map(tuple), NAMES),
     st.builds(Cancelled, NAMES),
     st.builds(IdleSetSeen, NODES),
     st.builds(NodesChanged, NODES, NODES, SECONDS),
@@ -115,6 +115,7 @@ JOBS = st.builds(
     releases=st.lists(st.builds(NodeRelease, NAMES, SECONDS, st.booleans()), max_size=2).map(tuple),
     not_before=st.none() | SECONDS,
     metrics=METRICS,
+    owner=NAMES,
 )
 STATES = st.builds(
     ManagerState,
@@ -135,6 +136,19 @@ def test_recordings_come_back_from_json_as_they_were(state: ManagerState, stimul
 @given(STATES)
 def test_states_come_back_from_json_as_they_were(state: ManagerState) -> None:
     assert from_json(ManagerState, json.loads(json.dumps(to_json(state)))) == state
+
+
+@given(STATES, st.lists(st.builds(TimedStimulus, SECONDS, STIMULI), max_size=5))
+def test_recordings_of_versions_without_owners_can_be_read(state: ManagerState, stimuli: list[TimedStimulus]) -> None:
+    recording = Recording("0.1.0", True, ManagerPolicy(max_parallel=3), state, tuple(stimuli), FAILURE)
+    content = json.loads(json.dumps(recording_to_json(recording)))
+    for entry in (*content["state"]["jobs"].values(), *content["stimuli"]):
+        entry.pop("owner", None)
+    found = recording_from_json(content)
+    assert {job.owner for job in found.state.jobs.values()} <= {""}
+    submitted = [timed.stimulus for timed in found.stimuli if isinstance(timed.stimulus, Submitted)]
+    assert {stimulus.owner for stimulus in submitted} <= {""}
+    assert found.state.jobs.keys() == state.jobs.keys()
 
 
 class Recorded:
@@ -159,7 +173,7 @@ class Recorded:
     def run_job(self) -> None:
         """A job trains on a and b."""
         secret = spec(environment={"TOKEN": "hunter2"})
-        self.apply(Submitted((replace(secret, command=("train", "--key", "hunter2")),)))
+        self.apply(Submitted((replace(secret, command=("train", "--key", "hunter2")),), "ada"))
         self.apply(IdleSetSeen(frozenset("abc")))
         self.apply(PlanReceived(1, ((ONE, ("a", "b")),)))
         self.apply(SupervisorSeen(ONE, 1, 1, 1, frozenset("ab"), frozenset("ab")))
@@ -198,6 +212,9 @@ def test_a_broken_invariant_is_written_down_and_comes_again(tmp_path: Path) -> N
     assert "<- SupervisorSeen" in story
     recording = written(folder)
     assert len(recording.stimuli) == 5
+    first = recording.stimuli[0].stimulus
+    assert isinstance(first, Submitted)
+    assert (first.owner, first.specs[0].command) == ("ada", ("<redacted>",))
     assert recording.failure.message == str(caught.value)
     replayed = replay_recording(recording)
     assert replayed.failure == recording.failure

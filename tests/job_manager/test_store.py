@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import sqlalchemy.exc
 
 from malletrain.job_manager.codec import decode, encode
-from malletrain.job_manager.stimuli import Completion, PlanReceived
+from malletrain.job_manager.stimuli import Completion, PlanReceived, Submitted
 from malletrain.job_manager.store import JobStore, Submission
 from malletrain.model.job_state import JobState
 from tests.job_manager.harness import MachineHarness, running, spec
@@ -122,3 +123,31 @@ def test_generation_is_kept_even_where_no_job_changes(url: str) -> None:
     store = JobStore(url)
     store.save(result.changed, result.events, result.state.generation)
     assert store.load().generation == 41
+
+
+def test_jobs_that_were_stored_without_an_owner_get_one_for_ever(tmp_path: Path) -> None:
+    dump = Path(__file__).parents[1] / "system" / "state_0_1_0" / "job_manager.sql"
+    path = tmp_path / "jobs.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(dump.read_text())
+    connection.close()
+    for account in ("root", "somebody-else"):
+        store = JobStore(f"sqlite:///{path}", account)
+        jobs = store.jobs(0, 1000, [])
+        assert {job.owner for job in jobs} == {"root"}
+        assert {job.owner for job in store.load().jobs.values()} == {"root"}
+        assert store.jobs(0, 1000, [], owner="root") == jobs
+        assert store.jobs(0, 1000, [], owner="somebody-else") == []
+        assert store.owners({jobs[0].id, "j999999"}) == {jobs[0].id: "root"}
+        store.close()
+
+
+def test_jobs_are_found_by_their_owner(url: str) -> None:
+    store = JobStore(url, "root")
+    machine = MachineHarness()
+    for owner in ("ada", "bob", "ada"):
+        machine(Submitted((spec(),), owner))
+    store.save(machine.state.jobs.values(), machine.events)
+    assert [job.number for job in store.jobs(0, 10, [], owner="ada")] == [1, 3]
+    assert store.owners(machine.state.jobs) == {"j000001": "ada", "j000002": "bob", "j000003": "ada"}
+    assert JobStore(url, "root").load().jobs == machine.state.jobs

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from malletrain.runtime.access.installation import own_user
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
@@ -74,6 +75,13 @@ def test_every_job_is_where_it_was(system: Deployment) -> None:
     assert jobs["queued"]["state"] == "JOB_STATE_QUEUED"
     assert jobs["queued"]["spec"]["permittedNodes"] == [1, 2]
     assert jobs["trains-on"]["spec"]["environment"] == {"GREETING": "hello"}
+
+
+def test_jobs_of_the_time_before_owners_belong_to_the_account_that_runs_the_services(system: Deployment) -> None:
+    jobs = system.json("jobs")
+    assert {job["owner"] for job in jobs} == {own_user()}
+    assert [job["id"] for job in system.json("jobs", "--mine")] == [job["id"] for job in jobs]
+    assert system.json("jobs", "--owner", "somebody-else") == []
 
 
 def test_what_was_training_goes_on_and_what_waited_begins(system: Deployment) -> None:

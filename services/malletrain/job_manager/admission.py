@@ -25,8 +25,8 @@ def first_in_line(queued: Iterable[_T], taken: int, places: int) -> list[_T]:
     return list(islice(queued, max(0, places - taken)))
 
 
-def enqueue(transaction: Transaction, specs: tuple[JobSpec, ...]) -> None:
-    """Put jobs at the end of the queue."""
+def enqueue(transaction: Transaction, specs: tuple[JobSpec, ...], owner: str) -> None:
+    """Put jobs of an owner at the end of the queue."""
     for spec in specs:
         transaction.last_number += 1
         transaction.add(
@@ -38,6 +38,7 @@ def enqueue(transaction: Transaction, specs: tuple[JobSpec, ...]) -> None:
                 reason=f"waits for one of {transaction.policy.max_parallel} places",
                 create_time=transaction.now,
                 update_time=transaction.now,
+                owner=owner,
             )
         )
 

@@ -113,6 +113,7 @@ class Job:
     ones, and those that may still have processes of the job.
 
     Attributes:
+        owner: Name of the user who submitted it.
         trained: Nodes of the newest confirmed scale, less those that left: their workers have the training state.
         incarnation: Number of supervisors that were started for the job.
         supervised: Whether a supervisor was started that has not ended.
@@ -162,6 +163,7 @@ class Job:
     metrics: Mapping[str, float] = field(default_factory=dict)
     start_time: float | None = None
     end_time: float | None = None
+    owner: str = ""
 
     @property
     def id(self) -> str:

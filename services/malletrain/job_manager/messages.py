@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from malletrain.job_manager.jobs import Job, JobSpec
+from malletrain.job_manager.redaction import redact_environment
 from malletrain.job_manager.store import StoredEvent
 from malletrain.job_manager.transitions import JobReason
 from malletrain.runtime.errors import InvalidInputError
@@ -19,12 +20,12 @@ def reason_value(code: JobReason) -> resources_pb2.JobReason.ValueType:
 
 
 def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
-    """A spec with its defaults filled in."""
+    """A spec with its defaults filled in, without the values of variables that look like secrets."""
     return resources_pb2.JobSpec(
         name=spec.name,
         command=spec.command,
         working_directory=spec.working_directory,
-        environment=spec.environment,
+        environment=redact_environment(spec.environment),
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         permitted_nodes=spec.permitted_nodes,
@@ -45,6 +46,7 @@ def job_message(job: Job) -> resources_pb2.Job:
     """A job."""
     return resources_pb2.Job(
         id=job.id,
+        owner=job.owner,
         spec=spec_message(job.spec),
         state=job_state_value(job.state),
         reason_code=reason_value(job.reason_code),

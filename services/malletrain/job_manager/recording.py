@@ -173,7 +173,7 @@ def redact_stimulus(stimulus: Stimulus) -> Stimulus:
     """A stimulus without commands, values of environment variables and lines of logs."""
     match stimulus:
         case Submitted(specs):
-            return Submitted(tuple(map(_redact_spec, specs)))
+            return replace(stimulus, specs=tuple(map(_redact_spec, specs)))
         case SupervisorEnded():
             return replace(stimulus, log_tail=tuple(REDACTED for _ in stimulus.log_tail))
         case _:

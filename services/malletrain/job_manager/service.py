@@ -19,13 +19,17 @@ from malletrain.job_manager.launching.environment import MonitorAddress, search_
 from malletrain.job_manager.launching.job_tokens import JobTokens
 from malletrain.job_manager.launching.launcher import LaunchSettings, SupervisorLauncher
 from malletrain.job_manager.logs import stream
+from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
 from malletrain.job_manager.store import JobStore, Submission
+from malletrain.job_manager.visibility import event_visible_to, visible_to
 from malletrain.model.job_state import JobState
-from malletrain.runtime.access.installation import Installation
+from malletrain.runtime.access.identity import current_caller
+from malletrain.runtime.access.installation import Installation, own_user
+from malletrain.runtime.access.ownership import require_owner
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -35,7 +39,7 @@ from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import job_manager_pb2 as pb
-from malletrain.v1 import job_manager_pb2_grpc
+from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -71,7 +75,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.interfaces,
         )
         policy = section.policy()
-        self._store = JobStore(settings.database("job_manager"))
+        self._store = JobStore(settings.database("job_manager"), owner_of_earlier_jobs=own_user())
+        self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
         self._tokens = JobTokens(installation.tokens, settings.access.max_lifespan_seconds)
         self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._tokens)
         self._peers = ManagerPeers(settings.addresses, clock, installation.credential("job_manager"))
@@ -119,44 +124,50 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:
         """Store jobs, all of them or none."""
         del context
+        owner = current_caller().user
+        self._limits.count_submission(owner)
         if len(request.request_id) > _LONGEST_REQUEST_ID:
             raise InvalidInputError("request_id", f"at most {_LONGEST_REQUEST_ID} characters", len(request.request_id))
         fingerprint = submission.digest(request.specs)
         earlier = self._store.submission(request.request_id) if request.request_id else None
         if earlier is not None:
+            if self._job(job_id(earlier.job_numbers[0])).owner != owner:
+                raise InvalidInputError("request_id", "an identifier that no other user has used", request.request_id)
             if earlier.digest != fingerprint:
                 raise InvalidInputError(
                     "request_id", "the specs that were first submitted under it", request.request_id
                 )
             return pb.SubmitJobsResponse(jobs=[self._message(number) for number in earlier.job_numbers])
         specs = submission.check_specs(request.specs, search_path(os.environ, self._section.trainer_python))
+        self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
         first = self._engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))
 
         def record(_: TransactionResult) -> Submission:
             return Submission(request.request_id, fingerprint, numbers)
 
-        self._engine.apply(Submitted(specs), record if request.request_id else None)
+        self._engine.apply(Submitted(specs, owner), record if request.request_id else None)
         return pb.SubmitJobsResponse(jobs=[self._message(number) for number in numbers])
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
         del context
-        return pb.GetJobResponse(job=messages.job_message(self._job(request.job_id)))
+        return pb.GetJobResponse(job=_shown(self._job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest first."""
         del context
         size = messages.page_size(request.page_size)
         states = [_state(index, value) for index, value in enumerate(request.states)]
-        found = self._store.jobs(messages.position(request.page_token), size + 1, states)
+        found = self._store.jobs(messages.position(request.page_token), size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
-        return pb.ListJobsResponse(jobs=map(messages.job_message, found[:size]), next_page_token=token)
+        return pb.ListJobsResponse(jobs=map(_shown, found[:size]), next_page_token=token)
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Context) -> pb.CancelJobResponse:
         """Cancel a job. A job in a final state stays as it is."""
         del context
         job = self._job(request.job_id)
+        require_owner(current_caller(), job.owner, job.id, "cancel it")
         if not job.state.final:
             self._engine.apply(Cancelled(job.id))
         return pb.CancelJobResponse(job=self._message(job.number))
@@ -166,9 +177,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del request, context
         with self._engine.jobs.subscribe() as changes:
             present = self._engine.state.jobs.values()
-            yield pb.WatchJobsResponse(snapshot=True, jobs=map(messages.job_message, present))
+            yield pb.WatchJobsResponse(snapshot=True, jobs=map(_shown, present))
             async for changed in changes:
-                yield pb.WatchJobsResponse(jobs=map(messages.job_message, changed))
+                yield pb.WatchJobsResponse(jobs=map(_shown, changed))
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or refuse it as a whole."""
@@ -198,6 +209,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if request.tail_lines < 0:
             raise InvalidInputError("tail_lines", "at least 0", request.tail_lines)
         job = self._job(request.job_id)
+        require_owner(current_caller(), job.owner, job.id, "read its log")
 
         def ended() -> bool:
             return self._closing or job.id not in self._engine.state.jobs
@@ -213,7 +225,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         number = self._job(request.job_id).number if request.job_id else None
         found = self._store.events(messages.position(request.page_token), size + 1, number)
         token = str(found[size - 1].sequence) if len(found) > size else ""
-        return pb.ListJobEventsResponse(events=map(messages.event_message, found[:size]), next_page_token=token)
+        owners = self._store.owners({stored.event.job_id for stored in found})
+        events = [
+            event_visible_to(current_caller(), messages.event_message(stored), owners.get(stored.event.job_id, ""))
+            for stored in found[:size]
+        ]
+        return pb.ListJobEventsResponse(events=events, next_page_token=token)
 
     def _job(self, identifier: str) -> Job:
         match = _JOB_ID.match(identifier)
@@ -224,7 +241,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return job
 
     def _message(self, number: int) -> Any:
-        return messages.job_message(self._job(job_id(number)))
+        return _shown(self._job(job_id(number)))
+
+
+def _shown(job: Job) -> resources_pb2.Job:
+    """A job as the caller may see it."""
+    return visible_to(current_caller(), messages.job_message(job))
 
 
 def _state(index: int, value: Any) -> JobState:

@@ -16,6 +16,15 @@ class JobManagerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     max_parallel: int = Field(default=10, ge=1, description="Most jobs that take part in plans at the same time.")
+    max_jobs_per_owner: int = Field(
+        default=10_000, ge=1, description="Most jobs of one owner that have not ended; operators are bound by it, too."
+    )
+    max_submissions_per_second: float = Field(
+        default=50.0,
+        gt=0,
+        le=1_000_000,
+        description="Most submissions of one owner in a second; as many as in four seconds may come at once.",
+    )
     trainer_python: str = Field(
         default=sys.executable, min_length=1, description="Python interpreter of the training environment."
     )

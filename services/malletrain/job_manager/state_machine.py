@@ -90,8 +90,8 @@ def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: Manager
 
 def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[str, ...]:
     match stimulus:
-        case Submitted(specs):
-            enqueue(transaction, specs)
+        case Submitted(specs, owner):
+            enqueue(transaction, specs, owner)
         case Cancelled(job_id):
             _cancel(transaction, _require_job(transaction, job_id))
         case IdleSetSeen(nodes):

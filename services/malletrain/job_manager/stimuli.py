@@ -11,9 +11,15 @@ from malletrain.job_manager.jobs import JobSpec
 
 @dataclass(frozen=True)
 class Submitted:
-    """Jobs were submitted. Their specs have been checked."""
+    """Jobs were submitted. Their specs have been checked.
+
+    Attributes:
+        specs: What was submitted.
+        owner: Name of the user who submitted them; empty in recordings of versions without owners, and in simulations.
+    """
 
     specs: tuple[JobSpec, ...]
+    owner: str = ""
 
 
 @dataclass(frozen=True)

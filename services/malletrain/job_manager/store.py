@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import (
     Column,
@@ -38,6 +38,7 @@ _JOBS = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("state", String(16), nullable=False, index=True),
     Column("body", Text, nullable=False),
+    Column("owner", String(256), nullable=False, index=True, server_default=""),
 )
 _JOURNAL = Table(
     "journal",
@@ -67,6 +68,7 @@ _COUNTERS = Table(
     Column("value", Integer, nullable=False),
 )
 _GENERATION = "plan_generation"
+_SELECT_JOB = select(_JOBS.c.body, _JOBS.c.owner)
 _FINAL_STATES = [state.value for state in JobState if state.final]
 
 
@@ -90,10 +92,19 @@ class Submission:
 class JobStore:
     """JobManager's database. What a stimulus changed is stored completely or not at all, and survives a kill."""
 
-    def __init__(self, url: str) -> None:
-        """Open the database of an SQLAlchemy URL; missing tables and columns are added."""
+    def __init__(self, url: str, owner_of_earlier_jobs: str = "") -> None:
+        """Open the database; missing tables and columns are added.
+
+        Args:
+            url: Its SQLAlchemy URL.
+            owner_of_earlier_jobs: Who owns the jobs that were stored when jobs had no owners. Noted once: it does not
+                change with the account that opens the database later.
+        """
         self._engine: Engine = open_engine(url)
         create_tables(self._engine, _METADATA)
+        if owner_of_earlier_jobs:
+            with self._engine.begin() as connection:
+                connection.execute(update(_JOBS).where(_JOBS.c.owner == "").values(owner=owner_of_earlier_jobs))
 
     def close(self) -> None:
         """Close the database."""
@@ -135,9 +146,9 @@ class JobStore:
 
     def load(self) -> ManagerState:
         """The state at a start of JobManager; the idle set is not known yet."""
-        query = select(_JOBS.c.body).where(_JOBS.c.state.not_in(_FINAL_STATES)).order_by(_JOBS.c.number)
+        query = _SELECT_JOB.where(_JOBS.c.state.not_in(_FINAL_STATES)).order_by(_JOBS.c.number)
         with self._engine.connect() as connection:
-            jobs = [decode(body) for body in connection.scalars(query)]
+            jobs = [_stored_job(row.body, row.owner) for row in connection.execute(query)]
             last = connection.scalar(select(func.max(_JOBS.c.number))) or 0
             generation = connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == _GENERATION)) or 0
         return ManagerState({job.id: job for job in jobs}, None, generation, last)
@@ -145,16 +156,31 @@ class JobStore:
     def job(self, number: int) -> Job | None:
         """A job in any state; None if there is no such job."""
         with self._engine.connect() as connection:
-            body = connection.scalar(select(_JOBS.c.body).where(_JOBS.c.number == number))
-        return None if body is None else decode(body)
+            row = connection.execute(_SELECT_JOB.where(_JOBS.c.number == number)).one_or_none()
+        return None if row is None else _stored_job(row.body, row.owner)
 
-    def jobs(self, after: int, limit: int, states: Collection[JobState]) -> list[Job]:
-        """Jobs with a number above `after` in some states, oldest first; in all states if none is named."""
-        query = select(_JOBS.c.body).where(_JOBS.c.number > after).order_by(_JOBS.c.number).limit(limit)
+    def jobs(self, after: int, limit: int, states: Collection[JobState], owner: str = "") -> list[Job]:
+        """Jobs with a number above `after`, oldest first.
+
+        Args:
+            after: Number.
+            limit: Most jobs.
+            states: Only jobs in these states; empty: in all.
+            owner: Only jobs of this owner; empty: of all.
+        """
+        query = _SELECT_JOB.where(_JOBS.c.number > after).order_by(_JOBS.c.number).limit(limit)
         if states:
             query = query.where(_JOBS.c.state.in_([state.value for state in states]))
+        if owner:
+            query = query.where(_JOBS.c.owner == owner)
         with self._engine.connect() as connection:
-            return [decode(body) for body in connection.scalars(query)]
+            return [_stored_job(row.body, row.owner) for row in connection.execute(query)]
+
+    def owners(self, identifiers: Collection[str]) -> dict[str, str]:
+        """Owner of each of these jobs, by identifier; jobs that there are not are left out."""
+        query = select(_JOBS.c.number, _JOBS.c.owner).where(_JOBS.c.number.in_(map(job_number, identifiers)))
+        with self._engine.connect() as connection:
+            return {job_id(row.number): row.owner for row in connection.execute(query)}
 
     def events(self, after: int, limit: int, job_number: int | None) -> list[StoredEvent]:
         """Rows of the journal with a sequence above `after`, oldest first; of all jobs if none is named."""
@@ -183,9 +209,14 @@ class JobStore:
 
 
 def _replace_job(connection: Connection, job: Job) -> None:
-    values = {"state": job.state.value, "body": encode(job)}
+    values = {"state": job.state.value, "body": encode(job), "owner": job.owner}
     if connection.execute(update(_JOBS).where(_JOBS.c.number == job.number).values(values)).rowcount == 0:
         connection.execute(insert(_JOBS).values(number=job.number, **values))
+
+
+def _stored_job(body: str, owner: str) -> Job:
+    job = decode(body)
+    return job if job.owner else replace(job, owner=owner)  # the JSON of earlier jobs has no owner
 
 
 def _event_row(event: JobEvent) -> dict[str, object]:

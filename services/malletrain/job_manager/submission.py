@@ -155,7 +155,7 @@ def _check_environment(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
         if name.startswith(PREFIX):
             raise InvalidInputError(field, f"a name that does not begin with {PREFIX}, which is reserved", name)
         if "\0" in value:
-            raise InvalidInputError(field, "a value without zero bytes", value)
+            raise InvalidInputError(field, "a value without zero bytes")  # which may be a secret, so it is not quoted
     return dict(spec.environment)
 
 

@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError
 from malletrain.runtime.errors import (
     InvalidInputError,
+    LimitExceededError,
     MalleTrainError,
     NotFoundError,
     SlowReaderError,
@@ -30,6 +31,7 @@ _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (SlowReaderError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (LimitExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (MalleTrainError, grpc.StatusCode.INTERNAL),
 )
 _LONGEST_MESSAGE = 512

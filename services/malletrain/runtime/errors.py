@@ -49,5 +49,9 @@ class SlowReaderError(MalleTrainError):
     """The reader of a stream is too far behind; becomes RESOURCE_EXHAUSTED."""
 
 
+class LimitExceededError(MalleTrainError):
+    """A caller asks for more than it may have; becomes RESOURCE_EXHAUSTED. Nothing of what it asked for is done."""
+
+
 class InvariantError(MalleTrainError, AssertionError):
     """The state of a service contradicts itself: a defect of MalleTrain. Raised only where `validate_state` is set."""

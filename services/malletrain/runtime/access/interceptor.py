@@ -23,6 +23,7 @@ from malletrain.runtime.errors import MalleTrainError
 
 _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
+_DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 # At run time the class takes no parameters.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -106,7 +107,13 @@ def _audited(handler: Handler, method: str, identity: Identity | None) -> Handle
 
     async def call(request: Any, context: Any) -> Any:
         audit(method, identity, _message(handler, request), context.peer())
-        return await inner(request, context)
+        try:
+            return await inner(request, context)
+        except grpc.aio.AbortError:
+            # The caller has the role, and the handler refuses it all the same: the job belongs to somebody else.
+            if context.code() in (_DENIED, _DENIED.value[0]):
+                audit(method, identity, _message(handler, request), context.peer(), str(context.details()))
+            raise
 
     async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
         audit(method, identity, _message(handler, request), context.peer())

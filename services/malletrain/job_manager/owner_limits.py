@@ -1,0 +1,74 @@
+"""How much one owner may ask of JobManager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.token_bucket import TokenBucket
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.errors import LimitExceededError
+
+_BURST_SECONDS = 4.0
+_MANY_OWNERS = 1024
+
+
+class OwnerLimits:
+    """Counts the jobs and the submissions of each owner. Operators and services are bound by the limits, too."""
+
+    def __init__(self, max_jobs: int, submissions_per_second: float, clock: Clock) -> None:
+        """Count from now on.
+
+        Args:
+            max_jobs: Most jobs of an owner that are not in a final state.
+            submissions_per_second: Calls of SubmitJobs that an owner may make for long; as many as in four seconds may
+                come at once.
+            clock: Source of time.
+        """
+        self._max_jobs = max_jobs
+        self._per_second = submissions_per_second
+        self._capacity = max(1.0, _BURST_SECONDS * submissions_per_second)
+        self._clock = clock
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def count_submission(self, owner: str) -> None:
+        """Count a call of SubmitJobs.
+
+        Raises:
+            LimitExceededError: the owner makes too many; this one is not counted.
+        """
+        now = self._clock.monotonic()
+        if len(self._buckets) >= _MANY_OWNERS:
+            self._forget_full(now)
+        known = self._buckets.get(owner)
+        bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
+        taken = bucket.take()
+        if taken is None:
+            raise LimitExceededError(
+                f"{owner} submits too often: at most {self._per_second:g} submissions a second "
+                f"(job_manager.max_submissions_per_second); try again in {bucket.wait_seconds:.2f} s, or submit more "
+                "jobs at a time"
+            )
+        self._buckets[owner] = taken
+
+    def check_jobs(self, owner: str, active: Iterable[Job], added: int) -> None:
+        """Refuse jobs that would be too many.
+
+        Args:
+            owner: Who submits them.
+            active: All jobs that are not in a final state.
+            added: How many are submitted.
+
+        Raises:
+            LimitExceededError: the owner would have too many.
+        """
+        present = sum(job.owner == owner for job in active)
+        if present + added > self._max_jobs:
+            raise LimitExceededError(
+                f"{owner} has {present} jobs that have not ended and submits {added} more: at most {self._max_jobs} "
+                "(job_manager.max_jobs_per_owner); none was submitted"
+            )
+
+    def _forget_full(self, now: float) -> None:
+        """A full bucket is that of an owner who has never submitted."""
+        self._buckets = {owner: bucket for owner, bucket in self._buckets.items() if not bucket.at(now).is_full}

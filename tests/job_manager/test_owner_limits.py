@@ -1,0 +1,125 @@
+"""Limits per owner: submissions a second, and jobs that have not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.job_manager import owner_limits
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.owner_limits import OwnerLimits
+from malletrain.job_manager.stimuli import Submitted
+from malletrain.job_manager.token_bucket import TokenBucket
+from malletrain.runtime.clock import ManualClock
+from malletrain.runtime.errors import LimitExceededError
+from tests.job_manager.harness import MachineHarness, spec
+
+STEPS = st.lists(st.floats(0, 3) | st.just(0.0), max_size=200)
+
+
+def taken_at(bucket: TokenBucket, times: Sequence[float]) -> list[float]:
+    """Times at which the bucket gave a token."""
+    found = []
+    for time in times:
+        bucket = bucket.at(time)
+        after = bucket.take()
+        if after is not None:
+            found.append(time)
+            bucket = after
+    return found
+
+
+def sums(steps: Sequence[float]) -> list[float]:
+    return [sum(steps[: index + 1]) for index in range(len(steps))]
+
+
+@given(STEPS, st.floats(0.5, 20), st.floats(1, 10))
+def test_no_period_has_more_than_the_burst_and_what_comes_back_in_it(
+    steps: list[float], per_second: float, capacity: float
+) -> None:
+    taken = taken_at(TokenBucket.full(per_second, capacity, 0.0), sums(steps))
+    for first in range(len(taken)):
+        for last in range(first, len(taken)):
+            most = capacity + per_second * (taken[last] - taken[first])
+            assert last - first + 1 <= most + 1e-6
+
+
+@given(STEPS, st.floats(0.5, 20), st.floats(1, 10))
+def test_who_waits_as_long_as_told_gets_a_token(steps: list[float], per_second: float, capacity: float) -> None:
+    bucket = TokenBucket.full(per_second, capacity, 0.0)
+    for time in sums(steps):
+        bucket = bucket.at(time)
+        assert 0 <= bucket.tokens <= capacity
+        if bucket.take() is None:
+            assert bucket.wait_seconds > 0
+            bucket = bucket.at(bucket.time + bucket.wait_seconds + 1e-6)
+        after = bucket.take()
+        assert after is not None
+        bucket = after
+
+
+def test_a_clock_that_goes_back_gives_nothing() -> None:
+    bucket = TokenBucket.full(1.0, 1.0, 100.0).take()
+    assert bucket is not None
+    assert bucket.at(0.0) == bucket
+    assert bucket.at(0.0).at(100.5).take() is None
+
+
+def test_each_owner_has_a_burst_of_four_seconds_and_then_the_rate() -> None:
+    clock = ManualClock(1000.0)
+    limits = OwnerLimits(10, 50.0, clock)
+    for _ in range(200):
+        limits.count_submission("ada")
+    with pytest.raises(LimitExceededError, match="ada submits too often: at most 50 submissions a second"):
+        limits.count_submission("ada")
+    limits.count_submission("bob")
+    clock.advance(0.1)
+    for _ in range(5):
+        limits.count_submission("ada")
+    with pytest.raises(LimitExceededError, match=r"try again in 0\.02 s"):
+        limits.count_submission("ada")
+
+
+def test_at_least_one_submission_is_possible_however_low_the_rate() -> None:
+    clock = ManualClock()
+    limits = OwnerLimits(10, 0.01, clock)
+    limits.count_submission("ada")
+    with pytest.raises(LimitExceededError):
+        limits.count_submission("ada")
+    clock.advance(100.0)
+    limits.count_submission("ada")
+
+
+def test_owners_who_have_long_not_submitted_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_limits, "_MANY_OWNERS", 3)
+    clock = ManualClock()
+    limits = OwnerLimits(10, 1.0, clock)
+    for name in ("ada", "bob"):
+        for _ in range(4):
+            limits.count_submission(name)
+    clock.advance(2.0)
+    limits.count_submission("eve")
+    clock.advance(2.0)
+    limits.count_submission("eve")
+    assert set(limits._buckets) == {"eve"}
+
+
+def active(**counts: int) -> list[Job]:
+    machine = MachineHarness()
+    for owner, count in counts.items():
+        machine(Submitted((spec(),) * count, owner))
+    return list(machine.state.jobs.values())
+
+
+def test_jobs_of_others_do_not_count() -> None:
+    limits = OwnerLimits(5, 50.0, ManualClock())
+    jobs = active(ada=3, bob=5)
+    limits.check_jobs("ada", jobs, 2)
+    with pytest.raises(LimitExceededError, match="ada has 3 jobs that have not ended and submits 3 more: at most 5"):
+        limits.check_jobs("ada", jobs, 3)
+    with pytest.raises(LimitExceededError):
+        limits.check_jobs("bob", jobs, 1)
+    limits.check_jobs("eve", jobs, 5)
