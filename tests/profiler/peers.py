@@ -74,9 +74,12 @@ async def jobs_peer(peer: JobsPeer, address: str = "127.0.0.1:0") -> AsyncIterat
 class RunningProfiler:
     """A Profiler in this process with its server, and a client stub."""
 
-    def __init__(self, service: ProfilerService, stub: profiler_pb2_grpc.ProfilerServiceAsyncStub) -> None:
+    def __init__(
+        self, service: ProfilerService, stub: profiler_pb2_grpc.ProfilerServiceAsyncStub, address: str
+    ) -> None:
         self.service = service
         self.stub = stub
+        self.address = address
 
     def watch(self) -> ProfileWatch:
         return ProfileWatch(self.stub)
@@ -129,7 +132,7 @@ async def running_profiler(
     background = asyncio.create_task(service.run())
     try:
         async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
-            yield RunningProfiler(service, profiler_pb2_grpc.ProfilerServiceStub(channel))
+            yield RunningProfiler(service, profiler_pb2_grpc.ProfilerServiceStub(channel), f"127.0.0.1:{port}")
     finally:
         background.cancel()
         await asyncio.gather(background, return_exceptions=True)
@@ -140,7 +143,7 @@ async def running_profiler(
 
 
 def job(job_id: str, max_nodes: int = 4, **spec: Any) -> resources_pb2.Job:
-    state = spec.pop("state", resources_pb2.JOB_STATE_RUNNING)
+    state, owner = spec.pop("state", resources_pb2.JOB_STATE_RUNNING), spec.pop("owner", "")
     return resources_pb2.Job(
-        id=job_id, state=state, spec=resources_pb2.JobSpec(min_nodes=1, max_nodes=max_nodes, **spec)
+        id=job_id, owner=owner, state=state, spec=resources_pb2.JobSpec(min_nodes=1, max_nodes=max_nodes, **spec)
     )

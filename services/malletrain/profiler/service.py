@@ -19,6 +19,8 @@ from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
 from malletrain.profiler.validation import validate_curves, validate_runs
 from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.access.identity import current_caller
+from malletrain.runtime.access.ownership import owns, require_owner
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Addresses, Settings
@@ -137,7 +139,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
     ) -> profiler_pb2.GetProfileResponse:
         """The profile of one job."""
         del context
-        return profiler_pb2.GetProfileResponse(profile=self._message(request.job_id))
+        return profiler_pb2.GetProfileResponse(profile=self._shown(self._message(request.job_id)))
 
     @override
     async def StartProfile(
@@ -146,7 +148,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         """Queue a run. Asking again while one is queued or active changes nothing."""
         del context
         self._message(request.job_id)
-        spec = self._jobs[request.job_id].spec
+        job = self._jobs[request.job_id]
+        require_owner(current_caller(), job.owner, job.id, "have it profiled")
+        spec = job.spec
         if len(spec.permitted_nodes) == 1 or spec.min_nodes == spec.max_nodes:
             raise InvalidInputError("job_id", "a job that may run at more than one scale", request.job_id)
         self._state = self._state.with_requested_run(request.job_id)
@@ -162,9 +166,20 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         del request, context
         with self._hub.subscribe() as changes:
             if self._ready:
-                yield profiler_pb2.WatchProfilesResponse(profiles=self._messages(self._curves.profiles()))
+                present = self._messages(self._curves.profiles())
+                yield profiler_pb2.WatchProfilesResponse(profiles=map(self._shown, present))
             async for profiles in changes:
-                yield profiler_pb2.WatchProfilesResponse(profiles=profiles)
+                yield profiler_pb2.WatchProfilesResponse(profiles=map(self._shown, profiles))
+
+    def _shown(self, profile: profiler_pb2.Profile) -> profiler_pb2.Profile:
+        """A profile as the caller may see it: the family of a job is its owner's matter."""
+        job = self._jobs.get(profile.job_id)
+        if not profile.family or owns(current_caller(), job.owner if job else ""):
+            return profile
+        shown = profiler_pb2.Profile()
+        shown.CopyFrom(profile)
+        shown.ClearField("family")
+        return shown
 
     def _message(self, job_id: str) -> profiler_pb2.Profile:
         if not job_id:
