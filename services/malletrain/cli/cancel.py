@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.output import JsonOption, print_json, state_name, to_dict
+from malletrain.cli.job_output import job_dict
+from malletrain.cli.output import JsonOption, print_json, state_name
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import job_manager_pb2
 
@@ -22,7 +23,7 @@ def cancel(
             for job_id in job_ids
         ]
     if as_json:
-        print_json([to_dict(job) for job in ended])
+        print_json([job_dict(job) for job in ended])
         return
     for job in ended:
         typer.echo(f"{job.id} {state_name(job.state)}: {job.reason}")

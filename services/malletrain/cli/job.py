@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from malletrain.cli.job_output import event_dict, is_whole, job_dict, reason_of
 from malletrain.cli.output import (
     JsonOption,
     ago,
@@ -37,9 +38,9 @@ def job(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
     if as_json:
-        entry = to_dict(found)
+        entry = job_dict(found)
         entry["progress"] = to_dict(progress[0]) if progress else None
-        entry["events"] = [to_dict(event) for event in events]
+        entry["events"] = [event_dict(event) for event in events]
         print_json(entry)
         return
     _print_facts(found, progress[0] if progress else monitor_pb2.Progress())
@@ -48,7 +49,7 @@ def job(
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
             state_name(event.to_state),
             str(len(event.nodes)),
-            first_line(event.reason),
+            first_line(reason_of(event)),
         )
         for event in events
     ]
@@ -72,8 +73,9 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress) -> No
     target = f" of {found.spec.target_samples:,}" if found.spec.target_samples else ""
     facts = {
         "job": f"{found.id}  {found.spec.name}",
-        "command": " ".join(found.spec.command),
-        "state": f"{state_name(found.state)}: {found.reason}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
+        "owner": found.owner,
+        **({"command": " ".join(found.spec.command)} if is_whole(found) else {}),
+        "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} nodes",
         "nodes wanted": " ".join(found.wanted_nodes) or "none",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
-from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name, to_dict
+from malletrain.cli.job_output import job_dict, reason_of
+from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
 _NAME_CELLS = 32
 
@@ -19,36 +20,58 @@ def jobs(
     state: Annotated[
         list[str] | None, typer.Option(help="Only jobs in this state, e.g. running; may be repeated.")
     ] = None,
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs that this user submitted.")] = "",
+    mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """List jobs, oldest first."""
+    if mine and owner:
+        raise typer.BadParameter("expected one of --mine and --owner", param_hint="--mine")
     states = [parse_state(name) for name in state or []]
     with connect() as stubs:
-        found = list(all_jobs(stubs, states))
+        found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner))
     if as_json:
-        print_json([to_dict(job) for job in found])
+        print_json([job_dict(job) for job in found])
         return
     now = time.time()
     rows = [
-        (
+        [
             job.id,
             shorten(job.spec.name, _NAME_CELLS),
             state_name(job.state),
             f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
             f"{job.samples:,}" + (f" / {job.spec.target_samples:,}" if job.spec.target_samples else ""),
             ago(job.create_time, now),
-            job.reason,
-        )
+            reason_of(job),
+        ]
         for job in found
     ]
-    print_table(("job", "name", "state", "nodes", "samples", "age", "reason"), rows, one_line=True)
+    columns = ["job", "name", "state", "nodes", "samples", "age", "reason"]
+    if len({job.owner for job in found}) > 1:
+        columns.insert(1, "owner")
+        for job, row in zip(found, rows, strict=True):
+            row.insert(1, job.owner)
+    print_table(columns, rows, one_line=True)
 
 
-def all_jobs(stubs: ServiceStubs, states: list[resources_pb2.JobState.ValueType]) -> Iterator[resources_pb2.Job]:
-    """Every job, page by page."""
+def own_name(stubs: ServiceStubs) -> str:
+    """The user whom the services take the caller for."""
+    return stubs.access.GetIdentity(access_pb2.GetIdentityRequest(), timeout=DEADLINE_SECONDS).identity.user
+
+
+def all_jobs(
+    stubs: ServiceStubs, states: Sequence[resources_pb2.JobState.ValueType] = (), owner: str = ""
+) -> Iterator[resources_pb2.Job]:
+    """Every job, page by page.
+
+    Args:
+        stubs: The services.
+        states: Only jobs in these states; empty: in all.
+        owner: Only jobs of this owner; empty: of all.
+    """
     token = ""
     while True:
-        request = job_manager_pb2.ListJobsRequest(page_token=token, states=states)
+        request = job_manager_pb2.ListJobsRequest(page_token=token, states=states, owner=owner)
         response = stubs.job_manager.ListJobs(request, timeout=DEADLINE_SECONDS)
         yield from response.jobs
         token = response.next_page_token

@@ -20,7 +20,7 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
     with connect() as stubs:
         found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
         status = stubs.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
-        holders = {name: job.id for job in all_jobs(stubs, []) for name in job.commanded_nodes}
+        holders = {name: job.id for job in all_jobs(stubs) for name in job.commanded_nodes}
     now = time.time()
     for line in placeholder_failures(status.placeholders, now):
         typer.echo(line, err=True)

@@ -92,7 +92,7 @@ def follow_run(
 def _read_jobs(recorder: RunRecorder, stubs: ServiceStubs) -> None:
     """Read all jobs: the stream does not show jobs that ended while JobManager was down."""
     try:
-        for job in all_jobs(stubs, []):
+        for job in all_jobs(stubs):
             recorder.record_job(job)
     except grpc.RpcError:
         return  # JobManager is being restarted; it is asked again soon
