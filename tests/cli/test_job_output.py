@@ -1,0 +1,57 @@
+"""What the command shows of jobs, whole or without what belongs to their owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.cli.job_output import event_dict, job_dict, reason_of
+from malletrain.job_manager.visibility import visible_to
+from malletrain.runtime.access.identity import Identity, Role
+from malletrain.v1 import job_manager_pb2, resources_pb2
+
+HIDDEN = {"reason", "metrics"}
+HIDDEN_IN_SPEC = {"command", "workingDirectory", "environment", "family"}
+
+
+def job() -> resources_pb2.Job:
+    spec = resources_pb2.JobSpec(name="train", command=["true"], working_directory="/", min_nodes=1, max_nodes=2)
+    return resources_pb2.Job(
+        id="j000001",
+        owner="ada",
+        spec=spec,
+        state=resources_pb2.JOB_STATE_STOPPING,
+        reason="2 nodes left",
+        reason_code=resources_pb2.JOB_REASON_PREEMPTED_BELOW_MINIMUM,
+    )
+
+
+def as_others_get_it() -> resources_pb2.Job:
+    return visible_to(Identity("bob", Role.USER, "t1", 0.0, 1.0), job())
+
+
+def test_a_whole_job_has_all_fields_also_empty_ones() -> None:
+    found = job_dict(job())
+    assert found.keys() >= HIDDEN
+    assert found["spec"].keys() >= HIDDEN_IN_SPEC
+    assert (found["metrics"], found["spec"]["family"], found["owner"]) == ({}, "", "ada")
+
+
+def test_what_others_may_not_see_is_left_out_rather_than_empty() -> None:
+    found, whole = job_dict(as_others_get_it()), job_dict(job())
+    assert whole.keys() - found.keys() == HIDDEN
+    assert whole["spec"].keys() - found["spec"].keys() == HIDDEN_IN_SPEC
+    assert (found["owner"], found["rescales"]) == ("ada", 0)
+    assert found["reasonCode"] == "JOB_REASON_PREEMPTED_BELOW_MINIMUM"
+
+
+@pytest.mark.parametrize("reason", ["2 nodes left", ""])
+def test_rows_of_the_journal_have_a_reason_only_where_it_is_known(reason: str) -> None:
+    found = event_dict(job_manager_pb2.JobEvent(job_id="j000001", reason=reason))
+    assert found.get("reason", "") == reason
+    assert ("reason" in found) == bool(reason)
+
+
+def test_in_place_of_the_reason_others_get_the_code_in_words() -> None:
+    assert reason_of(job()) == "2 nodes left"
+    assert reason_of(as_others_get_it()) == "preempted below minimum"
+    assert reason_of(resources_pb2.Job()) == "", "recorded by version 0.1.0, and somebody else's"
