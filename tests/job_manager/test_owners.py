@@ -129,7 +129,9 @@ async def test_what_submission_and_cancel_answer_is_the_callers_own(people: Peop
     (job,) = (await people["bob"].stub.SubmitJobs(pb.SubmitJobsRequest(specs=[spec]))).jobs
     assert (job.owner, dict(job.spec.environment)) == ("bob", {"API_TOKEN": "***"})
     cancelled = (await people["bob"].stub.CancelJob(pb.CancelJobRequest(job_id=job.id))).job
-    assert cancelled.reason == "cancelled by its user"
+    assert cancelled.reason == "cancelled by its owner"
+    by_operator = (await people["olga"].stub.CancelJob(pb.CancelJobRequest(job_id=people.job_id))).job
+    assert by_operator.reason == "cancelled by olga"
     assert list(cancelled.spec.command) == ["sleep", "60"]
 
 

@@ -47,7 +47,7 @@ def test_a_preemption_is_counted_once_whatever_follows() -> None:
     assert stopping.job().reason_code is R.CANCELLED
     stopping.end(outcome=Outcome.STOPPED)
     assert codes(stopping, before) == [R.PREEMPTED, R.NODE_RELEASED, R.CANCELLED]
-    assert stopping.job().reason == "cancelled by its user"
+    assert stopping.job().reason == "cancelled by its owner"
 
     failing = running("a b")
     before = len(failing.events)

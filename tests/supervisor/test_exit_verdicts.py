@@ -19,7 +19,7 @@ from malletrain.supervisor.restarting_exits import (
     standby_failure,
     standby_role,
 )
-from malletrain.supervisor.worker_exit import ExitMeaning, Role, WorkerExit
+from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit, WorkerRole
 
 N1, N2, N3 = (Slot(host, 0) for host in ("n1", "n2", "n3"))
 HOSTS = (("n1", 1), ("n2", 1))
@@ -32,9 +32,11 @@ GENERATION = GenerationState(commanded=dict(HOSTS), hosts=HOSTS, epoch=1, member
 
 
 def test_roles_of_elastic_workers() -> None:
-    assert [elastic_role(ended, MEMBERSHIP) for ended in (FIRST, SECOND, THIRD)] == list(Role)
-    assert elastic_role(FIRST, replace(MEMBERSHIP, hosts=())) is Role.RANK_ZERO, "a script that finds nothing to do"
-    assert elastic_role(replace(FIRST, started=False), replace(MEMBERSHIP, hosts=())) is Role.NEW_WORKER
+    assert [elastic_role(ended, MEMBERSHIP) for ended in (FIRST, SECOND, THIRD)] == list(WorkerRole)
+    assert elastic_role(FIRST, replace(MEMBERSHIP, hosts=())) is WorkerRole.RANK_ZERO, (
+        "a script that finds nothing to do"
+    )
+    assert elastic_role(replace(FIRST, started=False), replace(MEMBERSHIP, hosts=())) is WorkerRole.NEW_WORKER
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_workers_leave_with_hosts_that_are_no_longer_commanded_or_wanted_back() 
 
 def test_members_of_a_generation() -> None:
     leaving = replace(FACTS, leaving=frozenset({"n2"}))
-    assert [member_role(ended, GENERATION) for ended in (FIRST, SECOND)] == [Role.RANK_ZERO, Role.MEMBER]
+    assert [member_role(ended, GENERATION) for ended in (FIRST, SECOND)] == [WorkerRole.RANK_ZERO, WorkerRole.MEMBER]
     assert not member_asked(FIRST, GENERATION, FACTS)
     assert member_asked(CRASH, GENERATION, replace(FACTS, asked=True))
     assert member_asked(CRASH, GENERATION.leave(1.0), FACTS)
@@ -84,9 +86,9 @@ def test_members_of_a_generation() -> None:
 
 def test_the_next_generation() -> None:
     between = GenerationState(commanded=dict(HOSTS), epoch=1)
-    assert standby_role(FIRST, GENERATION) is Role.NEW_WORKER
-    assert standby_role(FIRST, between) is Role.RANK_ZERO, "a script that finds nothing to do"
-    assert standby_role(replace(FIRST, started=False), between) is Role.NEW_WORKER
+    assert standby_role(FIRST, GENERATION) is WorkerRole.NEW_WORKER
+    assert standby_role(FIRST, between) is WorkerRole.RANK_ZERO, "a script that finds nothing to do"
+    assert standby_role(replace(FIRST, started=False), between) is WorkerRole.NEW_WORKER
     leaving = replace(FACTS, leaving=frozenset({"n1"}))
     found = [standby_asked(ended, leaving) for ended in (FIRST, CRASH, SECOND)]
     assert found == [True, False, False], "its own node, and it ended well"
@@ -112,10 +114,10 @@ def test_workers_that_never_boot_fail_the_job_only_while_nobody_trains() -> None
 
 def test_a_training_is_over_by_exit_status_or_by_word() -> None:
     said = replace(FACTS, completed=True)
-    assert is_over(FIRST, Role.RANK_ZERO, ExitMeaning.DONE, FACTS)
-    assert is_over(SECOND, Role.MEMBER, ExitMeaning.EARLY, said)
-    assert not is_over(SECOND, Role.MEMBER, ExitMeaning.EARLY, FACTS)
-    assert not is_over(THIRD, Role.NEW_WORKER, ExitMeaning.FAILED, said), "it took no part"
-    assert not is_over(CRASH, Role.RANK_ZERO, ExitMeaning.FAILED, said)
+    assert is_over(FIRST, WorkerRole.RANK_ZERO, ExitMeaning.DONE, FACTS)
+    assert is_over(SECOND, WorkerRole.MEMBER, ExitMeaning.EARLY, said)
+    assert not is_over(SECOND, WorkerRole.MEMBER, ExitMeaning.EARLY, FACTS)
+    assert not is_over(THIRD, WorkerRole.NEW_WORKER, ExitMeaning.FAILED, said), "it took no part"
+    assert not is_over(CRASH, WorkerRole.RANK_ZERO, ExitMeaning.FAILED, said)
     assert finish(FIRST, 2) == Verdict(Consequence.FINISH, "rank 0 on n1 ended with exit status 0")
     assert finish(FIRST, 1).message == "its process on n1 ended with exit status 0"

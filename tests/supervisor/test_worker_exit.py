@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.worker_exit import ExitMeaning, Role, WorkerExit
+from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit, WorkerRole
 
 WELL = WorkerExit(Slot("n1", 0), 42, 0, started=True, going=True, killed=False, hung=False)
 ENDS = {
@@ -22,8 +22,8 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("role", Role)
-def test_what_was_asked_to_leave_has_left_however_it_ends(end: str, role: Role) -> None:
+@pytest.mark.parametrize("role", WorkerRole)
+def test_what_was_asked_to_leave_has_left_however_it_ends(end: str, role: WorkerRole) -> None:
     assert ENDS[end].meaning(role, asked=True) is ExitMeaning.LEFT
 
 
@@ -42,5 +42,8 @@ def test_what_was_asked_to_leave_has_left_however_it_ends(end: str, role: Role) 
 def test_what_nobody_had_asked_to_leave(
     end: str, rank_zero: ExitMeaning, member: ExitMeaning, new_worker: ExitMeaning
 ) -> None:
-    found = [ENDS[end].meaning(role, asked=False) for role in (Role.RANK_ZERO, Role.MEMBER, Role.NEW_WORKER)]
+    found = [
+        ENDS[end].meaning(role, asked=False)
+        for role in (WorkerRole.RANK_ZERO, WorkerRole.MEMBER, WorkerRole.NEW_WORKER)
+    ]
     assert found == [rank_zero, member, new_worker]

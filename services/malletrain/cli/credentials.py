@@ -23,7 +23,7 @@ _LONGEST_TOKEN = 4096
 _TOKEN = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
-class OwnerToken:
+class OwnerTokenReader:
     """The owner's token, read whenever it is shown: the services renew it. Without a file that we may read: none."""
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class FirstOf:
 
 def owner_credential(settings: Settings) -> Credential:
     """The credential of the account that runs the services of these settings."""
-    return OwnerToken(owner_file(settings.state_dir))
+    return OwnerTokenReader(owner_file(settings.state_dir))
 
 
 def caller_credential(settings: Settings, environment: Mapping[str, str] | None = None) -> Credential:

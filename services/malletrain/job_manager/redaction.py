@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 HIDDEN_VALUE = "***"
-_SECRET_PARTS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL", "COOKIE", "AUTH")
+_NO_LETTERS = re.compile("[^A-Z]+")
+_SECRETS = (
+    *("TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "KEY", "CREDENTIAL", "COOKIE"),
+    *("AUTH", "AUTHORIZATION", "AUTHENTICATION"),
+)
 
 
 def names_secret(variable: str) -> bool:
-    """Whether the name of an environment variable looks like that of a secret.
+    """Whether the name of an environment variable looks like that of a secret: one of its words ends in such a word.
 
-    Any part of the name counts: a harmless value that is hidden costs less than a secret that is shown.
+    `API_KEYS` and `APIKEY` do, `TOKENIZERS_PARALLELISM` does not. A harmless value that is hidden costs less than a
+    secret that is shown.
     """
-    name = variable.upper()
-    return any(part in name for part in _SECRET_PARTS)
+    words = (word.removesuffix("S") for word in _NO_LETTERS.split(variable.upper()))
+    return any(word.endswith(_SECRETS) for word in words)
 
 
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:

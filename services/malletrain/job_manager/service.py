@@ -169,7 +169,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         job = self._job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "cancel it")
         if not job.state.final:
-            self._engine.apply(Cancelled(job.id))
+            self._engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Context) -> AsyncIterator[pb.WatchJobsResponse]:

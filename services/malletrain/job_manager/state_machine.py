@@ -92,8 +92,8 @@ def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[str, 
     match stimulus:
         case Submitted(specs, owner):
             enqueue(transaction, specs, owner)
-        case Cancelled(job_id):
-            _cancel(transaction, _require_job(transaction, job_id))
+        case Cancelled(job_id, by):
+            _cancel(transaction, _require_job(transaction, job_id), by)
         case IdleSetSeen(nodes):
             replace_idle_set(transaction, nodes)
         case NodesChanged(joined, left, event_time):
@@ -117,8 +117,8 @@ def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[str, 
     return ()
 
 
-def _cancel(transaction: Transaction, job: Job) -> None:
-    reason = "cancelled by its user"
+def _cancel(transaction: Transaction, job: Job, by: str) -> None:
+    reason = "cancelled by its owner" if by in ("", job.owner) else f"cancelled by {by}"
     if job.supervised:
         transaction.stop(job, StopIntent.CANCEL, JobReason.CANCELLED, reason)
     else:

@@ -24,9 +24,15 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """A user cancelled a job that is not in a final state."""
+    """A user cancelled a job that is not in a final state.
+
+    Attributes:
+        job_id: The job.
+        by: Name of the user; empty in recordings of versions without owners.
+    """
 
     job_id: str
+    by: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict
 from malletrain.supervisor.membership import Membership
-from malletrain.supervisor.worker_exit import Role, WorkerExit
+from malletrain.supervisor.worker_exit import WorkerExit, WorkerRole
 
 _TRIES_TO_WARM = 3
 
 
-def elastic_role(ended: WorkerExit, membership: Membership) -> Role:
+def elastic_role(ended: WorkerExit, membership: Membership) -> WorkerRole:
     """What a worker was to its job.
 
     Args:
@@ -17,9 +17,9 @@ def elastic_role(ended: WorkerExit, membership: Membership) -> Role:
         membership: The membership before its end.
     """
     if ended.slot in membership.living:
-        return Role.RANK_ZERO if ended.slot == membership.members[0] else Role.MEMBER
+        return WorkerRole.RANK_ZERO if ended.slot == membership.members[0] else WorkerRole.MEMBER
     # A script that ends before it looks for the others has no rank, and needs none.
-    return Role.RANK_ZERO if ended.started and not membership.hosts else Role.NEW_WORKER
+    return WorkerRole.RANK_ZERO if ended.started and not membership.hosts else WorkerRole.NEW_WORKER
 
 
 def elastic_asked(ended: WorkerExit, membership: Membership, facts: ExitFacts) -> bool:

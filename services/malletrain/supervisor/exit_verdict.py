@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from malletrain.supervisor.worker_exit import ExitMeaning, Role, WorkerExit
+from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit, WorkerRole
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Verdict:
     message: str
 
 
-def is_over(ended: WorkerExit, role: Role, meaning: ExitMeaning, facts: ExitFacts) -> bool:
+def is_over(ended: WorkerExit, role: WorkerRole, meaning: ExitMeaning, facts: ExitFacts) -> bool:
     """Whether the training is over by the end of this worker: by its exit status, or because the trainer says so."""
-    said = ended.code == 0 and role is not Role.NEW_WORKER and facts.completed
+    said = ended.code == 0 and role is not WorkerRole.NEW_WORKER and facts.completed
     return said or meaning is ExitMeaning.DONE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict
 from malletrain.supervisor.generation_state import GenerationState
-from malletrain.supervisor.worker_exit import Role, WorkerExit
+from malletrain.supervisor.worker_exit import WorkerExit, WorkerRole
 
 _TRIES_TO_WARM = 3
 _TRIES_TO_TRAIN = 3
@@ -12,9 +12,9 @@ _GOOD_SECONDS = 60.0
 """A generation that has trained so long has shown that the script works; what ends it later is no fault of that."""
 
 
-def member_role(ended: WorkerExit, generation: GenerationState) -> Role:
+def member_role(ended: WorkerExit, generation: GenerationState) -> WorkerRole:
     """What a member of a generation was to its job."""
-    return Role.RANK_ZERO if generation.members[:1] == (ended.slot,) else Role.MEMBER
+    return WorkerRole.RANK_ZERO if generation.members[:1] == (ended.slot,) else WorkerRole.MEMBER
 
 
 def member_asked(ended: WorkerExit, generation: GenerationState, facts: ExitFacts) -> bool:
@@ -53,12 +53,12 @@ def count_bad_starts(ended: WorkerExit, before: int, trained_seconds: float) -> 
     return before + 1 if own_fault and trained_seconds < _GOOD_SECONDS else 0
 
 
-def standby_role(ended: WorkerExit, generation: GenerationState) -> Role:
+def standby_role(ended: WorkerExit, generation: GenerationState) -> WorkerRole:
     """What a worker of the next generation was to its job.
 
     Between two generations, a script that ends before it looks for the others has no rank, and needs none.
     """
-    return Role.RANK_ZERO if ended.started and not generation.living else Role.NEW_WORKER
+    return WorkerRole.RANK_ZERO if ended.started and not generation.living else WorkerRole.NEW_WORKER
 
 
 def standby_asked(ended: WorkerExit, facts: ExitFacts) -> bool:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from malletrain.supervisor.membership import Slot
 
 
-class Role(Enum):
+class WorkerRole(Enum):
     """What a worker was to its job when it ended."""
 
     RANK_ZERO = auto()
@@ -67,7 +67,7 @@ class WorkerExit:
             how = f"killed by signal {-self.code}" if self.code < 0 else f"exit status {self.code}"
         return f"worker on {self.slot.host}: {how}"
 
-    def meaning(self, role: Role, *, asked: bool) -> ExitMeaning:
+    def meaning(self, role: WorkerRole, *, asked: bool) -> ExitMeaning:
         """What it means for the job.
 
         Args:
@@ -77,8 +77,8 @@ class WorkerExit:
         """
         if asked or (self.killed and not self.hung):
             return ExitMeaning.LEFT
-        if self.code == 0 and role is Role.RANK_ZERO:
+        if self.code == 0 and role is WorkerRole.RANK_ZERO:
             return ExitMeaning.DONE
-        if self.code == 0 and role is Role.MEMBER:
+        if self.code == 0 and role is WorkerRole.MEMBER:
             return ExitMeaning.EARLY
         return ExitMeaning.FAILED
