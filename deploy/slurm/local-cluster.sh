@@ -4,6 +4,7 @@
 # One slurmctld and NODES slurmd (n001..), all on loopback, with their own munge, all files below DIR; no systemd, and
 # /etc/slurm is neither read nor written. Debian's packages: slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge.
 #   NODES=8 CPUS=8 MEMORY_MB=16000  what each node claims to have
+#   WAIT_SECONDS=60 WAIT_NODES=8    how long `up` waits, for how many nodes (all of them)
 #   BASE_PORT=16900                 slurmctld listens there, the nodes on the ports after it
 #   GRACE_SECONDS=10 KILL_WAIT=5    of the preemptible partition; of the cluster
 #   BACKFILL_SECONDS=2              how often backfill runs
@@ -128,15 +129,18 @@ start_slurm() {
   done
 }
 
+# What sinfo calls a node whose slurmd answers. A dash: backfill plans a job there. A star would mean that it is silent.
+UP='(idle|planned|allocated|mixed|completing)-?'
+
 await_nodes() {
-  local deadline=$((SECONDS + ${WAIT_SECONDS:-60})) up=0
+  local deadline=$((SECONDS + ${WAIT_SECONDS:-60})) up=0 needed=${WAIT_NODES:-$nodes}
   while ((SECONDS < deadline)); do
-    up=$(sinfo -h -N -p scavenge -o '%T' 2>/dev/null | grep -cxE 'idle|planned|allocated|mixed' || true)
-    ((up >= nodes)) && return
+    up=$(sinfo -h -N -p scavenge -o '%T' 2>/dev/null | grep -cxE "$UP" || true)
+    ((up >= needed)) && return
     sleep 0.2
   done
-  sinfo -h -N -p scavenge -o '%N %T (%E)' | grep -vwE 'idle|planned|allocated|mixed' >&2 || true
-  fail "only $up of $nodes nodes are up; see $root/log"
+  sinfo -h -N -p scavenge -o '%N %T (%E)' >&2 || true
+  fail "only $up of $needed nodes are up; see $root/log"
 }
 
 end() { # PIDFILE..: TERM, then KILL what is left after 5 s

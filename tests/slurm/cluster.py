@@ -85,12 +85,13 @@ class Cluster:
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), 10, "the end of slurmctld")
 
     def start_again(self) -> None:
-        """Start what has ended."""
-        self._control("up")
+        """Start what has ended. Nodes may answer later: who kills a daemon waits for what it is about."""
+        self._control("up", wait_nodes=0)
 
-    def _control(self, action: str) -> None:
+    def _control(self, action: str, wait_nodes: int | None = None) -> None:
         variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}
         variables["GPU_NODES"] = self.gpu_nodes
+        variables["WAIT_NODES"] = len(self.nodes) if wait_nodes is None else wait_nodes
         prolog = {"PROLOG": str(self.prolog)} if self.prolog else {}
         done = subprocess.run(
             ["bash", str(SCRIPT), action, str(self.folder)],
