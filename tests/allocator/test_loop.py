@@ -153,12 +153,19 @@ async def test_our_own_rescale_is_no_event(peers: FakePeers, tmp_path: Path) -> 
         assert peers.scales() == [{"a": 2}, {"a": 1}]
 
 
+async def noted(stub: Any, generation: int) -> None:
+    """Wait until a plan has been applied, and the Allocator has noted that."""
+    async for response in stub.WatchPlans(allocator_pb2.WatchPlansRequest(), timeout=20):
+        if response.plan.applied and response.plan.generation == generation:
+            return
+
+
 async def test_generations_go_on_after_a_restart(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address:
-        async with allocator(tmp_path, address):
-            await wait_until_async(lambda: peers.applied)
-        async with allocator(tmp_path, address):
-            await wait_until_async(lambda: len(peers.applied) == 2)
+        async with allocator(tmp_path, address) as stub:
+            await noted(stub, 1)
+        async with allocator(tmp_path, address) as stub:
+            await noted(stub, 2)
         peers.first_jobs = jobs(job("a", plan_generation=40))
         async with allocator(tmp_path / "lost", address):
             await wait_until_async(lambda: len(peers.applied) == 3)

@@ -85,7 +85,8 @@ def submit(
 
 def _default_name(command: list[str]) -> str:
     script = next((word for word in command[1:] if not word.startswith("-")), command[0])
-    return Path(script).stem[:128]
+    printable = "".join(letter if letter.isprintable() else " " for letter in Path(script).stem)
+    return " ".join(printable.split())[:128]
 
 
 def parse_environment(pairs: list[str]) -> dict[str, str]:
