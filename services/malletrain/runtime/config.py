@@ -22,7 +22,7 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Addresses(BaseModel):
-    """Where each service listens, as HOST:PORT. Services listen on loopback only: nothing here is encrypted yet."""
+    """Where each service listens, as HOST:PORT. Services listen on loopback only: nothing is encrypted yet."""
 
     model_config = ConfigDict(extra="forbid")
 
