@@ -8,6 +8,7 @@ import grpc
 import psutil
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
 from malletrain.cli.settings import load
@@ -130,7 +131,7 @@ def test_text_that_is_not_utf8_is_refused(method: MethodDescriptor, channels: di
 def test_extreme_values_get_a_clear_status(method: MethodDescriptor, channels: dict[str, grpc.Channel]) -> None:
     @FEW
     @given(extreme(method.input_type))
-    def check(message) -> None:  # type: ignore[no-untyped-def]
+    def check(message: Message) -> None:
         assert call(channels, method, message.SerializeToString()) in CLEAR | {grpc.StatusCode.OK}
 
     check()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from malletrain.common.files import write_atomically
+from malletrain.common.files import make_private_folder, write_atomically
 from malletrain.job_manager.recording import (
     REFUSALS,
     RecordedFailure,
@@ -108,7 +108,7 @@ class FlightRecorder:
             stimuli=tuple(redacted),
             failure=failure,
         )
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         write_atomically(path, json.dumps(recording_to_json(recording), indent=1), mode=0o600)
         for old in sorted(self._folder.glob("stimuli-*.json"))[:-_MOST_FILES]:
             old.unlink(missing_ok=True)

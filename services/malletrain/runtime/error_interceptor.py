@@ -22,6 +22,7 @@ from malletrain.runtime.errors import (
     StalePlanError,
     UnavailableError,
 )
+from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
 
 _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -37,9 +38,6 @@ _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
 _LONGEST_MESSAGE = 512
 _LONGEST_FIELD = 256
 """In bytes of UTF-8. Both travel in the trailing metadata, of which clients take 8 kB."""
-
-_Handler = Any
-"""A method of a servicer."""
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: MalleTrainError) -> NoReturn:
@@ -73,25 +71,18 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> Handler | None:
         """The wrapped handler of a method."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/malletrain."):
             return handler
         log = structlog.get_logger(__name__).bind(method=handler_call_details.method)
-        parse, serialize = _parser(handler.request_deserializer), handler.response_serializer
-        if handler.stream_stream is not None:
-            wrapped = _wrap_stream(handler.stream_stream, _check_all, log)
-            return grpc.stream_stream_rpc_method_handler(wrapped, parse, serialize)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(
-                _wrap_stream(handler.unary_stream, _check, log), parse, serialize
-            )
-        if handler.unary_unary is None:
-            raise NotImplementedError(f"{handler_call_details.method}: a stream of requests with one response")
-        return grpc.unary_unary_rpc_method_handler(_wrap_unary(handler.unary_unary, log), parse, serialize)
+        inner = behaviour_of(handler)
+        check = _check_all if handler.request_streaming else _check
+        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
+        return with_behaviour(handler, wrap(inner, check, log), _parser(handler.request_deserializer))
 
 
 class _Malformed:
@@ -125,17 +116,17 @@ async def _check_all(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         yield _check(request)
 
 
-def _wrap_unary(inner: _Handler, log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+def _wrap_unary(inner: Any, check: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
         try:
-            return await inner(_check(request), context)
+            return await inner(check(request), context)
         except Exception as error:  # noqa: BLE001 - whatever it is, the call must end with a status
             await _refuse(context, error, log)
 
     return call
 
 
-def _wrap_stream(inner: _Handler, check: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _wrap_stream(inner: Any, check: Callable[[Any], Any], log: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
     async def call(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
             async for response in inner(check(request), context):

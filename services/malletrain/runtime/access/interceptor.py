@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,13 +20,12 @@ from malletrain.runtime.access.identity import (
 )
 from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited
 from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
 
 _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
 _DENIED = grpc.StatusCode.PERMISSION_DENIED
 
-# At run time the class takes no parameters.
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 
 
@@ -99,11 +98,11 @@ def _refusing(
         await refuse(request, context)
         yield  # makes it a stream; never reached
 
-    return _like(handler, refuse_stream if handler.response_streaming else refuse)
+    return with_behaviour(handler, refuse_stream if handler.response_streaming else refuse)
 
 
 def _audited(handler: Handler, method: str, identity: Identity | None) -> Handler:
-    inner: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    inner = behaviour_of(handler)
 
     async def call(request: Any, context: Any) -> Any:
         audit(method, identity, _message(handler, request), context.peer())
@@ -120,21 +119,9 @@ def _audited(handler: Handler, method: str, identity: Identity | None) -> Handle
         async for response in inner(request, context):
             yield response
 
-    return _like(handler, call_stream if handler.response_streaming else call)
+    return with_behaviour(handler, call_stream if handler.response_streaming else call)
 
 
 def _message(handler: Handler, request: Any) -> Any:
     """The request; None for a stream of them."""
     return None if handler.request_streaming else request
-
-
-def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    """A handler of the same kind."""
-    factory: Any = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[bool(handler.request_streaming), bool(handler.response_streaming)]
-    made: Handler = factory(behaviour, handler.request_deserializer, handler.response_serializer)
-    return made
