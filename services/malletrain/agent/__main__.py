@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--listen", default="127.0.0.1", help="address to serve supervisors on")
     parser.add_argument("--grace", type=float, default=1.5, help="seconds that workers get to leave by themselves")
     parser.add_argument("--orphan", type=float, default=600.0, help="seconds without work and Scavenger to stay")
+    parser.add_argument("--installation", default="", help="identifier of the installation, for those who list agents")
     parser.add_argument("--marks", type=Path, help="folder in which a Prolog marks nodes that have just been taken")
     given = parser.parse_args()
     if given.marks is not None and _was_just_taken(given.marks / given.node):

@@ -31,7 +31,9 @@ class BatchClient(Protocol):
         """
 
     async def find(self) -> Mapping[str, ListedPlaceholder]:
-        """All placeholders that have not ended, by identifier.
+        """All placeholders that have not ended, by identifier: jobs of our user, in our queue, with our name and mark.
+
+        A job of somebody else, or of another installation, is never among them, whatever it is called.
 
         Raises:
             SourceError: the scheduler does not answer.
@@ -45,7 +47,9 @@ class BatchClient(Protocol):
         """
 
     async def cancel(self, identifiers: Sequence[str]) -> None:
-        """Cancel placeholders. Those that have ended do no harm.
+        """Cancel placeholders, after asking the scheduler which of them are ours; others are left alone.
+
+        Those that have ended do no harm.
 
         Raises:
             SourceError: the scheduler does not answer.
@@ -62,6 +66,7 @@ class AgentCommand:
         token: File with the token of the installation, as the nodes see it.
         listen: Address on which agents serve supervisors.
         grace_seconds: How long workers may take to leave by themselves.
+        installation: Identifier of our installation: the mark by which its placeholders and agents are known.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
     """
 
@@ -70,6 +75,7 @@ class AgentCommand:
     token: str
     listen: str
     grace_seconds: float
+    installation: str
     marks: str = ""
 
     def on(self, node: str) -> list[str]:
@@ -77,5 +83,6 @@ class AgentCommand:
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
             *("--token", self.token, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
+            *("--installation", self.installation),
             *(("--marks", self.marks) if self.marks else ()),
         ]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
+from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.token import installation_token, token_file
@@ -208,7 +209,8 @@ def build_held_source(
     token = installation_token(settings.state_dir)
     by_ssh = bool(section.ssh)
     registry = AgentRegistry(token, lambda: source.agents_changed(), reclaim_timer)
-    client = _batch_client(scheduler, section, str(token_file(settings.state_dir)), registry)
+    installation = installation_id(settings.state_dir)
+    client = _batch_client(scheduler, section, str(token_file(settings.state_dir)), installation, registry)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
@@ -243,13 +245,16 @@ def _policy(section: HoldSettings) -> PlaceholderPolicy:
     )
 
 
-def _batch_client(scheduler: str, section: HoldSettings, token: str, registry: AgentRegistry) -> BatchClient:
+def _batch_client(
+    scheduler: str, section: HoldSettings, token: str, installation: str, registry: AgentRegistry
+) -> BatchClient:
     agent = AgentCommand(
         section.python,
         section.head or section.agents_address,
         token,
         section.listen,
         section.grace_seconds,
+        installation,
         section.marks if section.ssh else "",
     )
     if section.ssh:
