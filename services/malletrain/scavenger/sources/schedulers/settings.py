@@ -91,6 +91,15 @@ class HoldSettings(BaseModel):
         return self
 
 
+class PbsHoldSettings(HoldSettings):
+    """The section `[scavenger.pbs.hold]`.
+
+    PBS plans the starts of main jobs by the time limits of placeholders, and refuses reservations before their ends.
+    """
+
+    longest_seconds: float = Field(default=3600.0, ge=60, description="The longest time limit of a placeholder.")
+
+
 class SchedulerSettings(BaseModel):
     """Settings of both schedulers. Patterns are `gpu*`, or node lists such as `n[001-032]`."""
 
@@ -143,6 +152,7 @@ class SlurmSettings(SchedulerSettings):
 class PbsSettings(SchedulerSettings):
     """The section `[scavenger.pbs]`."""
 
+    hold: PbsHoldSettings = Field(default_factory=PbsHoldSettings, description="How idle nodes are held.")
     queues: tuple[str, ...] = Field(
         default=(), description="Only nodes of these queues (vnode's queue or Qlist), or of none; none: all nodes."
     )
