@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from malletrain.agent.environment import worker_environment
 from malletrain.common import environment as env
 from malletrain.common.agent_protocol import AgentProtocolError, Message
 from malletrain.common.connections import cut_remote
 from malletrain.common.worker_process import WorkerProcess, kill_workers
-
-_BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
-"""Prefixes of the placeholder's variables. Frameworks that see them believe that srun or mpirun started them."""
 
 
 class SupervisorSession:
@@ -111,8 +110,9 @@ class SupervisorSession:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         number = int(message["id"])
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_BATCH_VARIABLES)}
-        environment = inherited | {str(name): str(value) for name, value in message["environment"].items()}
+        given = {str(name): str(value) for name, value in message["environment"].items()}
+        programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
+        environment = worker_environment(os.environ, given, programs, cpus)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         try:
             if gate := environment.get(env.MONITOR_GATE):

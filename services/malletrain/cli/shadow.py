@@ -156,7 +156,7 @@ async def record(
         following.cancel()
         waiting.cancel()
         await asyncio.gather(following, waiting, return_exceptions=True)
-        source.close()
+        await source.close()
     trace = recorder.trace()
     if trace is not None:
         tell(trace, recorder)

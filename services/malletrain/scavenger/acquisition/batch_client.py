@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -67,6 +68,7 @@ class AgentCommand:
         listen: Address on which agents serve supervisors.
         grace_seconds: How long workers may take to leave by themselves.
         installation: Identifier of our installation: the mark by which its placeholders and agents are known.
+        margin_seconds: How long before the time limit of a placeholder its agent leaves.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
     """
 
@@ -76,13 +78,16 @@ class AgentCommand:
     listen: str
     grace_seconds: float
     installation: str
+    margin_seconds: float = 15.0
     marks: str = ""
 
-    def on(self, node: str) -> list[str]:
-        """The command for a node."""
+    def on(self, node: str, limit_seconds: float = math.inf) -> list[str]:
+        """The command for a node, in a placeholder with this time limit."""
+        stay = max(0.0, limit_seconds - self.margin_seconds)
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
             *("--token", self.token, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
             *("--installation", self.installation),
+            *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),
         ]

@@ -52,7 +52,7 @@ class PbsBatchClient:
             [
                 *("qsub", "-q", self.queue, "-N", self.name, "-r", "n", "-j", "oe", "-o", self.log),
                 *("-l", f"select={chunk}", "-l", "place=exclhost", "-l", f"walltime={int(seconds)}"),
-                *(*self.options, "--", *self.agent.on(node)),
+                *(*self.options, "--", *self.agent.on(node, int(seconds))),
             ],
             self.timeout_seconds,
         )

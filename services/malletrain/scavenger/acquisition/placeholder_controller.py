@@ -56,6 +56,7 @@ class PlaceholderController:
         self._state = PlaceholderState()
         self._candidates: Mapping[str, float] = {}
         self._facts: Mapping[str, NodeFacts] = {}
+        self._unwanted: frozenset[str] = frozenset()
         self._asked_at = -math.inf
         self._listed = False
         self._unsure = False
@@ -124,6 +125,24 @@ class PlaceholderController:
         self._facts = facts
         self._changed.set()
 
+    @property
+    def unwanted(self) -> frozenset[str]:
+        """Nodes that are to be given back."""
+        return self._unwanted
+
+    def set_unwanted(self, nodes: frozenset[str]) -> None:
+        """Take over which nodes are to be given back: their placeholders are cancelled, and none is submitted."""
+        if nodes != self._unwanted:
+            self._unwanted = nodes
+            self._changed.set()
+
+    async def give_all_back(self) -> None:
+        """Cancel all placeholders, at the end. If the scheduler does not answer, they end by themselves."""
+        try:
+            await self._client.cancel(sorted(self._state.placeholders))
+        except SourceError as error:
+            self._log.warning("placeholders stay", ids=sorted(self._state.placeholders), error=str(error))
+
     def agents_changed(self) -> None:
         """Take over which agents the registry knows."""
         now = self._clock.time()
@@ -134,7 +153,10 @@ class PlaceholderController:
         for agent in present.values():
             state = state.started(agent.placeholder, agent.node, now)
         for agent in self._registry.leaving:
-            state = state.preempted(agent.placeholder, now)
+            if agent.node in self._unwanted:
+                state = state.given_back(agent.placeholder, now)
+            else:
+                state = state.preempted(agent.placeholder, now, self._policy)
         idle = frozenset(node for node, agent in present.items() if not agent.workers)
         self._state = state.observed(idle, state.running - present.keys(), now)
         self._changed.set()
@@ -187,7 +209,7 @@ class PlaceholderController:
         now = self._clock.time()
         usable = {node: until - now for node, until in self._candidates.items()}
         before, wanted = self._state, self._wanted()
-        self._state, actions = before.decide(usable, wanted, self._policy, now)
+        self._state, actions = before.decide(usable, wanted, self._policy, now, self._unwanted)
         if self._validate:
             validate_actions(before, actions, usable, wanted, self._policy, now)
         self._log_backoff(before)
@@ -210,7 +232,8 @@ class PlaceholderController:
             self._log_backoff(before)
             return False
         self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))
-        self._state = self._state.submitted(identifier, node, self._clock.time())
+        now = self._clock.time()
+        self._state = self._state.submitted(identifier, node, now, now + seconds)
         return True
 
     def _log_backoff(self, before: PlaceholderState) -> None:

@@ -62,7 +62,15 @@ class SlurmBatchClient:
         job was given without asking.
         """
         minutes = max(1, math.floor(seconds / _SECONDS_PER_MINUTE))
-        step = shlex.join(["srun", "--ntasks=1", "--cpu-bind=none", "--export=ALL", *self.agent.on(node)])
+        step = shlex.join(
+            [
+                "srun",
+                "--ntasks=1",
+                "--cpu-bind=none",
+                "--export=ALL",
+                *self.agent.on(node, minutes * _SECONDS_PER_MINUTE),
+            ]
+        )
         answer = await self.run(
             [
                 *("sbatch", "--parsable", f"--partition={self.partition}", f"--nodelist={node}", "--nodes=1"),

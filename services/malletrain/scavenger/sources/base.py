@@ -63,6 +63,8 @@ class Observation:
         known: Nodes that the source knows, idle or not, where it can tell.
         watched: As `idle`, for all nodes on which the main scheduler runs nothing. How long nodes stay idle is learned
             from these. None: as `idle`.
+        reserved: Start of the present or next reservation of nodes, idle or not.
+        offline: Nodes that an operator has taken out of use.
         stale: The source has been silent for too long, so that nodes are left out. That a node is missing does not mean
             that its idle fragment has ended.
     """
@@ -75,6 +77,8 @@ class Observation:
     agents: Mapping[str, str] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
     watched: Mapping[str, float] | None = None
+    reserved: Mapping[str, float] = field(default_factory=dict)
+    offline: frozenset[str] = frozenset()
     stale: bool = False
 
 
@@ -163,7 +167,13 @@ class NodeSource(Protocol):
     def status(self) -> SourceStatus:
         """How queries to a scheduler and placeholders fare."""
 
-    def close(self) -> None:
+    def exclude(self, until: Mapping[str, float]) -> None:
+        """Give back nodes that are held, and hold none of them before a time in seconds since the epoch.
+
+        Each call replaces the nodes of the call before.
+        """
+
+    async def close(self) -> None:
         """Release what the source keeps, at a graceful end."""
 
 

@@ -45,6 +45,17 @@ class HoldSettings(BaseModel):
         default=15.0, gt=0, description="A placeholder that has not started by then is cancelled: its node was taken."
     )
     refusal_seconds: float = Field(default=30.0, gt=0, description="How long that node then gets no placeholder.")
+    margin_seconds: float = Field(
+        default=15.0,
+        ge=0,
+        le=60,
+        description="How long before its time limit, or before a reservation begins, a node is left.",
+    )
+    give_back_at_exit: bool = Field(
+        default=True,
+        description="Whether all nodes are given back when the Scavenger ends in good order; else the next Scavenger "
+        "finds its placeholders again.",
+    )
     surplus_seconds: float = Field(
         default=60.0, gt=0, description="How long a node is held without work when fewer are wanted."
     )
