@@ -19,6 +19,7 @@ from malletrain.cli.output import (
     state_name,
     to_dict,
 )
+from malletrain.cli.placeholder_failures import tell_why_jobs_wait
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -33,6 +34,7 @@ def job(
     """Show one job: what it is, how far it is, what happened to it."""
     with connect() as stubs:
         found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        tell_why_jobs_wait(stubs, [found])
         events = _events(stubs, job_id)
         progress = stubs.monitor.GetProgress(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS

@@ -10,6 +10,7 @@ import typer
 
 from malletrain.cli.job_output import job_dict, reason_of
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name
+from malletrain.cli.placeholder_failures import tell_why_jobs_wait
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
@@ -30,6 +31,7 @@ def jobs(
     states = [parse_state(name) for name in state or []]
     with connect() as stubs:
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner))
+        tell_why_jobs_wait(stubs, found)
     if as_json:
         print_json([job_dict(job) for job in found])
         return

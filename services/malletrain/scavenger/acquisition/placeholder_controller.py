@@ -57,6 +57,8 @@ class PlaceholderController:
         self._candidates: Mapping[str, float] = {}
         self._facts: Mapping[str, NodeFacts] = {}
         self._unwanted: frozenset[str] = frozenset()
+        self._unanswered = 0
+        self._error = ""
         self._asked_at = -math.inf
         self._listed = False
         self._unsure = False
@@ -93,11 +95,11 @@ class PlaceholderController:
             pending=pending,
             running=running,
             ending=ending,
-            failures_in_a_row=backoff.failures,
+            failures_in_a_row=backoff.failures or self._unanswered,
             paused=backoff.paused(self._policy.backoff),
             retry_at=self._next_attempt() if backoff.active else None,
             node=backoff.node,
-            error=backoff.error,
+            error=backoff.error or (self._error if self._unanswered else ""),
         )
 
     def _next_attempt(self) -> float:
@@ -168,7 +170,10 @@ class PlaceholderController:
                 await self.step()
             except SourceError as error:
                 self._log.warning("the scheduler does not answer", error=str(error))
+                self._unanswered, self._error = self._unanswered + 1, str(error)
                 await asyncio.sleep(_DECIDE_SECONDS)
+            else:
+                self._unanswered = 0
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _DECIDE_SECONDS)
             self._changed.clear()

@@ -116,10 +116,10 @@ class PlaceholderStatus:
         pending: Number of placeholders that wait to start.
         running: Number of nodes that are held.
         ending: Number of placeholders that were cancelled, or whose node is wanted back, and that have not ended.
-        failures_in_a_row: Attempts to hold a node that have failed in a row.
+        failures_in_a_row: Attempts in a row to hold a node, or to list placeholders, that have failed.
         paused: Whether there were so many failures that submission pauses.
         retry_at: When the next attempt is due, in seconds since the epoch; None if nothing has failed.
-        node: Node of the last failure.
+        node: Node of the last failure; empty where none was asked for.
         error: What the scheduler said about it; empty if nothing has failed.
     """
 
