@@ -1,7 +1,7 @@
 """What sharing costs and brings: `python benchmarks/sharing.py [--json] [--quick] [--engine services]`.
 
-Replays workloads of several owners on the first 1024 nodes of the Summit log: first come, first served, with limits, and
-with fair share. If the log is not beside the checkout (or in MALLETRAIN_SHARED), a trace is drawn instead.
+Replays workloads of several owners on the first 1024 nodes of the Summit log: first come, first served, with limits,
+and with fair share. If the log is not beside the checkout (or in MALLETRAIN_SHARED), a trace is drawn instead.
 """
 
 from __future__ import annotations
