@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from malletrain.supervisor.agent_links import AgentLinks
+from tests.support.certificates import certificate
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 
-def test_a_node_is_still_wanted_back_after_its_agent_has_ended() -> None:
+def test_a_node_is_still_wanted_back_after_its_agent_has_ended(tmp_path: Path) -> None:
     """The agent ends once its workers have, and those of other nodes may end a moment later."""
-    links = AgentLinks(b"")
+    links = AgentLinks(certificate(tmp_path, "supervisor"))
     links.update({"n1": f"127.0.0.1:{free_port()}"})
     first = links.get("n1")
     assert first is not None

@@ -15,7 +15,7 @@ from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, List
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient, parse_slurm_ends, parse_slurm_jobs
 from malletrain.scavenger.sources.base import NodeFacts, SourceError
 
-AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/agent-token", "0.0.0.0", 1.5)
+AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/keys/certificates/agent.pem", "0.0.0.0", 1.5)
 
 
 class Recorder:
@@ -49,7 +49,7 @@ async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time()
         assert option in argv
     assert not any(word.startswith("--gres") for word in argv)
     assert argv[-1].startswith("--wrap=exec srun ")
-    assert "--node n003 --head head:50066 --token /state/agent-token" in argv[-1]
+    assert "--node n003 --head head:50066 --certificate /state/keys/certificates/agent.pem" in argv[-1]
 
 
 async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:

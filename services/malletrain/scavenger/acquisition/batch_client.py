@@ -59,7 +59,7 @@ class AgentCommand:
     Attributes:
         python: Interpreter of the training environment, as the nodes see it.
         head: HOST:PORT on which the Scavenger listens for agents, as the nodes see it.
-        token: File with the token of the installation, as the nodes see it.
+        certificate: File with the agents' certificate, as the nodes see it.
         listen: Address on which agents serve supervisors.
         grace_seconds: How long workers may take to leave by themselves.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
@@ -67,7 +67,7 @@ class AgentCommand:
 
     python: str
     head: str
-    token: str
+    certificate: str
     listen: str
     grace_seconds: float
     marks: str = ""
@@ -76,6 +76,6 @@ class AgentCommand:
         """The command for a node."""
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
-            *("--token", self.token, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
+            *("--certificate", self.certificate, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
             *(("--marks", self.marks) if self.marks else ()),
         ]

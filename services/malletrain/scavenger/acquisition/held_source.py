@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
+from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
-from malletrain.runtime.token import installation_token, token_file
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
 from malletrain.scavenger.acquisition.demand import NodeDemand
@@ -33,6 +33,7 @@ from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 _RETURN_SECONDS = 3.0
 """How long the agents of an earlier life of this service have to report before the first observation."""
 _LOOK_SECONDS = 0.05
+_OWN_ROLE, _AGENT_ROLE = "scavenger", "agent"
 
 
 class HeldSource:
@@ -47,6 +48,7 @@ class HeldSource:
         address: tuple[str, int],
         debounce_seconds: float,
         clock: Clock,
+        certificates: CertificateKeeper,
         *,
         watched_only: bool = False,
         validate: bool = False,
@@ -61,6 +63,7 @@ class HeldSource:
             address: Host and port of the registry.
             debounce_seconds: How long a node must be idle before it is taken.
             clock: Wall clock.
+            certificates: Keeps those of the Scavenger and of its agents.
             watched_only: No placeholder holds the nodes: they are ours only while they are idle.
             validate: Whether invariants are checked.
         """
@@ -71,6 +74,7 @@ class HeldSource:
         self._address = address
         self._debounce = debounce_seconds
         self._clock = clock
+        self._certificates = certificates
         self._watched_only = watched_only
         self._validate = validate
         self._seen: Observation | None = None
@@ -105,6 +109,7 @@ class HeldSource:
             asyncio.create_task(self._follow_inner()),
             asyncio.create_task(self._controller.run()),
             asyncio.create_task(self._demand.follow()),
+            asyncio.create_task(self._certificates.keep()),
         ]
         try:
             await self._wait_for_earlier_agents(tasks)
@@ -196,19 +201,22 @@ def build_held_source(
         scheduler: "slurm" or "pbs".
         section: How they are held.
         open_inner: Makes the source that tells which nodes are idle.
-        settings: Common settings. The token of the installation is kept in the state folder, where agents read it.
+        settings: Common settings. The agents' certificate is kept in the state folder, where they read it.
         debounce_seconds: How long a node must be idle before it is taken.
         clock: Wall clock.
         demand: How many nodes there is work for.
         reclaim_timer: Told how long agents take to leave.
 
     Raises:
-        InvalidInputError: the token can't be created or read.
+        InvalidInputError: the certificates can't be made or used.
     """
-    token = installation_token(settings.state_dir)
+    certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock)
+    certificates.ensure()
     by_ssh = bool(section.ssh)
-    registry = AgentRegistry(token, lambda: source.agents_changed(), reclaim_timer)
-    client = _batch_client(scheduler, section, str(token_file(settings.state_dir)), registry)
+    registry = AgentRegistry(
+        certificates.path(_OWN_ROLE), lambda: source.agents_changed(), reclaim_timer, settings.limits
+    )
+    client = _batch_client(scheduler, section, str(certificates.path(_AGENT_ROLE)), registry)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
@@ -223,6 +231,7 @@ def build_held_source(
         (host, int(port)),
         debounce_seconds,
         clock,
+        certificates,
         watched_only=by_ssh,
         validate=validate,
     )
@@ -243,11 +252,11 @@ def _policy(section: HoldSettings) -> PlaceholderPolicy:
     )
 
 
-def _batch_client(scheduler: str, section: HoldSettings, token: str, registry: AgentRegistry) -> BatchClient:
+def _batch_client(scheduler: str, section: HoldSettings, certificate: str, registry: AgentRegistry) -> BatchClient:
     agent = AgentCommand(
         section.python,
         section.head or section.agents_address,
-        token,
+        certificate,
         section.listen,
         section.grace_seconds,
         section.marks if section.ssh else "",
