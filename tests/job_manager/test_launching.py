@@ -37,6 +37,7 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
         launch = launcher.folder(ORDER.job_id).launched()
         assert launch is not None
         assert launch["hosts"] == [{"name": "n1", "slots": 4, "agent": ""}]
+        assert launch["certificate_file"] == str(tmp_path / "own.pem")
     finally:
         await launcher.stop(ORDER.job_id, 1, 0.0)
         await launcher.collect(ORDER.job_id, 1)

@@ -64,4 +64,7 @@ def _was_just_taken(mark: Path) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    # The end of an interpreter with gRPC takes a tenth of a second, for which the main job would wait.
+    os._exit(status)

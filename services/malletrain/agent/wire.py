@@ -17,9 +17,10 @@ CONNECT_SECONDS = 5.0
 LONGEST_REQUEST_BYTES = 4 << 20
 """Longest message of a supervisor."""
 
+# A process that dies closes its connections; one whose machine dies is noticed within half a minute.
 _KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )

@@ -16,9 +16,9 @@ from malletrain.v1 import agent_pb2_grpc
 _ROLE = "agent"
 _CONNECT_SECONDS = 5.0
 _OPTIONS = (
-    # An agent that dies closes the connection; one whose node dies is noticed within 15 s.
+    # An agent that dies closes the connection; one whose node dies is noticed within half a minute.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # The time limit of an attempt to connect, the TLS handshake included.

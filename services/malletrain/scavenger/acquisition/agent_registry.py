@@ -28,8 +28,8 @@ from malletrain.v1 import agent_pb2_grpc
 _LOST_SECONDS = 2.0
 """An agent whose connection breaks reconnects within a third of a second. One that does not has died."""
 _LONGEST_NAME = 256
-# An agent whose node dies is noticed within 20 s.
-_KEEPALIVE = {"grpc.keepalive_time_ms": 10_000, "grpc.keepalive_timeout_ms": 10_000}
+# An agent whose node dies is noticed within half a minute.
+_KEEPALIVE = {"grpc.keepalive_time_ms": 10_000, "grpc.keepalive_timeout_ms": 20_000}
 
 
 @dataclass(frozen=True)
