@@ -79,6 +79,7 @@ format: $(VENV)/.package ## Format the code
 benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/identity.py
+	$(BIN)/python benchmarks/leave.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/polling.py
 	$(BIN)/python benchmarks/replay.py

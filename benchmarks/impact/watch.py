@@ -96,10 +96,10 @@ class Watcher:
     def _agent(self, pid: int) -> tuple[str, bool] | None:
         """The node of an agent that was started over ssh; None if the process is not one of ours."""
         words = read_arguments(pid)
-        if "malletrain.agent" not in words or not {"--node", "--token"} <= set(words):
+        if "malletrain.agent" not in words or not {"--node", "--certificate"} <= set(words):
             return None
-        node, token = (words[words.index(option) + 1] for option in ("--node", "--token"))
-        return (node, False) if Path(token).is_relative_to(self._folder) else None
+        node, certificate = (words[words.index(option) + 1] for option in ("--node", "--certificate"))
+        return (node, False) if Path(certificate).is_relative_to(self._folder) else None
 
 
 def _lives(pid: int) -> bool:

@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.runtime.access import policy
-from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, PermissionDeniedError, Role, require_job
-from malletrain.runtime.access.policy import REQUIRED_ROLES, allows, is_audited, number_of, role_of
+from malletrain.runtime.access.identity import (
+    CERTIFICATE_ROLES,
+    HUMAN_ROLES,
+    Identity,
+    PermissionDeniedError,
+    Role,
+    require_job,
+)
+from malletrain.runtime.access.policy import REQUIRED_ROLES, admits, allows, is_audited, number_of, role_of
 from malletrain.v1 import access_pb2
+from tests.support.access import TOKENS
 
 PROTOS = Path(__file__).parents[2] / "protos/malletrain/v1"
-CALLERS = [role for role in Role if role is not Role.ANYBODY]
+CALLERS = [role for role in Role if role not in (Role.ANYBODY, *CERTIFICATE_ROLES)]
 
 
 def identity(role: Role, job_id: str = "") -> Identity:
@@ -43,6 +51,8 @@ def test_every_rpc_of_every_proto_is_known() -> None:
         ("SupervisorService/Stop", Role.SERVICE),
         ("MonitorService/Report", Role.JOB),
         ("AccessService/ExchangeMungeCredential", Role.ANYBODY),
+        ("AgentService/ControlWorkers", Role.SUPERVISOR),
+        ("AgentRegistryService/Register", Role.AGENT),
     ],
 )
 def test_what_methods_require(method: str, required: Role) -> None:
@@ -58,7 +68,9 @@ def test_only_the_exchange_of_a_credential_needs_no_identity_and_only_reports_th
 @given(st.sampled_from(CALLERS), st.sampled_from(list(Role)))
 def test_roles_of_people_are_ordered_services_may_all_and_jobs_one_thing(role: Role, required: Role) -> None:
     allowed = allows(role, required)
-    if required is Role.ANYBODY or role is Role.SERVICE:
+    if required in CERTIFICATE_ROLES:
+        assert not allowed
+    elif required is Role.ANYBODY or role is Role.SERVICE:
         assert allowed
     elif role is Role.JOB or required is Role.JOB:
         assert allowed == (role is required)
@@ -77,7 +89,7 @@ def test_a_larger_role_may_all_that_a_smaller_may(required: Role) -> None:
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_numbers_that_are_no_role_are_none(number: int) -> None:
     role = role_of(number)  # type: ignore[arg-type]
-    assert (role is None) == (number not in range(1, 7))
+    assert (role is None) == (number not in range(1, 9))
     assert role is None or number_of(role) == number
 
 
@@ -90,6 +102,21 @@ def test_a_trainer_speaks_for_its_own_job_only_and_a_service_for_all() -> None:
     require_job(identity(Role.SERVICE), "j000002")
     with pytest.raises(PermissionDeniedError, match="j000001"):
         require_job(identity(Role.JOB, "j000001"), "j000002")
+
+
+@pytest.mark.parametrize("required", [*Role, None])
+def test_certificates_open_what_requires_them_and_agents_pass_on_reports(required: Role | None) -> None:
+    for shown in ("supervisor", "agent"):
+        passes = required is Role.JOB and shown == "agent"
+        assert admits({shown}, required) == (passes or (required is not None and required.value == shown))
+    for others in (frozenset[str](), {"scavenger"}, {"monitor", "allocator"}):
+        assert admits(others, required) == (required not in CERTIFICATE_ROLES)
+
+
+@pytest.mark.parametrize("role", CERTIFICATE_ROLES)
+def test_no_token_gives_the_role_of_a_certificate(role: Role) -> None:
+    with pytest.raises(ValueError, match="no token may exist"):
+        TOKENS.sign("n1", role, 60.0)
 
 
 def test_all_but_reads_are_audited() -> None:

@@ -124,10 +124,10 @@ def test_each_role_may_what_it_may(system: Deployment) -> None:
 
 def test_keys_and_tokens_are_their_owners_only(system: Deployment) -> None:
     keys = system.folder / "keys"
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (keys, *keys.iterdir())}
-    assert modes.pop("keys") == 0o700
-    assert set(modes.values()) == {0o600}
-    assert {"token.key", "owner.token"} <= set(modes)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (keys, *keys.rglob("*"))}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {"token.key", "owner.token", "supervisor.pem"} <= {path.name for path in modes}
 
 
 def test_a_revoked_token_is_refused_by_all_services_within_a_second(system: Deployment) -> None:

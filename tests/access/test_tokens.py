@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.runtime.access.identity import Identity, Role, UnauthenticatedError
+from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role, UnauthenticatedError
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import ManualClock
 
 KEY = b"k" * 32
 NOW = 1_800_000_000.0
-ROLES = st.sampled_from([role for role in Role if role is not Role.ANYBODY])
+ROLES = st.sampled_from([role for role in Role if role not in (Role.ANYBODY, *CERTIFICATE_ROLES)])
 NAMES = st.text(string.ascii_letters + string.digits + "._@-", min_size=1, max_size=64)
 
 
@@ -141,7 +141,12 @@ def test_a_long_text_is_refused_unread() -> None:
 
 @pytest.mark.parametrize(
     ("role", "lifespan", "job_id"),
-    [(Role.ANYBODY, 60.0, ""), (Role.USER, 0.0, ""), (Role.USER, 60.0, "j1"), (Role.JOB, 60.0, "")],
+    [
+        *((role, 60.0, "") for role in (Role.ANYBODY, *CERTIFICATE_ROLES)),
+        (Role.USER, 0.0, ""),
+        (Role.USER, 60.0, "j1"),
+        (Role.JOB, 60.0, ""),
+    ],
 )
 def test_what_must_not_exist_is_not_signed(role: Role, lifespan: float, job_id: str) -> None:
     with pytest.raises(ValueError, match="no token may exist"):

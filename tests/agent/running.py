@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from malletrain.common.token_file import make_token
+from tests.support.certificates import certificate
 from tests.support.waiting import wait_until
 
 
@@ -26,9 +26,8 @@ class RunningAgent:
     ) -> None:
         self.node = node
         self._log = folder / f"agent-{node}.log"
-        token = folder / "token"
-        make_token(token)
-        command = [sys.executable, "-m", "malletrain.agent", "--node", node, "--head", head, "--token", str(token)]
+        shown = str(certificate(folder, "agent"))
+        command = [sys.executable, "-m", "malletrain.agent", "--node", node, "--head", head, "--certificate", shown]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--grace", str(grace), *more],
@@ -58,7 +57,7 @@ class RunningAgent:
 def agents(
     folder: Path, *nodes: str, head: str = "127.0.0.1:9", grace: float = 1.5
 ) -> Iterator[dict[str, RunningAgent]]:
-    """Start agents on nodes."""
+    """Start agents on nodes. The folder is the state folder of their installation."""
     folder.mkdir(parents=True, exist_ok=True)
     running = {node: RunningAgent(node, folder, head, grace) for node in nodes}
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,46 +11,26 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.common.agent_protocol import AgentConnection, AgentProtocolError
-from malletrain.common.token_file import TokenFileError, make_token, read_token
 from tests.agent.running import agents
 from tests.supervisor.running import supervised
+from tests.support.certificates import certificate
 from tests.support.waiting import wait_until
 
 PROGRAM = Path(__file__).parent.parent / "supervisor" / "program.sh"
 
 
-def test_a_token_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "token"
-    token = make_token(path)
-    assert make_token(path) == token == read_token(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o644)
-    with pytest.raises(TokenFileError, match="only its owner can read"):
-        read_token(path)
-
-
-def test_who_does_not_have_the_token_is_refused(tmp_path: Path) -> None:
-    with agents(tmp_path, "n1") as running:
-        with pytest.raises((AgentProtocolError, OSError)):
-            AgentConnection(running["n1"].address, b"not the token of this place", "supervisor")
-        host, _, port = running["n1"].address.partition(":")
-        for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\x00\n", b"[]\n", b"{}\n{}\n"):
-            with socket.create_connection((host, int(port)), 5) as connection:
-                connection.sendall(noise)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(1000):
-                    pass
-        assert running["n1"].process.poll() is None
-        AgentConnection(running["n1"].address, read_token(tmp_path / "token"), "supervisor").close()
-
-
 def test_a_worker_runs_where_its_agent_is_and_ends_with_the_supervisor(tmp_path: Path) -> None:
     with agents(tmp_path, "n1", "n2") as running:
         addresses = {node: agent.address for node, agent in running.items()}
+        shown = certificate(tmp_path, "supervisor")
         command = ["/bin/sh", str(PROGRAM)]
         with supervised(
-            tmp_path / "job", "n1", command=command, backend="command", agents=addresses, token_file=tmp_path / "token"
+            tmp_path / "job",
+            "n1",
+            command=command,
+            backend="command",
+            agents=addresses,
+            certificate_file=shown,
         ) as job:
             job.agents.update(addresses)
             pid = wait_until(lambda: job.pids().get("n1"), 30, "the worker")
@@ -71,13 +50,14 @@ def test_a_node_that_is_wanted_back_is_left_clean_even_by_workers_that_do_not_li
     script.write_text(f"{deaf}{stray}open('up', 'w')\ntime.sleep(600)\n")
     with agents(tmp_path, "n1", "n2", grace=0.5) as running:
         addresses = {node: agent.address for node, agent in running.items()}
+        shown = certificate(tmp_path, "supervisor")
         with supervised(
             tmp_path / "job",
             "n1",
             command=[sys.executable, str(script)],
             backend="command",
             agents=addresses,
-            token_file=tmp_path / "token",
+            certificate_file=shown,
         ) as job:
             wait_until(lambda: (tmp_path / "job" / "up").exists() and len(job.processes("n1")) >= 2, 30, "a stray")
             running["n1"].process.send_signal(signal.SIGTERM)
@@ -90,7 +70,8 @@ def test_a_node_that_is_wanted_back_is_left_clean_even_by_workers_that_do_not_li
 def test_horovod_trains_across_agents_and_survives_the_loss_of_one(tmp_path: Path) -> None:
     with agents(tmp_path, "n1", "n2") as running:
         addresses = {node: agent.address for node, agent in running.items()}
-        with supervised(tmp_path / "job", "n1", "n2", agents=addresses, token_file=tmp_path / "token") as job:
+        shown = certificate(tmp_path, "supervisor")
+        with supervised(tmp_path / "job", "n1", "n2", agents=addresses, certificate_file=shown) as job:
             job.wait_batch(2)
             workers = job.processes("n2")
             running["n2"].process.kill()

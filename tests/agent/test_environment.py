@@ -12,6 +12,7 @@ import pytest
 from malletrain.agent.environment import worker_environment
 from tests.agent.running import RunningAgent
 from tests.supervisor.running import supervised
+from tests.support.certificates import certificate
 from tests.support.waiting import wait_until
 
 HERE = {"HOME": "/home/ada", "SLURM_JOB_ID": "7", "PBS_JOBID": "7.head", "PMI_RANK": "0"}
@@ -57,7 +58,7 @@ def test_an_agent_that_was_started_without_a_path_finds_python(tmp_path: Path) -
             command=["python", "-c", code],
             backend="command",
             agents=addresses,
-            token_file=tmp_path / "token",
+            certificate_file=certificate(tmp_path, "supervisor"),
         ) as job:
             wait_until(lambda: f"{Path(sys.executable).parent}/python 1" in job.said, 30, "the worker's word")
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.agent.slurm_preemption import PreemptionQueryError, is_preempted, was_preempted
-from malletrain.common.token_file import make_token
+from tests.support.certificates import certificate
 
 RUNNING = "JobId=7 JobState=RUNNING PreemptEligibleTime=2026-11-21T12:46:21 PreemptTime=None SuspendTime=None\n"
 TAKEN = RUNNING.replace("PreemptTime=None", "PreemptTime=2026-11-21T12:46:23")
@@ -44,8 +44,8 @@ async def test_a_slurm_that_does_not_tell(tmp_path: Path) -> None:
 
 def test_its_agent_leaves_at_once(tmp_path: Path) -> None:
     scontrol(tmp_path, f'echo "{TAKEN.strip()}"')
-    make_token(tmp_path / "token")
-    command = ["-m", "malletrain.agent", "--node", "n1", "--head", "127.0.0.1:9", "--token", str(tmp_path / "token")]
+    shown = str(certificate(tmp_path, "agent"))
+    command = ["-m", "malletrain.agent", "--node", "n1", "--head", "127.0.0.1:9", "--certificate", shown]
     done = subprocess.run(
         [sys.executable, *command],
         env=os.environ | {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"},

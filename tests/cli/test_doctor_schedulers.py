@@ -201,10 +201,10 @@ def test_nodes_and_head_see_each_other_or_all_is_loopback() -> None:
     finding = judge_reach("slurm", apart, alone)
     assert not finding.ok
     assert "job_manager.head_address" in finding.found
-    assert "not set: addresses.monitor_gate" in finding.found
+    assert "not set: addresses.monitor_for_nodes" in finding.found
     both = AllSettings.model_validate(
         {
-            "addresses": {"monitor_gate": "10.0.0.1:50067"},
+            "addresses": {"monitor_for_nodes": "10.0.0.1:50067"},
             "job_manager": {"head_address": "10.0.0.1", "interfaces": ["hsn0"]},
         }
     )

@@ -38,7 +38,7 @@ OPENINGS = {
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    more = f'monitor_gate = "127.0.0.1:{free_port()}"\nscavenger_metrics = "127.0.0.1:{free_port()}"\n'
+    more = f'monitor_for_nodes = "127.0.0.1:{free_port()}"\nscavenger_metrics = "127.0.0.1:{free_port()}"\n'
     toml = f'{more}[scavenger]\nsource = "static"\nnodes = ["n1", "n2"]\ndebounce_seconds = 0\n'
     with deployed(tmp_path_factory.mktemp("up"), toml) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == 2, 30, "all nodes")
@@ -73,7 +73,7 @@ def ports(system: Deployment) -> list[int]:
     services = [int(system.address(name).rpartition(":")[2]) for name in SERVICES]
     return [
         *services,
-        *(int(system.address(name).rpartition(":")[2]) for name in ("monitor_gate", "scavenger_metrics")),
+        *(int(system.address(name).rpartition(":")[2]) for name in ("monitor_for_nodes", "scavenger_metrics")),
     ]
 
 

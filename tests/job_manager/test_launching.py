@@ -20,7 +20,7 @@ ORDER = LaunchOrder("j000001", 1, SPEC, 1, ("n1",))
 
 
 async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_path: Path) -> None:
-    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"))
+    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"), tmp_path / "own.pem")
     launcher = SupervisorLauncher(settings, os.environ, JobTokens(TOKENS, 3600.0))
     asked: list[LaunchOrder] = []
 
@@ -37,13 +37,14 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
         launch = launcher.folder(ORDER.job_id).launched()
         assert launch is not None
         assert launch["hosts"] == [{"name": "n1", "slots": 4, "agent": ""}]
+        assert launch["certificate_file"] == str(tmp_path / "own.pem")
     finally:
         await launcher.stop(ORDER.job_id, 1, 0.0)
         await launcher.collect(ORDER.job_id, 1)
 
 
 async def test_a_job_that_shall_not_start_any_more_does_not_wait_for_that(tmp_path: Path) -> None:
-    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"))
+    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"), tmp_path / "own.pem")
     launcher = SupervisorLauncher(settings, os.environ, JobTokens(TOKENS, 3600.0))
     await launcher.start(ORDER.job_id, 1, lambda: None)
     assert launcher.folder(ORDER.job_id).launched() is None

@@ -129,7 +129,7 @@ def supervised(
     slots: int = 1,
     backend: str = "horovod",
     agents: Mapping[str, str] | None = None,
-    token_file: Path | None = None,
+    certificate_file: Path | None = None,
 ) -> Iterator[Supervised]:
     """Start a supervisor on these hosts; those with an agent are not this machine's own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def supervised(
         "socket": f"{folder}/s",
         "sequence": 1,
         "hosts": [{"name": host, "slots": slots, "agent": (agents or {}).get(host, "")} for host in hosts],
-        "token_file": str(token_file or ""),
+        "certificate_file": str(certificate_file or ""),
     }
     (folder / "launch.json").write_text(json.dumps(launch))
     for stale in ("supervisor.json", "outcome.json"):

@@ -14,6 +14,7 @@ import pytest
 
 from tests.agent.running import agents
 from tests.supervisor.running import Supervised, supervised
+from tests.support.certificates import certificate
 from tests.support.waiting import wait_until
 
 ELASTIC = [sys.executable, str(Path(__file__).with_name("plain_elastic.py"))]
@@ -179,9 +180,9 @@ def test_what_rank_0_leaves_behind_on_another_node_may_deliver(tmp_path: Path) -
     script = '(sleep 1; touch "$MALLETRAIN_JOB_DIR/delivered") & exit 0'
     with agents(tmp_path, "n1") as running:
         addresses = {"n1": running["n1"].address}
-        folder, token = tmp_path / "job", tmp_path / "token"
+        folder, shown = tmp_path / "job", certificate(tmp_path, "supervisor")
         with supervised(
-            folder, "n1", command=shell(script), backend="command", agents=addresses, token_file=token
+            folder, "n1", command=shell(script), backend="command", agents=addresses, certificate_file=shown
         ) as job:
             assert job.outcome()["outcome"] == "EXITED", job.said
             assert (folder / "delivered").exists()
@@ -200,9 +201,9 @@ def test_workers_that_the_batch_system_signals_have_left(tmp_path: Path, backend
     )
     with agents(tmp_path, "n1", "n2", grace=5) as running:
         addresses = {node: agent.address for node, agent in running.items()}
-        folder, token = tmp_path / "job", tmp_path / "token"
+        folder, shown = tmp_path / "job", certificate(tmp_path, "supervisor")
         with supervised(
-            folder, "n1", "n2", command=shell(script), backend=backend, agents=addresses, token_file=token
+            folder, "n1", "n2", command=shell(script), backend=backend, agents=addresses, certificate_file=shown
         ) as job:
             wait_until(lambda: starts(job), 60, "the program")
             pid = wait_until(lambda: job.pids().get("n2"), 30, "rank 1")

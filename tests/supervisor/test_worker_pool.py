@@ -29,7 +29,7 @@ def test_a_job_of_the_same_name_in_another_installation_is_spared(tmp_path: Path
     )
     mine, theirs = stray("/mine/jobs/j1"), stray("/theirs/jobs/j1")
     try:
-        pool = WorkerPool(launch, tmp_path, {}, "mark", AgentLinks(b""))
+        pool = WorkerPool(launch, tmp_path, {}, "mark", AgentLinks(None))
         pool.sweep(frozenset({"n2"}))
         assert mine.poll() is None
         pool.sweep(frozenset({"n1"}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from malletrain.runtime.access.identity import Role
+from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Role
 from malletrain.runtime.access.policy import REQUIRED_ROLES, allows
 
 _PACKAGE = "/malletrain.v1."
@@ -13,7 +13,7 @@ _COLUMNS = (Role.VIEWER, Role.USER, Role.OPERATOR, Role.SERVICE, Role.JOB)
 
 def table() -> str:
     """Markdown of the table: a row for each service and each role that its methods require."""
-    head = ["service", "rpc", "no token", *(role.value for role in _COLUMNS)]
+    head = ["service", "rpc", "no token", *(role.value for role in (*_COLUMNS, *CERTIFICATE_ROLES))]
     lines = [_row(head), _row(["---"] * len(head))]
     for service in sorted({_parts(method)[0] for method in REQUIRED_ROLES}):
         for required in Role:
@@ -23,6 +23,7 @@ def table() -> str:
                 if _parts(method)[0] == service and role is required
             ]
             may = [required is Role.ANYBODY, *(allows(role, required) for role in _COLUMNS)]
+            may += [required is role for role in CERTIFICATE_ROLES]
             if names:
                 lines.append(_row([service, ", ".join(names), *("yes" if allowed else "" for allowed in may)]))
     return "\n".join(lines) + "\n"

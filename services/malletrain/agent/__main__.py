@@ -1,4 +1,4 @@
-"""`python -m malletrain.agent --node NAME --head HOST:PORT --token FILE`: what a placeholder runs."""
+"""`python -m malletrain.agent --node NAME --head HOST:PORT --certificate FILE`: what a placeholder runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from malletrain.agent.agent import Agent, AgentConfig
-from malletrain.common.token_file import TokenFileError, read_token
+from malletrain.tls.files import CertificateFileError
 
 _TAKEN_SECONDS = 60.0
 """How long a mark of the Prolog counts: the Scavenger may know only half a minute later that a node was taken."""
@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m malletrain.agent", description=__doc__)
     parser.add_argument("--node", required=True, help="name of the node, as the scheduler calls it")
     parser.add_argument("--head", required=True, help="HOST:PORT on which the Scavenger listens for agents")
-    parser.add_argument("--token", required=True, type=Path, help="file with the token of the installation")
+    parser.add_argument("--certificate", required=True, type=Path, help="file with the agents' certificate and its key")
     parser.add_argument("--listen", default="127.0.0.1", help="address to serve supervisors on")
     parser.add_argument("--grace", type=float, default=1.5, help="seconds that workers get to leave by themselves")
     parser.add_argument("--orphan", type=float, default=600.0, help="seconds without work and Scavenger to stay")
@@ -36,24 +36,27 @@ def main() -> int:
     host, _, port = given.head.rpartition(":")
     if not host or not port.isdigit():
         parser.error(f"--head: expected HOST:PORT, got {given.head!r}")
-    try:
-        token = read_token(given.token)
-    except TokenFileError as error:
-        parser.error(f"--token: {error}")
     slurm_job = os.environ.get("SLURM_JOB_ID", "")
-    placeholder = slurm_job or os.environ.get("PBS_JOBID", "")
     config = AgentConfig(
-        given.node,
-        (host, int(port)),
-        given.listen,
-        placeholder,
-        given.grace,
-        given.orphan,
+        node=given.node,
+        head=given.head,
+        certificate=given.certificate,
+        listen=given.listen,
+        placeholder=slurm_job or os.environ.get("PBS_JOBID", ""),
+        grace_seconds=given.grace,
+        orphan_seconds=given.orphan,
         stay_seconds=given.stay,
         in_slurm=bool(slurm_job),
     )
-    asyncio.run(Agent(config, token).run())
+    try:
+        asyncio.run(_run(config))
+    except CertificateFileError as error:
+        parser.error(f"--certificate: {error}")
     return 0
+
+
+async def _run(config: AgentConfig) -> None:
+    await Agent(config).run()
 
 
 def _was_just_taken(mark: Path) -> bool:
@@ -65,4 +68,7 @@ def _was_just_taken(mark: Path) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    # The end of an interpreter with gRPC takes a tenth of a second, for which the main job would wait.
+    os._exit(status)

@@ -6,13 +6,18 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from malletrain.agent.environment import worker_environment
 from malletrain.common import environment as env
-from malletrain.common.agent_protocol import AgentProtocolError, Message
 from malletrain.common.connections import cut_remote
 from malletrain.common.worker_process import WorkerProcess, kill_workers
+from malletrain.v1 import agent_pb2 as pb
+
+_REQUIRED = (env.JOB_ID, env.JOB_DIR)
+
+
+class WorkerRequestError(Exception):
+    """A supervisor asks for something that makes no sense. The message says what was expected."""
 
 
 class SupervisorSession:
@@ -20,62 +25,71 @@ class SupervisorSession:
 
     Use from one thread, which must live as long as the workers: the kernel kills a worker when the thread that started
     it ends.
+
+    Attributes:
+        ended: Whether the supervisor is gone. The session is over when it then has no worker.
     """
 
-    def __init__(self, node: str, head: str, send: Callable[[Message], None], relay_to: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        node: str,
+        head: str,
+        send: Callable[[pb.ControlWorkersResponse], None],
+        monitor_at: Callable[[str], str],
+    ) -> None:
         """Begin without workers.
 
         Args:
             node: Name of this node.
             head: Address of the head node, as seen from here.
             send: Sends a message to the supervisor.
-            relay_to: Returns the address on this node that leads to Monitor's proxy, given the proxy's address.
+            monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes.
         """
+        self.ended = False
         self._node = node
         self._head = head
         self._send = send
-        self._relay_to = relay_to
+        self._monitor_at = monitor_at
         self._workers: dict[int, WorkerProcess] = {}
         self._ended_well: dict[int, WorkerProcess] = {}
-        self._reported: dict[tuple[int, str], str | bool] = {}
+        self._statuses: dict[int, bytes] = {}
+        self._stopped: set[int] = set()
         self._job_folders: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def handle(self, message: Mapping[str, Any]) -> None:
-        """Do what a message of the supervisor asks for.
+    def handle(self, request: pb.ControlWorkersRequest) -> None:
+        """Do what the supervisor asks for.
 
         Raises:
-            AgentProtocolError: the message is not understood.
+            WorkerRequestError: it can't be done, whatever the state of the workers.
+            OSError: the kernel does not let us cut connections.
         """
-        try:
-            match message["op"]:
-                case "start":
-                    self._start(message)
-                case "sweep":
-                    self._kill_all_of(str(message["job_id"]))
-                    self._send({"event": "swept", "request": message["request"]})
-                case "cut":
-                    cut_remote((worker.pid for worker in self._workers.values()), self._head)
-                case "go":
-                    self._with_worker(message, lambda worker: worker.go(message["environment"]))
-                case "terminate":
-                    self._with_worker(message, lambda worker: worker.terminate())
-                case "kill":
-                    if (ended := self._ended_well.get(int(message["id"]))) is not None:
-                        ended.kill()
-                    self._with_worker(message, lambda worker: worker.kill())
-                case other:
-                    raise AgentProtocolError(f"op: expected start, go, terminate, kill, cut or sweep, got {other!r}")
-        except OSError as error:
-            self._send({"event": "failed", "id": 0, "error": str(error)})
-        except (KeyError, TypeError, ValueError) as error:
-            raise AgentProtocolError(f"can't do {message!r:.200}: {error!r}") from error
+        match request.WhichOneof("request"):
+            case "start":
+                self._start(request.start)
+            case "start_code":
+                if (worker := self._workers.get(request.start_code.worker)) is not None:
+                    worker.go(request.start_code.environment)
+            case "terminate":
+                if (worker := self._workers.get(request.terminate.worker)) is not None:
+                    worker.terminate()
+            case "kill":
+                self._kill_worker(request.kill.worker)
+            case "sweep":
+                self._kill_all_of(request.sweep.job_id)
+                self._send(pb.ControlWorkersResponse(swept=pb.JobSwept(request=request.sweep.request)))
+            case "cut_connections":
+                cut_remote((worker.pid for worker in self._workers.values()), self._head)
+            case _:
+                raise WorkerRequestError(
+                    "request: expected one of those of ControlWorkersRequest, got none that is known"
+                )
 
     def report_leaving(self) -> None:
         """Report that the node is wanted back, before any worker is reported that ends because of that."""
-        self._send({"event": "leaving", "id": 0})
+        self._send(pb.ControlWorkersResponse(leaving=pb.NodeLeaving()))
 
     def poll(self) -> None:
         """Report what has changed since the last call.
@@ -84,22 +98,14 @@ class SupervisorSession:
         deliver records. The supervisor says when to kill it.
         """
         for number, worker in list(self._workers.items()):
-            worker.is_warm()
-            self._report(number, "said", worker.status.decode("ascii", "replace"))
-            self._report(number, "stopped", worker.is_stopped())
+            self._report_status(number, worker)
             code = worker.poll()
             if code is not None:
-                worker.close()
-                if code == 0:
-                    self._ended_well[number] = worker
-                else:
-                    worker.kill()
-                del self._workers[number]
-                self._send({"event": "ended", "id": number, "code": code})
+                self._take_end(number, worker, code)
         for number, worker in list(self._ended_well.items()):
             if not worker.has_group():
                 del self._ended_well[number]
-                self._send({"event": "cleared", "id": number})
+                self._send(pb.ControlWorkersResponse(group_ended=pb.WorkerGroupEnded(worker=number)))
 
     def kill(self) -> None:
         """Kill all workers, and all other processes of their jobs on this node."""
@@ -108,45 +114,67 @@ class SupervisorSession:
         for job_id in self._job_folders:
             self._kill_all_of(job_id)
 
-    def _start(self, message: Mapping[str, Any]) -> None:
-        number = int(message["id"])
-        given = {str(name): str(value) for name, value in message["environment"].items()}
+    def _start(self, start: pb.StartWorker) -> None:
+        self._check(start)
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
-        environment = worker_environment(os.environ, given, programs, cpus)
+        environment = worker_environment(os.environ, start.environment, programs, cpus)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         try:
-            if gate := environment.get(env.MONITOR_GATE):
-                environment[env.MONITOR] = self._relay_to(gate)
-            worker = WorkerProcess(
-                [str(word) for word in message["command"]],
-                str(message["folder"]),
-                environment,
-                Path(message["log"]),
-                warm=bool(message["warm"]),
-            )
-        except OSError as error:
-            self._send({"event": "failed", "id": number, "error": str(error)})
+            if monitor := environment.get(env.MONITOR_FOR_NODES):
+                environment[env.MONITOR] = self._monitor_at(monitor)
+            worker = WorkerProcess(start.command, start.folder, environment, Path(start.log), warm=start.warm)
+        except (OSError, ValueError) as error:
+            failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))
+            self._send(pb.ControlWorkersResponse(start_failed=failed))
             return
-        self._workers[number] = worker
-        self._send({"event": "started", "id": number, "pid": worker.pid})
+        self._workers[start.worker] = worker
+        self._send(pb.ControlWorkersResponse(started=pb.WorkerStarted(worker=start.worker, pid=worker.pid)))
+
+    def _check(self, start: pb.StartWorker) -> None:
+        if start.worker < 1 or start.worker in self._workers or start.worker in self._ended_well:
+            raise WorkerRequestError(f"start.worker: expected a new number of at least 1, got {start.worker}")
+        if not start.command:
+            raise WorkerRequestError("start.command: expected at least a program")
+        if missing := [name for name in _REQUIRED if not start.environment.get(name)]:
+            raise WorkerRequestError(f"start.environment: expected values of {' and '.join(missing)}")
+
+    def _kill_worker(self, number: int) -> None:
+        for worker in (self._ended_well.get(number), self._workers.get(number)):
+            if worker is not None:  # it may have ended while the message was on its way
+                worker.kill()
+
+    def _take_end(self, number: int, worker: WorkerProcess, code: int) -> None:
+        worker.close()
+        if code == 0:
+            self._ended_well[number] = worker
+        else:
+            worker.kill()
+        del self._workers[number]
+        self._statuses.pop(number, None)
+        self._stopped.discard(number)
+        self._send(pb.ControlWorkersResponse(ended=pb.WorkerEnded(worker=number, exit_status=code)))
+
+    def _report_status(self, number: int, worker: WorkerProcess) -> None:
+        """Report how far a worker is, and whether it is stopped, if that has changed."""
+        warm = worker.is_warm()
+        if worker.status != self._statuses.get(number, b""):
+            self._statuses[number] = worker.status
+            changed = pb.WorkerStatusChanged(worker=number, warm=warm, code_started=worker.started)
+            self._send(pb.ControlWorkersResponse(status_changed=changed))
+        stopped = worker.is_stopped()
+        if stopped != (number in self._stopped):
+            (self._stopped.add if stopped else self._stopped.discard)(number)
+            told = pb.WorkerStoppedChanged(worker=number, stopped=stopped)
+            self._send(pb.ControlWorkersResponse(stopped_changed=told))
 
     def _kill_all_of(self, job_id: str) -> None:
         """Kill all processes of a job on this node until none is left.
 
         Jobs of another installation may have the same identifiers, so the job's folder must be the same, too.
         """
-        marks = {env.JOB_DIR: self._job_folders[job_id]} if job_id in self._job_folders else None
+        marks: Mapping[str, str] | None = None
+        if job_id in self._job_folders:
+            marks = {env.JOB_DIR: self._job_folders[job_id]}
         while kill_workers(job_id, {self._node}, marks):
             for worker in self._workers.values():
                 worker.poll()
-
-    def _with_worker(self, message: Mapping[str, Any], act: Callable[[WorkerProcess], None]) -> None:
-        worker = self._workers.get(int(message["id"]))
-        if worker is not None:  # it may have ended while the message was on its way
-            act(worker)
-
-    def _report(self, number: int, name: str, value: str | bool) -> None:
-        """Report a value of a worker if it has changed; empty or False at first."""
-        if self._reported.get((number, name), type(value)()) != value:
-            self._reported[number, name] = value
-            self._send({"event": name, "id": number, name: value})

@@ -109,7 +109,7 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Fi
         f"{section}.head": hold.head or hold.agents_address,
         f"{section}.listen": hold.listen,
         "job_manager.head_address": settings.job_manager.head_address,
-        "addresses.monitor_gate": settings.addresses.monitor_gate,
+        "addresses.monitor_for_nodes": settings.addresses.monitor_for_nodes,
     }
     inside = [name for name, address in addresses.items() if address.startswith(_LOOPBACK)]
     outside = [name for name, address in addresses.items() if address and name not in inside]

@@ -28,6 +28,7 @@ from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived
 from malletrain.job_manager.store import JobStore, Submission
 from malletrain.job_manager.visibility import event_visible_to, visible_to
 from malletrain.model.job_state import JobState
+from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.identity import current_caller
 from malletrain.runtime.access.installation import Installation, own_user
 from malletrain.runtime.access.ownership import require_owner
@@ -45,15 +46,16 @@ from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _JOB_ID = re.compile(r"j([0-9]{6,18})\Z")
+_SUPERVISOR = "supervisor"
 _LONGEST_REQUEST_ID = 256
 _LAST_GENERATION = 2**53
 """More than there will ever be; a greater one would leave none for later plans."""
 
 
 def _monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
-    gate = settings.addresses.monitor_gate
-    port = gate.rpartition(":")[2]
-    return MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if gate else "")
+    listening = settings.addresses.monitor_for_nodes
+    port = listening.rpartition(":")[2]
+    return MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if listening else "")
 
 
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
@@ -67,10 +69,13 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._clock = clock
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
+        self._certificates = CertificateKeeper(state_dir, (_SUPERVISOR,), clock)
+        self._certificates.ensure()
         settings_for_launches = LaunchSettings(
             state_dir,
             section.trainer_python,
             _monitor_address(settings, section),
+            self._certificates.path(_SUPERVISOR),
             section.backend,
             section.head_address,
             section.interfaces,
@@ -99,6 +104,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._engine.run(self._section.reconcile_seconds))
                 group.create_task(self._tokens.keep(self._active_folders))
+                group.create_task(self._certificates.keep())
                 group.create_task(
                     self._peers.follow(self._engine.apply, self._engine.is_active, self._launcher.update_hosts)
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy.exc import OperationalError
@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from malletrain.monitor.messages import parse_report, progress_message, scaling_message
 from malletrain.monitor.progress import ReportedBatch
-from malletrain.monitor.proxy import MonitorProxy
 from malletrain.monitor.report_streams import CommandRouter, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.trackers import JobTrackers
+from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.identity import Identity, current_caller, require_job
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -28,6 +28,7 @@ from malletrain.runtime.store import open_engine
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 SERVICE_NAME = "malletrain.v1.MonitorService"
+_ROLE = "monitor"
 
 _INBOX_MESSAGES = 1024
 """Messages that may wait for the next write. If there are more, gRPC's flow control slows the reporters down."""
@@ -38,10 +39,27 @@ def create(settings: Settings, section: MonitorSettings, clock: Clock) -> Monito
 
     Raises:
         sqlalchemy.exc.OperationalError: the database can't be opened.
-        InvalidInputError: the installation's token can't be created or used.
+        InvalidInputError: Monitor's certificate can't be made or used.
     """
+    for_nodes = None
+    if settings.addresses.monitor_for_nodes:
+        certificates = CertificateKeeper(settings.state_dir, (_ROLE,), clock)
+        certificates.ensure()
+        for_nodes = AddressForNodes(settings.addresses.monitor_for_nodes, certificates)
     store = MonitorStore(open_engine(settings.database("monitor")))
-    return MonitorService(store, section, clock, proxy=MonitorProxy(settings))
+    return MonitorService(store, section, clock, for_nodes=for_nodes)
+
+
+class AddressForNodes(NamedTuple):
+    """Where the agents of other nodes reach Monitor.
+
+    Attributes:
+        address: HOST:PORT.
+        certificates: Keeps Monitor's certificate.
+    """
+
+    address: str
+    certificates: CertificateKeeper
 
 
 class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
@@ -53,7 +71,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         section: MonitorSettings,
         clock: Clock,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-        proxy: MonitorProxy | None = None,
+        for_nodes: AddressForNodes | None = None,
     ) -> None:
         """Continue from the store.
 
@@ -62,11 +80,11 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             section: Settings.
             clock: Its monotonic time measures silence and how long commands wait.
             new_id: Makes identifiers of commands.
-            proxy: Connects trainers on other nodes.
+            for_nodes: Where it listens for agents; None: nowhere.
         """
         self._store = store
         self._section = section
-        self._proxy = proxy
+        self._for_nodes = for_nodes
         self._clock = clock
         self._trackers = JobTrackers(section, store.load(), clock.monotonic())
         self._router = CommandRouter(section.command_seconds, new_id)
@@ -81,14 +99,17 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     def register(self, host: ServiceHost) -> None:
         """Add the service to a server that has not started."""
         host.add(SERVICE_NAME, monitor_pb2_grpc.add_MonitorServiceServicer_to_server, self)
+        if self._for_nodes is not None:
+            host.listen_for_nodes(self._for_nodes.address, self._for_nodes.certificates.path(_ROLE))
+            self._log.info("serving nodes", address=self._for_nodes.address)
 
     async def run(self) -> None:
         """Store and publish, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._store_loop(), name="monitor store")
             group.create_task(self._publish_loop(), name="monitor publish")
-            if self._proxy is not None:
-                group.create_task(self._proxy.run(), name="monitor proxy")
+            if self._for_nodes is not None:
+                group.create_task(self._for_nodes.certificates.keep(), name="monitor certificate")
 
     async def close(self) -> None:
         """Store and acknowledge what has arrived, then end all streams."""

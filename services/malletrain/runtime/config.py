@@ -31,17 +31,17 @@ class Addresses(BaseModel):
     job_manager: str = Field(default="127.0.0.1:7703", description="Loopback address of JobManager.")
     monitor: str = Field(default="127.0.0.1:7704", description="Loopback address of Monitor.")
     profiler: str = Field(default="127.0.0.1:7705", description="Loopback address of the Profiler.")
-    monitor_gate: str = Field(
+    monitor_for_nodes: str = Field(
         default="",
-        description="Address at which Monitor accepts the records of trainers on other nodes, whose agents show the "
-        "installation's token. May be any address of this machine; empty: no records from other nodes are accepted.",
+        description="Second address of Monitor, for the agents of other nodes, which pass on what trainers report and "
+        "show a certificate. May be any address of this machine; empty: no records from other nodes are accepted.",
     )
     scavenger_metrics: str = Field(
         default="",
         description="Address at which the Scavenger serves Prometheus metrics over HTTP; empty: nowhere.",
     )
 
-    @pydantic.field_validator("monitor_gate", "scavenger_metrics")
+    @pydantic.field_validator("monitor_for_nodes", "scavenger_metrics")
     @classmethod
     def _anywhere(cls, value: str) -> str:
         host, _, port = value.rpartition(":")

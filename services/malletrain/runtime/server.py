@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,9 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from malletrain.runtime.access.peers import PeerInterceptor
 from malletrain.runtime.error_interceptor import ErrorInterceptor
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.limits import ServerLimits
+from malletrain.tls.credentials import server_credentials
+from malletrain.tls.files import CertificateFileError
 
 Register = Callable[[Any, grpc.aio.Server], None]
 
@@ -21,7 +25,12 @@ _DEAD_PEER_MS = 60_000
 _HANDSHAKE_MS = 10_000
 
 
-def _options(limits: ServerLimits) -> tuple[tuple[str, int], ...]:
+def server_options(limits: ServerLimits) -> tuple[tuple[str, int], ...]:
+    """Options of a gRPC server.
+
+    Args:
+        limits: What callers are granted.
+    """
     return (
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -48,8 +57,8 @@ class ServiceHost:
         limits = limits or ServerLimits()
         self._address = address
         self._server = grpc.aio.server(
-            interceptors=[access, ErrorInterceptor()],
-            options=_options(limits),
+            interceptors=[PeerInterceptor(), access, ErrorInterceptor()],
+            options=server_options(limits),
             maximum_concurrent_rpcs=limits.max_calls,
         )
         self._health = HealthServicer()
@@ -59,6 +68,21 @@ class ServiceHost:
         """Add a servicer, e.g. `add("malletrain.v1.MonitorService", add_MonitorServiceServicer_to_server, monitor)`."""
         register(servicer, self._server)
         self._names.append(service_full_name)
+
+    def listen_for_nodes(self, address: str, certificate: Path) -> None:
+        """Serve at a second address, too, to which only processes with a certificate of this installation connect.
+
+        Args:
+            address: HOST:PORT.
+            certificate: Certificate file of this service.
+
+        Raises:
+            UnavailableError: the address can't be bound, or the certificate can't be used.
+        """
+        try:
+            self._server.add_secure_port(address, server_credentials(certificate))
+        except (RuntimeError, CertificateFileError) as error:
+            raise UnavailableError(f"can't listen on {address}: is another process there? ({error})") from error
 
     async def start(self) -> int:
         """Serve; returns the port.

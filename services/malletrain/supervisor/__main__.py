@@ -16,7 +16,6 @@ import grpc
 from malletrain.common.files import write_atomically
 from malletrain.common.job_folder import OUTCOME_FILE, SUPERVISOR_FILE
 from malletrain.common.processes import this_process
-from malletrain.common.token_file import TokenFileError, read_token
 from malletrain.supervisor.agent_links import AgentLinks
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
 from malletrain.supervisor.context import Context
@@ -38,11 +37,11 @@ def main() -> int:
         launch = read_launch(folder)
         reaper = Reaper(launch.job_id)
         board = StateBoard()
-        agents = AgentLinks(read_token(Path(launch.token_file)) if launch.token_file else b"")
+        agents = AgentLinks(Path(launch.certificate_file) if launch.certificate_file else None)
         agents.update(launch.agents)
         record = functools.partial(_write_outcome, folder)
         event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, record))
-    except (LaunchError, UnknownBackendError, TokenFileError, ImportError) as error:
+    except (LaunchError, UnknownBackendError, ImportError) as error:
         logging.error("%s", error)
         _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
         return 2

@@ -30,7 +30,7 @@ class Launch:
         sequence: Sequence of the first command.
         hosts: Its hosts: name to worker processes there.
         agents: Where the agents of those hosts are that are not this machine: name to HOST:PORT.
-        token_file: File with the secret that agents ask for; empty where there are none.
+        certificate_file: File with the certificate that supervisors show agents; empty where there are none.
         address: Address of this machine as the hosts see it.
         interfaces: Network interfaces by which workers reach each other.
     """
@@ -45,7 +45,7 @@ class Launch:
     sequence: int
     hosts: Mapping[str, int] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
-    token_file: str = ""
+    certificate_file: str = ""
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
 
@@ -70,7 +70,7 @@ def read_launch(folder: Path) -> Launch:
             sequence=int(raw["sequence"]),
             hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},
             agents={host["name"]: str(host["agent"]) for host in raw["hosts"] if host.get("agent")},
-            token_file=str(raw.get("token_file", "")),
+            certificate_file=str(raw.get("certificate_file", "")),
             address=str(raw.get("address", "127.0.0.1")),
             interfaces=tuple(raw.get("interfaces", ("lo",))),
         )

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
-from malletrain.common.token_file import make_token
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
+from malletrain.v1 import agent_pb2 as pb
+from malletrain.v1.agent_pb2_grpc import AgentRegistryServiceStub
 from tests.agent.running import RunningAgent
+from tests.support.certificates import certificate, secure_aio_channel
 from tests.support.waiting import wait_until_async
 
 
@@ -17,7 +25,7 @@ async def test_an_agent_is_there_until_its_node_is_wanted_back(tmp_path: Path, m
     # It says that it goes; it need not be missed.
     monkeypatch.setattr("malletrain.scavenger.acquisition.agent_registry._LOST_SECONDS", 3600)
     changes: list[None] = []
-    registry = AgentRegistry(make_token(tmp_path / "token"), lambda: changes.append(None))
+    registry = AgentRegistry(certificate(tmp_path, "scavenger"), lambda: changes.append(None))
     port = await registry.open("127.0.0.1", 0)
     agent = RunningAgent("n1", tmp_path, f"127.0.0.1:{port}", grace=0.5)
     try:
@@ -34,14 +42,14 @@ async def test_an_agent_is_there_until_its_node_is_wanted_back(tmp_path: Path, m
 
 
 async def test_an_agent_finds_the_registry_again_and_a_killed_one_is_missed(tmp_path: Path) -> None:
-    token = make_token(tmp_path / "token")
-    registry = AgentRegistry(token, lambda: None)
+    shown = certificate(tmp_path, "scavenger")
+    registry = AgentRegistry(shown, lambda: None)
     port = await registry.open("127.0.0.1", 0)
     agent = RunningAgent("n1", tmp_path, f"127.0.0.1:{port}", grace=0.5)
     try:
         await wait_until_async(lambda: "n1" in registry.present, 30, "the agent")
         await registry.close()
-        registry = AgentRegistry(token, lambda: None)
+        registry = AgentRegistry(shown, lambda: None)
         await registry.open("127.0.0.1", port)
         await wait_until_async(lambda: "n1" in registry.present, 10, "the agent's return")
         agent.process.kill()
@@ -51,13 +59,13 @@ async def test_an_agent_finds_the_registry_again_and_a_killed_one_is_missed(tmp_
         await registry.close()
 
 
-async def test_who_has_another_token_is_not_let_in(tmp_path: Path) -> None:
-    registry = AgentRegistry(b"another installation's token", lambda: None)
+async def test_an_agent_of_another_installation_is_not_let_in_and_lets_itself_in_nowhere_else(tmp_path: Path) -> None:
+    registry = AgentRegistry(certificate(tmp_path / "other", "scavenger"), lambda: None)
     port = await registry.open("127.0.0.1", 0)
     agent = RunningAgent("n1", tmp_path, f"127.0.0.1:{port}", grace=0.5)
     try:
-        await wait_until_async(lambda: "is served on" in agent.said, 30, "the agent")
-        right = AgentRegistry(make_token(tmp_path / "token"), lambda: None)
+        await wait_until_async(lambda: "Scavenger at" in agent.said, 30, "the refusal")
+        right = AgentRegistry(certificate(tmp_path, "scavenger"), lambda: None)
         await registry.close()
         await right.open("127.0.0.1", port)
         await wait_until_async(lambda: "n1" in right.present, 10, "the agent where it belongs")
@@ -65,3 +73,90 @@ async def test_who_has_another_token_is_not_let_in(tmp_path: Path) -> None:
         await right.close()
     finally:
         agent.close()
+
+
+@asynccontextmanager
+async def registry_stub(folder: Path, role: str) -> AsyncIterator[tuple[AgentRegistry, Any]]:
+    """A registry, and a stub whose caller has the certificate of a role."""
+    registry = AgentRegistry(certificate(folder, "scavenger"), lambda: None)
+    port = await registry.open("127.0.0.1", 0)
+    try:
+        async with secure_aio_channel(f"127.0.0.1:{port}", certificate(folder, role), "scavenger") as channel:
+            yield registry, AgentRegistryServiceStub(channel)
+    finally:
+        await registry.close()
+
+
+def introduction(node: str = "n1", port: int = 7, placeholder: str = "p1") -> pb.RegisterRequest:
+    return pb.RegisterRequest(introduction=pb.AgentIntroduction(node=node, port=port, placeholder=placeholder))
+
+
+async def code_of(call: Any) -> grpc.StatusCode:
+    """The code with which a call ends."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await call.read()
+    code = await call.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+async def test_only_agents_may_register(tmp_path: Path) -> None:
+    for role in ("supervisor", "monitor", "scavenger"):
+        async with registry_stub(tmp_path, role) as (registry, stub):
+            call = stub.Register(iter([introduction()]))
+            assert await code_of(call) is grpc.StatusCode.PERMISSION_DENIED
+            assert role in (await call.details() or "")
+            assert not registry.present
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        None,
+        pb.RegisterRequest(),
+        pb.RegisterRequest(gone=pb.AgentGone()),
+        introduction(node=""),
+        introduction(node="n" * 257),
+        introduction(port=0),
+        introduction(port=65536),
+        introduction(placeholder="p" * 257),
+    ],
+)
+async def test_an_introduction_that_can_not_be_used_is_refused(
+    tmp_path: Path, request_: pb.RegisterRequest | None
+) -> None:
+    async with registry_stub(tmp_path, "agent") as (registry, stub):
+        call = stub.Register(iter([] if request_ is None else [request_]))
+        assert await code_of(call) is grpc.StatusCode.INVALID_ARGUMENT
+        assert not registry.present
+
+
+async def test_a_second_introduction_ends_the_stream(tmp_path: Path) -> None:
+    async with registry_stub(tmp_path, "agent") as (_, stub):
+        assert await code_of(stub.Register(iter([introduction()] * 2))) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_next_agent_of_a_node_replaces_the_one_before(tmp_path: Path) -> None:
+    async with registry_stub(tmp_path, "agent") as (registry, stub):
+        first, second = stub.Register(), stub.Register()
+        await first.write(introduction(placeholder="p1"))
+        await wait_until_async(lambda: "n1" in registry.present, 10, "the first")
+        await second.write(introduction(placeholder="p2"))
+        assert await code_of(first) is grpc.StatusCode.OK
+        await wait_until_async(lambda: registry.present["n1"].placeholder == "p2", 10, "the second")
+        assert registry.take_departed() == ["p1"]
+        second.cancel()
+
+
+async def test_an_agent_that_does_not_read_is_told_to_leave_without_anyone_waiting(tmp_path: Path) -> None:
+    async with registry_stub(tmp_path, "agent") as (registry, stub):
+        call = stub.Register()
+        await call.write(introduction())
+        await wait_until_async(lambda: "n1" in registry.present, 10, "the agent")
+        registry.ask_to_leave(["n1"])
+        assert [entry.node for entry in registry.leaving] == ["n1"]
+        response = await call.read()
+        assert response.HasField("leave")
+        await call.write(pb.RegisterRequest(gone=pb.AgentGone()))
+        assert await code_of(call) is grpc.StatusCode.OK
+        assert registry.take_departed() == ["p1"]

@@ -20,7 +20,7 @@ from malletrain.scavenger.sources.base import NodeFacts, SourceError
 from malletrain.scavenger.sources.schedulers.commands import CommandFailedError
 from tests.support.shared import shared_path
 
-AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/agent-token", "0.0.0.0", 1.5, "0123abcd")
+AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/keys/certificates/agent.pem", "0.0.0.0", 1.5, "0123abcd")
 MARK = PbsMark("malletrain", "idle", "malletrain", "0123abcd")
 
 
@@ -71,7 +71,7 @@ async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time()
         assert option in argv
     assert not any(word.startswith("--gres") for word in argv)
     assert argv[-1].startswith("--wrap=exec srun ")
-    assert "--node n003 --head head:50066 --token /state/agent-token" in argv[-1]
+    assert "--node n003 --head head:50066 --certificate /state/keys/certificates/agent.pem" in argv[-1]
 
 
 async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.common.token_file import TOKEN_FILE
+from malletrain.runtime.access.pki import certificate_path
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.scavenger.acquisition.held_source import HeldSource, build_held_source
@@ -87,10 +87,10 @@ def source_of(
 
 
 def agents_of(folder: Path) -> list[int]:
-    """Processes of agents that use this folder's token."""
-    token = str(folder / TOKEN_FILE)
+    """Processes of agents that use this folder's certificate."""
+    shown = str(certificate_path(folder, "agent"))
     found = psutil.process_iter(["cmdline"])
-    return [process.pid for process in found if token in (process.info["cmdline"] or ()) and is_agent(process)]
+    return [process.pid for process in found if shown in (process.info["cmdline"] or ()) and is_agent(process)]
 
 
 def is_agent(process: psutil.Process) -> bool:

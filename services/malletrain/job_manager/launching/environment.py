@@ -16,11 +16,11 @@ class MonitorAddress(NamedTuple):
 
     Attributes:
         address: HOST:PORT of Monitor on this machine.
-        gate: HOST:PORT by which agents on other nodes reach it; empty if there is none.
+        for_nodes: HOST:PORT by which agents on other nodes reach it; empty if they can't.
     """
 
     address: str
-    gate: str = ""
+    for_nodes: str = ""
 
 
 def search_path(own: Mapping[str, str], trainer_python: str) -> str:
@@ -31,13 +31,13 @@ def search_path(own: Mapping[str, str], trainer_python: str) -> str:
 
 def worker_environment(job_id: str, folder: Path, spec: JobSpec, slots: int, monitor: MonitorAddress) -> dict[str, str]:
     """What is added to the workers' environment: the job's own variables, and those that the client library reads."""
-    gate = {env.MONITOR_GATE: monitor.gate} if monitor.gate else {}
+    for_nodes = {env.MONITOR_FOR_NODES: monitor.for_nodes} if monitor.for_nodes else {}
     return {
         **spec.environment,
         env.JOB_ID: job_id,
         env.JOB_DIR: str(folder),
         env.MONITOR: monitor.address,
-        **gate,
+        **for_nodes,
         env.SLOTS_PER_NODE: str(slots),
         env.TARGET_SAMPLES: str(spec.target_samples),
     }

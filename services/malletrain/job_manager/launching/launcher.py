@@ -20,7 +20,6 @@ from malletrain.job_manager.launching.job_tokens import JobTokens
 from malletrain.job_manager.launching.supervisor_client import NodeHost, SupervisorClient, SupervisorClients
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
-from malletrain.runtime.token import token_file
 
 _POLL_SECONDS = 0.05
 _LINGER_SECONDS = 5.0
@@ -36,6 +35,7 @@ class LaunchSettings:
         state_dir: Folder of the jobs' folders.
         trainer_python: Interpreter of the training environment.
         monitor: Where reporters connect to.
+        certificate: File with the certificate that supervisors show agents.
         backend: Launcher backend of jobs that do not name one.
         address: Address of this machine as the nodes see it.
         interfaces: Network interfaces by which workers reach each other.
@@ -44,6 +44,7 @@ class LaunchSettings:
     state_dir: Path
     trainer_python: str
     monitor: MonitorAddress
+    certificate: Path
     backend: str = "horovod"
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
@@ -156,7 +157,7 @@ class SupervisorLauncher:
                 "socket": str(socket),
                 "sequence": order.sequence,
                 "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
-                "token_file": self._token_file(),
+                "certificate_file": str(self._settings.certificate),
                 "address": self._settings.address,
                 "interfaces": list(self._settings.interfaces),
             }
@@ -175,11 +176,6 @@ class SupervisorLauncher:
         self._children[order.job_id, order.incarnation] = child
         self._log.info("supervisor started", job=order.job_id, incarnation=order.incarnation, pid=child.pid)
         return identify(child.pid) or ProcessId(child.pid, -1)
-
-    def _token_file(self) -> str:
-        """File of the secret that agents ask for; empty if there is none."""
-        path = token_file(self._settings.state_dir)
-        return str(path) if path.exists() else ""
 
     def _backend(self, spec: JobSpec) -> str:
         return self._settings.backend if spec.backend is LauncherBackend.DEFAULT else spec.backend.value.lower()

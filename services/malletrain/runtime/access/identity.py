@@ -18,10 +18,14 @@ class Role(StrEnum):
     OPERATOR = "operator"
     SERVICE = "service"
     JOB = "job"
+    SUPERVISOR = "supervisor"
+    AGENT = "agent"
 
 
 HUMAN_ROLES = (Role.VIEWER, Role.USER, Role.OPERATOR)
 """Roles of people, each of which includes those before it."""
+CERTIFICATE_ROLES = (Role.SUPERVISOR, Role.AGENT)
+"""Roles that a certificate gives, and no token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,24 @@ def make_keys_folder(state_dir: Path) -> Path:
     """
     folder = keys_folder(state_dir)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        private_folder(folder)
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder that can be written ({error})", str(state_dir)) from error
+    return folder
+
+
+def private_folder(folder: Path) -> None:
+    """Have a folder that only we can enter.
+
+    Raises:
+        InvalidInputError: it is no folder, is another user's, or is open to others.
+        OSError: it can't be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise InvalidInputError("state_dir", f"a folder {folder}")
     _check_private(folder, found)
-    return folder
 
 
 def load_key(state_dir: Path) -> bytes:
@@ -51,7 +61,7 @@ def load_key(state_dir: Path) -> bytes:
     path = make_keys_folder(state_dir) / KEY_FILE
     try:
         if not path.exists():
-            _make_key(path)
+            make_private(path, secrets.token_hex(32) + "\n")
         key = read_private(path).strip()
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with a usable key ({error})", str(state_dir)) from error
@@ -85,21 +95,26 @@ def read_private(path: Path) -> bytes:
         return file.read()
 
 
+def make_private(path: Path, text: str) -> None:
+    """Make a file that only we can read, unless there is one already: of those who make it at once, the first wins.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, path)
+    temporary.unlink()
+
+
 def _check_private(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise InvalidInputError(str(path), f"a file of the account that runs the services (uid {os.geteuid()})")
     if found.st_mode & _GROUP_AND_OTHERS:
         mode = stat.S_IMODE(found.st_mode)
         raise InvalidInputError(str(path), f"access for its owner only (mode {mode & 0o700:o})", f"mode {mode:o}")
-
-
-def _make_key(path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
-        file.write(secrets.token_hex(32) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    with contextlib.suppress(FileExistsError):
-        os.link(temporary, path)
-    temporary.unlink()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import MappingProxyType
 
 from google.protobuf.descriptor import FileDescriptor
 
-from malletrain.runtime.access.identity import HUMAN_ROLES, Role
+from malletrain.runtime.access.identity import CERTIFICATE_ROLES, HUMAN_ROLES, Role
 from malletrain.v1 import (
     access_pb2,
+    agent_pb2,
     allocator_pb2,
     job_manager_pb2,
     monitor_pb2,
@@ -23,6 +24,7 @@ _FILES: tuple[FileDescriptor, ...] = tuple(
     module.DESCRIPTOR
     for module in (
         access_pb2,
+        agent_pb2,
         allocator_pb2,
         job_manager_pb2,
         monitor_pb2,
@@ -59,12 +61,30 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(dict(_declared()))
 
 
 def allows(role: Role, required: Role) -> bool:
-    """Whether callers with a role may call what requires another."""
+    """Whether callers whose token has a role may call what requires another."""
+    if required in CERTIFICATE_ROLES:
+        return False
     if required is Role.ANYBODY or role is Role.SERVICE:
         return True
     if role in HUMAN_ROLES and required in HUMAN_ROLES:
         return HUMAN_ROLES.index(role) >= HUMAN_ROLES.index(required)
     return role is Role.JOB and required is Role.JOB
+
+
+def admits(certified: Set[str], required: Role | None) -> bool:
+    """Whether a caller with a certificate of ours may call what requires a role. Most methods ask for a token as well.
+
+    Agents pass on what trainers report, and may call nothing else that asks for a token; supervisors may call nothing.
+
+    Args:
+        certified: Roles in the caller's certificate; empty if it has shown none.
+        required: Role that the method requires; None if it declares none.
+    """
+    if required in CERTIFICATE_ROLES:
+        return required.value in certified
+    if required is Role.JOB and Role.AGENT.value in certified:
+        return True
+    return certified.isdisjoint(role.value for role in CERTIFICATE_ROLES)
 
 
 def is_audited(method: str) -> bool:

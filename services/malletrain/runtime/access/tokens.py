@@ -9,7 +9,7 @@ from typing import Any
 
 import jwt
 
-from malletrain.runtime.access.identity import Identity, Role, UnauthenticatedError
+from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role, UnauthenticatedError
 from malletrain.runtime.clock import Clock
 
 _ALGORITHM = "HS256"
@@ -112,7 +112,7 @@ def _identity(claims: dict[str, Any]) -> Identity:
 def _is_sound(identity: Identity) -> bool:
     """Whether the parts of an identity fit each other."""
     return (
-        identity.role is not Role.ANYBODY
+        identity.role not in (Role.ANYBODY, *CERTIFICATE_ROLES)
         and 0 < len(identity.user) <= _LONGEST_NAME
         and 0 < len(identity.token_id) <= _LONGEST_NAME
         and (identity.role is Role.JOB) == bool(identity.job_id)

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
+import grpc.aio
 import structlog
+from typing_extensions import override
 
-from malletrain.common.agent_protocol import LONGEST_LINE_BYTES, AgentProtocolError, Message
-from malletrain.common.agent_streams import AgentStream, accept_stream
+from malletrain.runtime.access.peers import PeerInterceptor
+from malletrain.runtime.error_interceptor import ErrorInterceptor
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.limits import ServerLimits
+from malletrain.runtime.server import server_options
 from malletrain.scavenger.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
+from malletrain.tls.credentials import server_credentials
+from malletrain.tls.files import CertificateFileError
+from malletrain.v1 import agent_pb2 as pb
+from malletrain.v1 import agent_pb2_grpc
 
 _LOST_SECONDS = 2.0
 """An agent whose connection breaks reconnects within a third of a second. One that does not has died."""
+_LONGEST_NAME = 256
+# An agent whose node dies is noticed within half a minute.
+_KEEPALIVE = {"grpc.keepalive_time_ms": 10_000, "grpc.keepalive_timeout_ms": 20_000}
 
 
 @dataclass(frozen=True)
@@ -33,32 +49,61 @@ class RegisteredAgent:
     workers: int = 0
 
 
-class AgentRegistry:
-    """Serves the connections of agents, in one event loop."""
+class _AgentStream:
+    """One stream of an agent: it can be told to leave, and the stream can be ended."""
+
+    def __init__(self) -> None:
+        self.told_to_leave = False
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    def tell_to_leave(self) -> None:
+        self.told_to_leave = True
+        self._changed.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def responses(self) -> AsyncIterator[pb.RegisterResponse]:
+        told = False
+        while not self._ended:
+            if self.told_to_leave and not told:
+                told = True
+                yield pb.RegisterResponse(leave=pb.LeaveNode())
+                continue
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
+    """Serves agents, in one event loop."""
 
     def __init__(
         self,
-        token: bytes,
+        certificate: Path,
         on_change: Callable[[], None],
         reclaim_timer: ReclaimTimer = ignore_time,
+        limits: ServerLimits | None = None,
     ) -> None:
         """Begin without agents.
 
         Args:
-            token: The token of the installation, which agents must know.
+            certificate: The Scavenger's certificate file. Agents must have one of the same installation.
             on_change: Called after every change of `present` or `leaving`.
             reclaim_timer: Told how long agents take to leave.
+            limits: What agents are granted.
         """
-        self._token = token
+        self._certificate = certificate
         self._on_change = on_change
+        self._limits = limits or ServerLimits()
         self._present: dict[str, RegisteredAgent] = {}
         self._reclaim_timer = reclaim_timer
         self._leaving: dict[str, float] = {}
         self._departed: list[str] = []
-        self._peers: dict[str, AgentStream] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._streams: dict[str, _AgentStream] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._server: asyncio.Server | None = None
+        self._server: grpc.aio.Server | None = None
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -83,9 +128,9 @@ class AgentRegistry:
         self._leaving.setdefault(node, asyncio.get_running_loop().time())
 
     def _tell_to_leave(self, node: str) -> None:
-        if (peer := self._peers.get(node)) is not None:
+        if (stream := self._streams.get(node)) is not None:
             self._log.info("agent told to leave", node=node)
-            peer.send({"op": "leave"})
+            stream.tell_to_leave()
 
     def take_departed(self) -> list[str]:
         """Identifiers of the placeholders whose agents have left since the last call."""
@@ -99,41 +144,60 @@ class AgentRegistry:
             The port.
 
         Raises:
-            OSError: the address can't be used.
+            OSError: the address or the certificate can't be used.
         """
-        self._server = await asyncio.start_server(self._begin, host, port, limit=LONGEST_LINE_BYTES)
-        found: int = self._server.sockets[0].getsockname()[1]
+        options = dict(server_options(self._limits)) | _KEEPALIVE
+        server = grpc.aio.server(
+            interceptors=[PeerInterceptor(), ErrorInterceptor()],
+            options=tuple(options.items()),
+            maximum_concurrent_rpcs=self._limits.max_calls,
+        )
+        agent_pb2_grpc.add_AgentRegistryServiceServicer_to_server(self, server)
+        try:
+            found = server.add_secure_port(f"{host}:{port}", server_credentials(self._certificate))
+        except (RuntimeError, CertificateFileError) as error:
+            raise OSError(f"can't listen for agents on {host}:{port} ({error})") from error
+        await server.start()
+        self._server = server
         return found
 
     async def close(self) -> None:
         """Stop listening. Agents go on, and try to connect again."""
+        for stream in self._streams.values():
+            stream.end()
+        self._streams.clear()
         if self._server is not None:
-            self._server.close()
-        for peer in list(self._peers.values()):
-            peer.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+            await self._server.stop(None)
         for timer in self._timers.values():
             timer.cancel()
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @override
+    async def Register(
+        self, request_iterator: AsyncIterator[pb.RegisterRequest], context: Any
+    ) -> AsyncIterator[pb.RegisterResponse]:
+        """Serve one agent, until it has gone or is lost, or until another one reports from its node."""
+        entry = _introduced(await anext(aiter(request_iterator), None), context.peer())
+        stream = _AgentStream()
+        # However the call ends, also if it is cancelled while a response waits to be sent.
+        context.add_done_callback(lambda _: self._lose(entry, stream))
+        self._add(entry, stream)
+        await context.send_initial_metadata(())
+        reading = asyncio.create_task(self._read(entry.node, stream, request_iterator), name=f"agent of {entry.node}")
+        reading.add_done_callback(lambda _: stream.end())
         try:
-            peer = await accept_stream(reader, writer, self._token)
-            hello = await peer.read()
-            entry = _present(hello or {}, writer.get_extra_info("peername")[0])
-        except (AgentProtocolError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
-            self._log.warning("an agent was refused", error=str(error))
-            writer.close()
-            return
-        if (earlier := self._peers.get(entry.node)) is not None:
-            earlier.close()
-        self._peers[entry.node] = peer
+            async for response in stream.responses():
+                yield response
+            if reading.done():
+                reading.result()
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, InvalidInputError):
+                await reading
+
+    def _add(self, entry: RegisteredAgent, stream: _AgentStream) -> None:
+        if (earlier := self._streams.get(entry.node)) is not None:
+            earlier.end()
+        self._streams[entry.node] = stream
         if self._present.get(entry.node, entry).placeholder != entry.placeholder:
             self._forget(entry.node)
         self._present[entry.node] = entry
@@ -141,35 +205,45 @@ class AgentRegistry:
             self._tell_to_leave(entry.node)
         self._log.info("agent here", node=entry.node, placeholder=entry.placeholder, address=entry.address)
         self._on_change()
-        try:
-            while (message := await peer.read()) is not None:
-                self._handle(entry.node, message)
-        except AgentProtocolError as error:
-            self._log.warning("an agent can't be understood", node=entry.node, error=str(error))
-        finally:
-            peer.close()
-        if self._peers.get(entry.node) is peer:
-            del self._peers[entry.node]
+
+    async def _read(self, node: str, stream: _AgentStream, requests: AsyncIterator[pb.RegisterRequest]) -> None:
+        """Take in what an agent tells, until it has gone.
+
+        Raises:
+            InvalidInputError: it can't be understood.
+        """
+        async for request in requests:
+            if self._streams.get(node) is not stream:
+                return  # another one has reported from the node
+            match request.WhichOneof("request"):
+                case "heartbeat":
+                    self._note_workers(node, request.heartbeat.workers)
+                case "leaving":
+                    self._log.info("node is wanted back", node=node)
+                    self._note_leaving(node)
+                    self._on_change()
+                case "gone":
+                    self._forget(node)
+                    self._on_change()
+                    return
+                case other:
+                    raise InvalidInputError("request", "heartbeat, leaving or gone", other)
+
+    def _note_workers(self, node: str, workers: int) -> None:
+        entry = self._present.get(node)
+        if entry is not None and entry.workers != workers:
+            self._present[node] = replace(entry, workers=workers)
+            self._on_change()
+
+    def _lose(self, entry: RegisteredAgent, stream: _AgentStream) -> None:
+        """Note that a stream has ended. Its agent may come back."""
+        if self._streams.get(entry.node) is stream:
+            del self._streams[entry.node]
             loop = asyncio.get_running_loop()
             self._timers[entry.node] = loop.call_later(_LOST_SECONDS, self._expire, entry)
 
-    def _handle(self, node: str, message: Message) -> None:
-        match message.get("event"):
-            case "alive":
-                workers = int(message.get("workers", 0))
-                if node in self._present and self._present[node].workers != workers:
-                    self._present[node] = replace(self._present[node], workers=workers)
-                    self._on_change()
-            case "leaving":
-                self._log.info("node is wanted back", node=node)
-                self._note_leaving(node)
-                self._on_change()
-            case "gone":
-                self._forget(node)
-                self._on_change()
-
     def _expire(self, entry: RegisteredAgent) -> None:
-        if entry.node not in self._peers and self._present.get(entry.node, entry).placeholder == entry.placeholder:
+        if entry.node not in self._streams and self._present.get(entry.node, entry).placeholder == entry.placeholder:
             self._forget(entry.node)
             self._on_change()
 
@@ -188,10 +262,20 @@ def agent_placeholder_id(node: str) -> str:
     return f"agent on {node}"
 
 
-def _present(hello: Message, host: str) -> RegisteredAgent:
-    node = str(hello["node"])
-    if hello.get("event") != "here" or not node:
-        raise AgentProtocolError(f"expected the event here with a node, got {hello!r:.200}")
-    return RegisteredAgent(
-        node, f"{host}:{int(hello['port'])}", str(hello.get("placeholder") or agent_placeholder_id(node))
-    )
+def _introduced(request: pb.RegisterRequest | None, peer: str) -> RegisteredAgent:
+    """The agent that a stream begins with.
+
+    Raises:
+        InvalidInputError: it does not begin with an introduction that can be used.
+    """
+    if request is None or not request.HasField("introduction"):
+        raise InvalidInputError("request", "an introduction first", request and request.WhichOneof("request"))
+    told = request.introduction
+    if not 0 < len(told.node) <= _LONGEST_NAME:
+        raise InvalidInputError("introduction.node", f"1 to {_LONGEST_NAME} characters", told.node)
+    if not 0 < told.port <= 65535:
+        raise InvalidInputError("introduction.port", "1 to 65535", told.port)
+    if len(told.placeholder) > _LONGEST_NAME:
+        raise InvalidInputError("introduction.placeholder", f"at most {_LONGEST_NAME} characters", told.placeholder)
+    host = unquote(peer.partition(":")[2].rpartition(":")[0])
+    return RegisteredAgent(told.node, f"{host}:{told.port}", told.placeholder or agent_placeholder_id(told.node))

@@ -64,7 +64,7 @@ class AgentCommand:
     Attributes:
         python: Interpreter of the training environment, as the nodes see it.
         head: HOST:PORT on which the Scavenger listens for agents, as the nodes see it.
-        token: File with the token of the installation, as the nodes see it.
+        certificate: File with the agents' certificate, as the nodes see it.
         listen: Address on which agents serve supervisors.
         grace_seconds: How long workers may take to leave by themselves.
         installation: Identifier of our installation: the mark by which its placeholders and agents are known.
@@ -74,7 +74,7 @@ class AgentCommand:
 
     python: str
     head: str
-    token: str
+    certificate: str
     listen: str
     grace_seconds: float
     installation: str
@@ -86,7 +86,7 @@ class AgentCommand:
         stay = max(0.0, limit_seconds - self.margin_seconds)
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
-            *("--token", self.token, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
+            *("--certificate", self.certificate, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
             *("--installation", self.installation),
             *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),

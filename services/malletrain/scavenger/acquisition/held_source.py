@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
-from malletrain.runtime.token import installation_token, token_file
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
 from malletrain.scavenger.acquisition.demand import NodeDemand
@@ -37,6 +37,7 @@ _RETURN_SECONDS = 3.0
 _LOOK_SECONDS = 0.05
 _LEAVE_SECONDS = 2.0
 """How long agents may take to leave, beyond the grace of their workers, when this service ends."""
+_OWN_ROLE, _AGENT_ROLE = "scavenger", "agent"
 
 
 class HeldSource:
@@ -51,6 +52,7 @@ class HeldSource:
         address: tuple[str, int],
         debounce_seconds: float,
         clock: Clock,
+        certificates: CertificateKeeper,
         *,
         margin_seconds: float = 0.0,
         grace_seconds: float = 0.0,
@@ -71,6 +73,7 @@ class HeldSource:
             margin_seconds: How long before a reservation a node is left.
             grace_seconds: How long the workers of an agent that leaves may take.
             give_back: Whether all nodes are given back at a graceful end.
+            certificates: Keeps those of the Scavenger and of its agents.
             watched_only: No placeholder holds the nodes: they are ours only while they are idle.
             validate: Whether invariants are checked.
         """
@@ -85,6 +88,7 @@ class HeldSource:
         self._grace = grace_seconds
         self._give_back = give_back
         self._excluded: dict[str, float] = {}
+        self._certificates = certificates
         self._watched_only = watched_only
         self._validate = validate
         self._listening = False
@@ -136,6 +140,7 @@ class HeldSource:
             asyncio.create_task(self._follow_inner()),
             asyncio.create_task(self._controller.run()),
             asyncio.create_task(self._demand.follow()),
+            asyncio.create_task(self._certificates.keep()),
         ]
         try:
             await self._wait_for_earlier_agents(tasks)
@@ -241,20 +246,23 @@ def build_held_source(
         scheduler: "slurm" or "pbs".
         section: How they are held.
         open_inner: Makes the source that tells which nodes are idle.
-        settings: Common settings. The token of the installation is kept in the state folder, where agents read it.
+        settings: Common settings. The agents' certificate is kept in the state folder, where they read it.
         debounce_seconds: How long a node must be idle before it is taken.
         clock: Wall clock.
         demand: How many nodes there is work for.
         reclaim_timer: Told how long agents take to leave.
 
     Raises:
-        InvalidInputError: the token can't be created or read.
+        InvalidInputError: the certificates can't be made or used.
     """
-    token = installation_token(settings.state_dir)
+    certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock)
+    certificates.ensure()
     by_ssh = bool(section.ssh)
-    registry = AgentRegistry(token, lambda: source.agents_changed(), reclaim_timer)
+    registry = AgentRegistry(
+        certificates.path(_OWN_ROLE), lambda: source.agents_changed(), reclaim_timer, settings.limits
+    )
     installation = installation_id(settings.state_dir)
-    client = _batch_client(scheduler, section, str(token_file(settings.state_dir)), installation, registry)
+    client = _batch_client(scheduler, section, str(certificates.path(_AGENT_ROLE)), installation, registry)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
@@ -269,6 +277,7 @@ def build_held_source(
         (host, int(port)),
         debounce_seconds,
         clock,
+        certificates,
         margin_seconds=section.margin_seconds,
         grace_seconds=section.grace_seconds,
         give_back=section.give_back_at_exit,
@@ -294,12 +303,12 @@ def _policy(section: HoldSettings) -> PlaceholderPolicy:
 
 
 def _batch_client(
-    scheduler: str, section: HoldSettings, token: str, installation: str, registry: AgentRegistry
+    scheduler: str, section: HoldSettings, certificate: str, installation: str, registry: AgentRegistry
 ) -> BatchClient:
     agent = AgentCommand(
         section.python,
         section.head or section.agents_address,
-        token,
+        certificate,
         section.listen,
         section.grace_seconds,
         installation,

@@ -1,0 +1,161 @@
+"""The agent's stream to the Scavenger's registry: who it is, that it is alive, that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from malletrain.agent.peer_queue import PeerQueue
+from malletrain.agent.wire import Log, open_channel
+from malletrain.tls.files import CertificateFileError
+from malletrain.v1 import agent_pb2 as pb
+from malletrain.v1 import agent_pb2_grpc
+
+_HEARTBEAT_SECONDS = 5.0
+_RETRY_SECONDS = 0.3
+_MOST_WAITING = 16
+
+
+@dataclass(frozen=True)
+class RegistryAddress:
+    """Where agents report.
+
+    Attributes:
+        address: HOST:PORT of the registry.
+        certificate: The agent's certificate file.
+    """
+
+    address: str
+    certificate: Path
+
+
+class Registration:
+    """Keeps one agent registered. Use from one event loop."""
+
+    def __init__(
+        self,
+        registry: RegistryAddress,
+        count_workers: Callable[[], int],
+        on_leave: Callable[[], None],
+        log: Log,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            registry: Where agents report.
+            count_workers: Returns how many workers there are on the node.
+            on_leave: Called when the registry tells the agent to leave.
+            log: Called with a line for each error.
+        """
+        self._disconnected_at = time.monotonic()
+        self._registry = registry
+        self._count_workers = count_workers
+        self._on_leave = on_leave
+        self._log = log
+        self._leaving = False
+        self._queue: PeerQueue[pb.RegisterRequest] | None = None
+        self._said = ""
+
+    def disconnected_seconds(self, now: float) -> float:
+        """How long there has been no connection; 0 while there is one.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        return now - self._disconnected_at if self._queue is None else 0.0
+
+    async def run(self, introduction: pb.AgentIntroduction) -> None:
+        """Stay registered, until cancelled."""
+        while True:
+            try:
+                await self._register(introduction)
+            except (grpc.aio.AioRpcError, CertificateFileError) as error:
+                self._note(error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else str(error))
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def report_leaving(self) -> None:
+        """Report that the node is wanted back, now or as soon as the registry can be reached."""
+        self._leaving = True
+        self._send(pb.RegisterRequest(leaving=pb.AgentLeaving()))
+
+    async def report_gone(self, seconds: float) -> None:
+        """Report that nothing is left on the node, and wait until the registry has heard it, but no longer than this.
+
+        Args:
+            seconds: Time limit.
+        """
+        queue = self._queue
+        if queue is None:
+            return
+        queue.put(pb.RegisterRequest(gone=pb.AgentGone()))
+        queue.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._queue is queue:
+                    await asyncio.sleep(0.001)
+
+    async def _register(self, introduction: pb.AgentIntroduction) -> None:
+        """One stream, until it ends.
+
+        Raises:
+            grpc.aio.AioRpcError: it is lost or refused.
+            CertificateFileError: there is no usable certificate.
+        """
+        queue: PeerQueue[pb.RegisterRequest] = PeerQueue(_MOST_WAITING)
+        async with open_channel(self._registry.address, self._registry.certificate, "scavenger") as channel:
+            call = agent_pb2_grpc.AgentRegistryServiceStub(channel).Register()
+            tasks = [asyncio.create_task(_send_all(queue, call))]
+            try:
+                queue.put(pb.RegisterRequest(introduction=introduction))
+                await call.initial_metadata()
+                if not call.done():
+                    self._connected(queue)
+                tasks.append(asyncio.create_task(self._send_heartbeats(queue)))
+                while isinstance(response := await call.read(), pb.RegisterResponse):
+                    if response.HasField("leave"):
+                        self._on_leave()
+            finally:
+                if self._queue is queue:
+                    self._queue = None
+                    self._disconnected_at = time.monotonic()
+                for task in tasks:
+                    task.cancel()
+                call.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _connected(self, queue: PeerQueue[pb.RegisterRequest]) -> None:
+        self._queue = queue
+        self._said = ""
+        if self._leaving:
+            self._send(pb.RegisterRequest(leaving=pb.AgentLeaving()))
+
+    def _send(self, request: pb.RegisterRequest) -> None:
+        if self._queue is not None:
+            self._queue.put(request)
+
+    async def _send_heartbeats(self, queue: PeerQueue[pb.RegisterRequest]) -> None:
+        while True:
+            if not len(queue):  # a registry that does not read needs no second heartbeat
+                queue.put(pb.RegisterRequest(heartbeat=pb.AgentHeartbeat(workers=self._count_workers())))
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+
+    def _note(self, error: str) -> None:
+        """Log an error, unless it is the same as the last one."""
+        if error != self._said:
+            self._said = error
+            self._log(f"Scavenger at {self._registry.address}: {error}")
+
+
+async def _send_all(queue: PeerQueue[pb.RegisterRequest], call: Any) -> None:
+    # When the call has ended, its status says why.
+    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+        while (request := await queue.next()) is not None:
+            await call.write(request)
+        await call.done_writing()

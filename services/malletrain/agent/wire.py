@@ -1,0 +1,102 @@
+"""How the agent speaks gRPC: limits of its servers, options of its channels, and what they are checked by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from malletrain.tls.credentials import channel_credentials, peer_options
+
+CONNECT_SECONDS = 5.0
+"""Time limit of connecting, the TLS handshake included."""
+LONGEST_REQUEST_BYTES = 4 << 20
+"""Longest message of a supervisor."""
+
+# A process that dies closes its connections; one whose machine dies is noticed within half a minute.
+_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_SERVER_OPTIONS = (
+    *_KEEPALIVE,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_concurrent_streams", 256),
+)
+_CHANNEL_OPTIONS = (
+    *_KEEPALIVE,
+    # The time limit of an attempt to connect.
+    ("grpc.min_reconnect_backoff_ms", round(CONNECT_SECONDS * 1000)),
+    # A channel does not wait because an earlier one could not connect.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Stands for a request that is no message of its type.
+
+    Attributes:
+        error: What is wrong with it.
+    """
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Parser(Generic[MessageT]):
+    """Parses requests without raising: gRPC itself would end the call with a status that blames the server.
+
+    Attributes:
+        kind: Type of the message.
+    """
+
+    kind: type[MessageT]
+
+    def __call__(self, body: bytes) -> MessageT | Malformed:
+        """The message."""
+        try:
+            return self.kind.FromString(body)
+        except DecodeError as error:
+            return Malformed(str(error))
+
+
+def new_server(most_calls: int, longest_request_bytes: int = LONGEST_REQUEST_BYTES) -> grpc.aio.Server:
+    """A server with limits.
+
+    Args:
+        most_calls: Calls under way; further ones get RESOURCE_EXHAUSTED.
+        longest_request_bytes: Longest request message.
+    """
+    options = (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", longest_request_bytes))
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=most_calls)
+
+
+def open_channel(address: str, certificate: Path, role: str) -> grpc.aio.Channel:
+    """A channel for one call. It accepts only a server of this role, and shows the certificate that there is now.
+
+    Args:
+        address: HOST:PORT.
+        certificate: The agent's certificate file.
+        role: Role of the server.
+
+    Raises:
+        CertificateFileError: the certificate can't be used.
+    """
+    options = (*_CHANNEL_OPTIONS, *peer_options(role))
+    return grpc.aio.secure_channel(address, channel_credentials(certificate), options)
+
+
+Log = Callable[[str], None]
+"""Called with a line of text."""

@@ -1,0 +1,65 @@
+"""Checks the certificates of callers, where a server asks for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from malletrain.runtime.access.audit import audit
+from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role
+from malletrain.runtime.access.policy import REQUIRED_ROLES, admits
+from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
+from malletrain.tls.credentials import peer_roles
+
+
+class PeerInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls of peers whose certificate has another role than the method requires.
+
+    It sees the connection, not the port: on a port without TLS nobody has a certificate, and methods that require one
+    are refused there.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler of a method, behind the check."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/malletrain."):
+            return handler
+        return _checked(handler, method, REQUIRED_ROLES.get(method))
+
+
+def _checked(handler: Handler, method: str, required: Role | None) -> Handler:
+    inner = behaviour_of(handler)
+
+    async def call(request: Any, context: Any) -> Any:
+        await _check(context, method, required)
+        return await inner(request, context)
+
+    async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
+        await _check(context, method, required)
+        async for response in inner(request, context):
+            yield response
+
+    return with_behaviour(handler, call_stream if handler.response_streaming else call)
+
+
+async def _check(context: Any, method: str, required: Role | None) -> None:
+    roles = peer_roles(context.auth_context())
+    if admits(roles, required):
+        if required in CERTIFICATE_ROLES:
+            audit(method, Identity(required.value, required, "", 0.0, math.inf), None, context.peer())
+        return
+    wanted = f"a certificate of the role {required}" if required in CERTIFICATE_ROLES else "another certificate"
+    shown = f"the caller has that of {', '.join(sorted(roles))}" if roles else "the caller has none"
+    details = f"{method.rpartition('/')[2]} needs {wanted}, and {shown}"
+    audit(method, None, None, context.peer(), details)
+    code = grpc.StatusCode.PERMISSION_DENIED if roles else grpc.StatusCode.UNAUTHENTICATED
+    await context.abort(code, details)
