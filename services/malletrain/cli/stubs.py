@@ -23,7 +23,7 @@ from malletrain.v1 import (
 )
 
 if TYPE_CHECKING:
-    from malletrain.runtime.config import Addresses
+    from malletrain.runtime.config import Settings
 
 __all__ = ["DEADLINE_SECONDS", "ServiceCallError", "ServiceStubs", "connect"]
 
@@ -47,20 +47,20 @@ class ServiceStubs:
         credential: What is shown to the services.
     """
 
-    def __init__(self, addresses: Addresses, credential: Credential) -> None:
+    def __init__(self, settings: Settings, credential: Credential) -> None:
         """Connect when first used.
 
         Args:
-            addresses: Where the services are.
+            settings: Where the services are, and how they are known.
             credential: What is shown to them.
         """
         self.credential = credential
-        self._addresses = addresses
+        self._settings = settings
         self._channels: dict[str, grpc.Channel] = {}
 
     def _channel(self, service: str) -> grpc.Channel:
         if service not in self._channels:
-            self._channels[service] = open_blocking_channel(self._addresses.of(service), self.credential)
+            self._channels[service] = open_blocking_channel(self._settings.peer(service), self.credential)
         return self._channels[service]
 
     @property
@@ -103,7 +103,7 @@ class ServiceStubs:
 def connect() -> Iterator[ServiceStubs]:
     """Stubs of the configured services. Errors of calls in the block are raised as ServiceCallError."""
     settings = load()
-    stubs = ServiceStubs(settings.addresses, caller_credential(settings))
+    stubs = ServiceStubs(settings, caller_credential(settings))
     try:
         yield stubs
     except grpc.RpcError as error:

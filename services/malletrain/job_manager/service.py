@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc.aio
 
+from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
@@ -38,6 +39,7 @@ from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
+from malletrain.tls.names import name_of
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
 
@@ -52,7 +54,12 @@ _LAST_GENERATION = 2**53
 def _monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
     gate = settings.addresses.monitor_gate
     port = gate.rpartition(":")[2]
-    return MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if gate else "")
+    address = MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if gate else "")
+    if is_loopback(address.address):
+        return address
+    peer = settings.peer("monitor")
+    name = "" if peer.role is None else name_of(peer.role)
+    return address._replace(authority=str(peer.authority_file.resolve()), name=name)
 
 
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
@@ -79,7 +86,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
         self._tokens = JobTokens(installation.tokens, settings.access.max_lifespan_seconds)
         self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._tokens)
-        self._peers = ManagerPeers(settings.addresses, clock, installation.credential("job_manager"))
+        self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
         self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock)
