@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from malletrain.runtime.config import SERVICES
 from malletrain.runtime.peer import Peer
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
+from tests.support.addresses import own_address
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 from tests.tls.serving import shown_certificate
@@ -47,19 +47,6 @@ for step in range(100000):
     report(1)
     time.sleep(0.01)
 """
-
-
-def own_address() -> str:
-    """An address of this machine that is not loopback; skips the test where there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-            address: str = probe.getsockname()[0]
-        except OSError:
-            address = "127.0.0.1"
-    if address.startswith("127."):
-        pytest.skip("this machine has loopback addresses only")
-    return address
 
 
 @pytest.fixture(scope="module")

@@ -34,15 +34,17 @@ def show(as_json: Annotated[bool, JsonOption] = False, config: Annotated[Path | 
         (
             entry.role,
             _state(entry, now),
-            _time(entry.not_before),
-            _time(entry.not_after),
+            _time(entry.not_before, "%Y-%m-%d %H:%M:%S"),
+            _time(entry.not_after, "%Y-%m-%d %H:%M:%S"),
             entry.serial,
             entry.fingerprint,
             str(entry.path),
         )
         for entry in found
     ]
-    print_table(("role", "", "not before", "not after", "serial number", "SHA-256 fingerprint", "file"), rows)
+    print_table(
+        ("role", "", "not before (UTC)", "not after (UTC)", "serial number", "SHA-256 fingerprint", "file"), rows
+    )
 
 
 @pki_app.command()
@@ -77,5 +79,5 @@ def _state(entry: CertificateDescription, now: float) -> str:
     return "ok" if now >= entry.not_before else "not valid yet"
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _time(seconds: float, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)
