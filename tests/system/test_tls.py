@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,9 +26,10 @@ from malletrain.runtime.config import SERVICES
 from malletrain.runtime.peer import Peer
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
+from tests.hostile.test_wire import OPENINGS
 from tests.support.addresses import own_address
 from tests.support.waiting import wait_until
-from tests.system.deployment import Deployment, deployed
+from tests.system.deployment import Deployment, deployed, run_command
 from tests.tls.serving import shown_certificate
 
 pytestmark = pytest.mark.system
@@ -145,6 +148,27 @@ def test_a_stream_goes_on_while_certificates_are_renewed(system: Deployment) -> 
         assert any(job.spec.name == "late" for message in watched for job in message.jobs)
         watched.cancel()
     assert system.pids() == pids
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+def test_whatever_a_stranger_opens_with_others_are_served(system: Deployment, opening: bytes) -> None:
+    pids = system.pids()
+    with contextlib.ExitStack() as stack:
+        for service in SERVICES:
+            host, _, port = system.address(service).rpartition(":")
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            with contextlib.suppress(OSError):  # the other side may close before it has read all
+                connection.sendall(opening)
+        assert system.json("jobs") is not None
+    assert system.pids() == pids
+
+
+def test_the_command_says_that_a_service_is_of_another_ca(system: Deployment, tmp_path: Path) -> None:
+    foreign = ensure_certificate(tmp_path, "agent", SystemClock(), 3600).parents[1] / "ca.pem"
+    (tmp_path / "malletrain.toml").write_text(f'{system.config.read_text()}\n[tls]\nauthority_file = "{foreign}"\n')
+    done = run_command("jobs", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "is of another CA: see tls.authority_file" in done.stderr
 
 
 def test_everybody_may_read_the_ca_and_nothing_else(system: Deployment) -> None:

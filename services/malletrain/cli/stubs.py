@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["DEADLINE_SECONDS", "ServiceCallError", "ServiceStubs", "connect"]
 
 
+_UNVERIFIED = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate", "WRONG_VERSION_NUMBER")
+"""What gRPC says of a server that does not have the expected certificate, or none."""
+
+
 class ServiceCallError(MalleTrainError):
     """A call to a service has failed.
 
@@ -115,6 +119,10 @@ def connect() -> Iterator[ServiceStubs]:
 def explain(error: grpc.RpcError) -> ServiceCallError:
     """Describe a failed call for users."""
     code, details = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in _UNVERIFIED):
+        return ServiceCallError(
+            f"what answers is not the service, or is of another CA: see tls.authority_file ({details})", wrong_use=False
+        )
     if code == grpc.StatusCode.UNAVAILABLE:
         return ServiceCallError(f"a service does not answer; is `malletrain up` running? ({details})", wrong_use=False)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
