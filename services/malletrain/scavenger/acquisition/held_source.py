@@ -255,8 +255,8 @@ def build_held_source(
     Raises:
         InvalidInputError: the certificates can't be made or used.
     """
-    certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock)
-    certificates.ensure()
+    certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock, settings.tls.lifespan_seconds)
+    certificates.renew()
     by_ssh = bool(section.ssh)
     registry = AgentRegistry(
         certificates.path(_OWN_ROLE), lambda: source.agents_changed(), reclaim_timer, settings.limits
