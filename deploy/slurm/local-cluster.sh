@@ -3,7 +3,7 @@
 #
 # One slurmctld and NODES slurmd (n001..), all on loopback, with their own munge, all files below DIR; no systemd, and
 # /etc/slurm is neither read nor written. Debian's packages: slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge.
-#   NODES=8 CPUS=8 MEMORY_MB=16000  what each node claims to have
+#   NODES=8 CPUS=1 MEMORY_MB=16000  what each node claims to have
 #   WAIT_SECONDS=60 WAIT_NODES=8    how long `up` waits, for how many nodes (all of them)
 #   BASE_PORT=16900                 slurmctld listens there, the nodes on the ports after it
 #   GRACE_SECONDS=10 KILL_WAIT=5    of the preemptible partition; of the cluster
@@ -50,7 +50,7 @@ start_munge() {
 
 nodes_from() { # FIRST LAST [MORE]: a line of slurm.conf; each node has a port of its own
   echo "NodeName=$(names "$1" "$2") NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((base + $1))-$((base + $2))]" \
-    "CPUs=${CPUS:-8} Sockets=1 CoresPerSocket=${CPUS:-8} ThreadsPerCore=1 RealMemory=${MEMORY_MB:-16000}" \
+    "CPUs=${CPUS:-1} Sockets=1 CoresPerSocket=${CPUS:-1} ThreadsPerCore=1 RealMemory=${MEMORY_MB:-16000}" \
     "State=UNKNOWN ${3:-}"
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,14 +15,26 @@ from tests.support.waiting import wait_until
 class RunningAgent:
     """One agent."""
 
-    def __init__(self, node: str, folder: Path, head: str, grace: float, *more: str) -> None:
+    def __init__(
+        self,
+        node: str,
+        folder: Path,
+        head: str,
+        grace: float,
+        *more: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.node = node
         self._log = folder / f"agent-{node}.log"
         shown = str(certificate(folder, "agent"))
         command = [sys.executable, "-m", "malletrain.agent", "--node", node, "--head", head, "--certificate", shown]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--grace", str(grace), *more], stdout=log, stderr=log, start_new_session=True
+                [*command, "--grace", str(grace), *more],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
             )
 
     @property

@@ -35,6 +35,9 @@ def test_a_job() -> None:
     assert messages.job_from_proto(message) == CachedJob(plannable, JobState.WAITING, True, ("n2",), 100.0, 3)
     message.ClearField("not_before")
     assert messages.job_from_proto(message).not_before is None
+    message.MergeFrom(resources_pb2.Job(owner="ada", share_weight=0.5))
+    weighed = messages.job_from_proto(message).plannable
+    assert (weighed.owner, weighed.share_weight) == ("ada", 0.5)
 
 
 @pytest.mark.parametrize(("caution", "rates"), [(0.0, [10, 30]), (1.0, [9, 9])])

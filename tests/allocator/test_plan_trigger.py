@@ -27,6 +27,16 @@ def test_what_differs_from_the_last_plan_is_told() -> None:
     assert describe_change(before, Signature.of(found.plan_input(0.0))) == "nodes left: n2; jobs ended: b"
 
 
+def test_weights_that_change_alone_lead_to_no_plan() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    applied(trigger, found, 100.0)
+    plannable = replace(job("a").plannable, share_weight=0.5, owner="ada")
+    found.update_jobs([replace(job("a"), plannable=plannable)])
+    assert trigger.reason(found, 1000.0, 1000.0) == ""
+    assert trigger.wait_seconds(found, 1000.0, 1000.0) is None
+    assert found.plan_input(1000.0).jobs[0].share_weight == 0.5, "the next plan has them"
+
+
 def test_of_many_names_the_first_are_told() -> None:
     nodes = frozenset(f"n{index}" for index in range(10))
     told = describe_change(Signature(), Signature(nodes))

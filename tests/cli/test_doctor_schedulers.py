@@ -52,6 +52,8 @@ def slurm(config: dict[str, str] | None = None, scav: dict[str, str] | None = No
 
 def test_a_slurm_as_documented_is_well() -> None:
     assert wrong(judge_slurm(slurm(submission=CommandResult(True, "")), HOLDING, 101.0)) == set()
+    others = {"debug": {"PriorityTier": "1", "PreemptMode": "OFF"}, "high": {"PriorityTier": "10"}}
+    assert wrong(judge_slurm(slurm(partitions={**PARTITIONS, **others}), HOLDING, 101.0)) == set()
 
 
 def test_each_mistake_is_named() -> None:
@@ -62,6 +64,10 @@ def test_each_mistake_is_named() -> None:
         (slurm({"ReturnToService": "2"}), "ReturnToService"),
         (slurm({"ProctrackType": "proctrack/pgid"}), "end of processes"),
         (slurm({"SchedulerType": "sched/builtin"}), "planned starts"),
+        (
+            slurm(partitions={**PARTITIONS, "debug": {"PriorityTier": "1", "PreemptMode": "REQUEUE"}}),
+            "PreemptMode of debug",
+        ),
         (slurm(scav={"PreemptMode": "OFF"}), "PreemptMode of scav"),
         (slurm(scav={"PreemptMode": "SUSPEND,GANG"}), "PreemptMode of scav"),
         (slurm(scav={"GraceTime": "1"}), "GraceTime"),
@@ -97,10 +103,24 @@ def test_a_recorded_slurm() -> None:
     assert wrong(judge_slurm(SlurmReport(config, partitions, when), HOLDING, when)) == set()
 
 
+SCAV = {
+    "Priority": 1,
+    "enabled": "True",
+    "started": "True",
+    "resources_default": {"soft_walltime": "00:01:00"},
+}
+
+
 def pbs(**more: Any) -> PbsReport:
     queues = {
-        "main": {"Priority": 200, "enabled": "True", "started": "True"},
-        "scav": {"Priority": 1, "enabled": "True", "started": "True"},
+        "main": {
+            "Priority": 200,
+            "enabled": "True",
+            "started": "True",
+            "resources_default": {"preempt_targets": "queue=scav"},
+        },
+        "scav": SCAV,
+        "debug": {"Priority": 10, "enabled": "True", "started": "True"},
     }
     scheduler = {"preempt_queue_prio": "150", "preempt_prio": "express_queue, normal_jobs", "preempt_order": "D"}
     server = {"query_other_jobs": "True", "backfill_depth": 5}
@@ -121,8 +141,20 @@ def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:
         (pbs(server={"query_other_jobs": "False"}), "jobs of others"),
         (pbs(server={"query_other_jobs": "True", "backfill_depth": 0}), "planned starts"),
         (
-            pbs(queues=dict(good.queues) | {"scav": {"Priority": 1, "enabled": "True", "started": "False"}}),
+            pbs(queues=dict(good.queues) | {"scav": SCAV | {"started": "False"}}),
             "queue scav",
+        ),
+        (pbs(queues=dict(good.queues) | {"scav": SCAV | {"queue_type": "Route"}}), "type of scav"),
+        (pbs(queues=dict(good.queues) | {"scav": SCAV | {"resources_default": {}}}), "soft_walltime of scav"),
+        (pbs(queues=dict(good.queues) | {"debug": {"Priority": 150}}), "preempt_targets of debug"),
+        *(
+            (
+                pbs(
+                    queues=dict(good.queues) | {"main": {"Priority": 200, "resources_default": {"preempt_targets": to}}}
+                ),
+                "preempt_targets of main",
+            )
+            for to in ("", "NONE", "queue=scav,queue=debug", "queue=scavenge")
         ),
         (pbs(queues={"main": good.queues["main"]}), "queue scav"),
         (pbs(reservations=False), "reservations"),
@@ -138,7 +170,18 @@ def test_a_recorded_pbs_can_only_requeue() -> None:
     server = parse_json((folder / "qstat_Bf.json").read_text())
     scheduler = parse_scheduler((folder / "qmgr_list_sched.txt").read_text())
     report = PbsReport(queues["Queue"], server["Server"]["pbshost"], scheduler, queues["timestamp"])
-    assert wrong(judge_pbs(report, PBS, queues["timestamp"])) == {"preempt_order"}
+    assert wrong(judge_pbs(report, PBS, queues["timestamp"])) == {
+        "preempt_order",
+        "preempt_targets of main",
+        "soft_walltime of scav",
+    }
+
+
+def test_a_live_pbs_with_preempt_targets() -> None:
+    queues = parse_json(shared_path("schedulers/samples/pbs-live/qstat_Qf.json").read_text())
+    report = pbs(queues=queues["Queue"], time=queues["timestamp"])
+    section = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scavenge"}})
+    assert wrong(judge_pbs(report, section, queues["timestamp"])) == {"soft_walltime of scavenge"}
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:

@@ -73,3 +73,11 @@ def test_a_shadow_holds_nothing() -> None:
     section = ScavengerSettings.model_validate({"slurm": {"partitions": ["a"], "hold": {"queue": "scavenge"}}})
     assert watching_only(section, "slurm").slurm.hold.queue == ""
     assert watching_only(section, "slurm").slurm.partitions == ("a",)
+
+
+def test_a_shadow_of_one_scheduler_does_not_take_over_how_the_other_holds() -> None:
+    slurm, pbs = {"hold": {"ssh": ["ssh"], "name": "a"}}, {"hold": {"queue": "scavenge", "name": "b"}}
+    section = watching_only(ScavengerSettings.model_validate({"slurm": slurm, "pbs": pbs}), "slurm+pbs")
+    assert not section.slurm.hold.held
+    assert not section.pbs.hold.held
+    assert (section.slurm.hold.name, section.pbs.hold.name) == ("a", "b")

@@ -52,8 +52,8 @@ class MachineHarness:
     def job(self, job_id: str = "j000001") -> Job:
         return self.state.jobs.get(job_id) or self.ended[job_id]
 
-    def submit(self, *specs: JobSpec) -> None:
-        self(Submitted(specs))
+    def submit(self, *specs: JobSpec, owner: str = "") -> None:
+        self(Submitted(specs, owner))
 
     def idle(self, *nodes: str) -> None:
         self(IdleSetSeen(frozenset(nodes)))

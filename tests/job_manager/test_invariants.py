@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import settings
@@ -40,25 +41,34 @@ LISTS = st.sampled_from([(), (1, 2, 4), (2, 4)])
 
 
 class JobManagerMachine(RuleBasedStateMachine):
+    policy = ManagerPolicy(max_parallel=3)
+    owners: tuple[str, ...] = ("",)
+
     def __init__(self) -> None:
         super().__init__()
-        self.machine = MachineHarness(ManagerPolicy(max_parallel=3))
+        self.machine = MachineHarness(self.policy)
         self.machine.idle(*NODES)
-        self.machine.submit(spec(), spec(2, 4, permitted_nodes=(2, 4)), spec(1, 6))
+        for number, new in enumerate((spec(), spec(2, 4, permitted_nodes=(2, 4)), spec(1, 6))):
+            self.machine.submit(new, owner=self.owners[number % len(self.owners)])
         self.machine.plan(j1="n0 n1", j2="n2 n3", j3="n4 n5 n6")
         for job_id in tuple(self.machine.state.jobs):
             self.machine.confirm(job_id)
 
     # What users, Scavenger, Allocator and Monitor do.
 
-    @rule(bounds=st.lists(BOUNDS, min_size=1, max_size=3), permitted=LISTS, samples=st.sampled_from([0, 0, 500]))
-    def submit(self, bounds: list[tuple[int, int]], permitted: tuple[int, ...], samples: int) -> None:
+    @rule(
+        bounds=st.lists(BOUNDS, min_size=1, max_size=3),
+        permitted=LISTS,
+        samples=st.sampled_from([0, 0, 500]),
+        number=st.integers(0, 2),
+    )
+    def submit(self, bounds: list[tuple[int, int]], permitted: tuple[int, ...], samples: int, number: int) -> None:
         for low, more in bounds:
             if permitted:
                 new = spec(permitted[0], permitted[-1], permitted_nodes=permitted, target_samples=samples)
             else:
                 new = spec(low, low + more, target_samples=samples)
-            self.machine.submit(new)
+            self.machine.submit(new, owner=self.owners[number % len(self.owners)])
 
     @rule(missing=SOME_NODES)
     def snapshot(self, missing: frozenset[str]) -> None:
@@ -194,10 +204,21 @@ class JobManagerMachine(RuleBasedStateMachine):
 
     @invariant()
     def places_are_filled_at_once(self) -> None:
-        admitted = [job.number for job in self.machine.state.jobs.values() if job.admitted]
-        queued = [job.number for job in self.machine.state.jobs.values() if not job.admitted]
-        assert len(admitted) <= 3
-        assert not queued or len(admitted) == 3
+        limit = self.policy.max_parallel_per_owner or self.policy.max_parallel
+        admitted = Counter(job.owner for job in self.machine.state.jobs.values() if job.admitted)
+        waiting = [job for job in self.machine.state.jobs.values() if not job.admitted]
+        assert admitted.total() <= 3
+        assert all(count <= limit for count in admitted.values())
+        if admitted.total() < 3:
+            assert all(admitted[job.owner] == limit for job in waiting)
+
+    @invariant()
+    def jobs_of_one_owner_alone_weigh_one(self) -> None:
+        admitted = [job for job in self.machine.state.jobs.values() if job.admitted]
+        for job in admitted:
+            assert 0.125 <= job.share_weight <= 2.0
+            if len(self.owners) == 1:
+                assert job.share_weight == 1.0
 
     @invariant()
     def one_change_is_in_flight_at_most(self) -> None:
@@ -249,5 +270,22 @@ class JobManagerMachine(RuleBasedStateMachine):
         return bool(effects or unsettled)
 
 
+class FairShareMachine(JobManagerMachine):
+    """One owner, with fair share: nothing is different."""
+
+    policy = ManagerPolicy(max_parallel=3, fair_share_half_life_seconds=60.0)
+
+
+class OwnersMachine(JobManagerMachine):
+    """Three owners, with fair share and a limit for each."""
+
+    policy = ManagerPolicy(max_parallel=3, max_parallel_per_owner=2, fair_share_half_life_seconds=60.0)
+    owners = ("ada", "bob", "eve")
+
+
 TestJobManagerMachine = JobManagerMachine.TestCase
 TestJobManagerMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFairShareMachine = FairShareMachine.TestCase
+TestFairShareMachine.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestOwnersMachine = OwnersMachine.TestCase
+TestOwnersMachine.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)

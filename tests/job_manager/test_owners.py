@@ -290,3 +290,31 @@ async def test_a_restart_keeps_the_owner(tmp_path: Path) -> None:
         job_id = people.job_id
     async with serve_manager(tmp_path / "state", make_python(tmp_path / "later")) as harness:
         assert (await harness.job(job_id)).owner == "ada"
+
+
+async def test_all_who_may_read_see_what_owners_use(people: People) -> None:
+    await people["bob"].submit()
+    await people["allocator"].plan(1, j1="n1 n2", j2="n3")
+    await people["olga"].until(people.job_id, "RUNNING")
+    for name in CALLERS:
+        found = await people[name].stub.ListOwners(pb.ListOwnersRequest())
+        assert found.half_life_seconds == 604_800.0
+        ada, bob = found.owners
+        assert [(ada.owner, ada.jobs, ada.admitted_jobs, ada.nodes), (bob.owner, bob.nodes)] == [
+            ("ada", 1, 1, 2),
+            ("bob", 1),
+        ]
+        assert ada.used_node_seconds > 0.0
+        assert ada.used_fraction + bob.used_fraction == pytest.approx(1.0)
+
+
+async def test_a_limit_of_places_for_each_owner_leaves_room_for_others(tmp_path: Path) -> None:
+    async with people_at(tmp_path, max_parallel_per_owner=1) as people:
+        second, other = await people["ada"].submit(), await people["bob"].submit()
+        held_back = await people["ada"].job(second)
+        assert not held_back.admitted
+        assert held_back.reason == "waits for one of 10 places, of which ada may have 1"
+        assert held_back.reason_code == resources_pb2.JOB_REASON_OWNER_LIMIT
+        assert (await people["bob"].job(other)).admitted
+        await people["ada"].stub.CancelJob(pb.CancelJobRequest(job_id=people.job_id))
+        assert (await people["ada"].job(second)).admitted

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from malletrain.job_manager.launching import processes
+from malletrain.v1 import job_manager_pb2 as pb
 from tests.job_manager.manager_process import ManagerProcess, manager_process, planned, serving
 from tests.job_manager.serving import processes_of
 from tests.job_manager.stand_in import make_python
@@ -33,6 +34,7 @@ async def test_running_jobs_are_found_again(harness: ManagerProcess) -> None:
     await planned(caller, 1, j1="n1 n2 n3")
     await caller.until(job_id, "RUNNING")
     before = processes_of(process.state_dir).keys()
+    (used,) = (await caller.stub.ListOwners(pb.ListOwnersRequest())).owners
     process.kill()
     assert processes_of(process.state_dir).keys() == before
     process.start()
@@ -40,6 +42,9 @@ async def test_running_jobs_are_found_again(harness: ManagerProcess) -> None:
     job = await caller.job(job_id)
     assert list(job.confirmed_nodes) == ["n1", "n2", "n3"]
     assert job.restarts == 0
+    (owner,) = (await caller.stub.ListOwners(pb.ListOwnersRequest())).owners
+    assert (owner.nodes, owner.weight) == (3, 1.0)
+    assert owner.used_node_seconds > used.used_node_seconds, "they were held meanwhile, too"
     scavenger.tell(left="n2")
     await wait_until_async(lambda: not pids(process.state_dir, "n2"))
     await caller.until(job_id, "RUNNING")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from malletrain.scavenger.sources.schedulers.availability import Forecast, UnreadableError, available_nodes
 from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
 from tests.scavenger.samples import every_sample, pbs_sample, recording
+from tests.support.shared import shared_path
 
 
 def at(hour: int, minute: int = 0) -> float:
@@ -43,9 +44,26 @@ def test_estimates_and_reservations_end_idleness() -> None:
     # It is not known when R9 begins.
     assert found.idle == {"p1", "p3", "p8", "p9", "p16", "p18"}
     assert found.ends == {"p1": at(10), "p8": at(11), "p9": at(10, 30), "p18": at(10)}
+    assert found.reserved["p9"] == at(10, 30)
+    assert available_nodes(states, horizon, at(10, 45)).reserved["p9"] == at(10, 45), "it has begun"
     assert available_nodes(states, horizon, at(10, 45)).idle == {"p1", "p3", "p8", "p16", "p18"}
     unknown = available_nodes(states, Forecast(planned, (), reservations_known=False), at(9))
     assert unknown.idle == {"p1", "p3", "p16", "p18"}
+
+
+def test_a_live_server_after_the_begin_of_a_reservation() -> None:
+    text = shared_path("schedulers/samples/pbs-live/pbsnodes_av_reservation_running.json").read_text()
+    states = parse_vnodes(text)
+    assert states.offline == {"pn001", "pn002"}
+    assert not states.idle & states.offline
+    taken_out = text.replace('"job-exclusive"', '"job-exclusive,offline"')
+    assert states.offline < parse_vnodes(taken_out).offline
+
+
+def test_a_host_of_several_vnodes_is_one_node() -> None:
+    states = parse_vnodes(shared_path("schedulers/samples/pbs-live/pbsnodes_av_multivnode.json").read_text())
+    assert "pn006" in states.known
+    assert not any("[" in name for name in states.known)
 
 
 def test_the_recorded_cluster() -> None:

@@ -175,7 +175,7 @@ async def test_idle_ages_survive_a_restart(tmp_path: Path, commands: RecordedCom
         since = follower.seen[-1].idle["g02"]
         commands.says("sinfo", "idle|g02\nallocated|g01,g03\n")
         await wait_until_async(lambda: follower.idle == {"g02"})
-    source.close()
+    await source.close()
     again = slurm_source(section, SystemClock(), state_file=ScavengerStateFile(tmp_path))
     assert len(again.past_lengths()) == 1
     async with following(again) as follower:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,7 @@ class Moody:
 
     def __init__(self) -> None:
         self.failures = 0
+        self.excluded: dict[str, float] = {}
         self.may_speak = asyncio.Event()
 
     def order(self) -> Sequence[str]:
@@ -229,7 +230,10 @@ class Moody:
     def status(self) -> SourceStatus:
         return SourceStatus()
 
-    def close(self) -> None:
+    def exclude(self, until: Mapping[str, float]) -> None:
+        self.excluded = dict(until)
+
+    async def close(self) -> None:
         return
 
     async def observations(self) -> AsyncIterator[Observation]:
@@ -242,17 +246,35 @@ class Moody:
         raise FileNotFoundError("squeue")
 
 
-async def test_a_source_that_fails_harms_nobody_and_unknown_is_not_none(tmp_path: Path) -> None:
-    source = Moody()
-    service = ScavengerService(
+def service_of(source: Moody, folder: Path) -> ScavengerService:
+    return ScavengerService(
         source,
         IdleSet(0),
         StayEstimator(horizon_seconds=60),
-        Releaser(open_channel(NOBODY, CREDENTIAL), 1),
-        ScavengerStateFile(tmp_path),
-        ScavengerSettings(),
+        Releaser(open_channel(NOBODY, CREDENTIAL), 0.1),
+        ScavengerStateFile(folder),
+        ScavengerSettings(quarantine_failures=1),
         SystemClock(),
     )
+
+
+async def test_nodes_that_are_reclaimed_or_quarantined_are_given_back_by_the_source_too(tmp_path: Path) -> None:
+    source = Moody()
+    async with serving(service_of(source, tmp_path)) as scavenger:
+        with pytest.raises(grpc.aio.AioRpcError, match="can't confirm"):
+            await scavenger.stub.ReclaimNodes(
+                scavenger_pb2.ReclaimNodesRequest(nodes=["n1"], hold_seconds=60), timeout=5
+            )
+        assert set(source.excluded) == {"n1"}, "JobManager does not answer, and the node is given back all the same"
+        failures = [scavenger_pb2.NodeFailure(node="n2", reason="a broken GPU")]
+        await scavenger.stub.ReportNodeFailures(scavenger_pb2.ReportNodeFailuresRequest(failures=failures), timeout=5)
+        assert set(source.excluded) == {"n1", "n2"}
+        assert all(until > SystemClock().time() for until in source.excluded.values())
+
+
+async def test_a_source_that_fails_harms_nobody_and_unknown_is_not_none(tmp_path: Path) -> None:
+    source = Moody()
+    service = service_of(source, tmp_path)
     async with serving(service) as scavenger:
         watch = scavenger.watch()
         with pytest.raises(grpc.aio.AioRpcError) as caught:

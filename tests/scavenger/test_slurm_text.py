@@ -73,6 +73,11 @@ def test_only_whole_words_are_idle() -> None:
     assert {"g05", "g06", "g07", "c003", "c012", "c023"} <= states.known
 
 
+def test_nodes_that_an_operator_has_taken_out_of_use_are_told_apart() -> None:
+    text = "draining|a\ndrained*|b\nmaint|c\nallocated|d\ndown*|e\nidle|f\nfailing|g\nallocated@|h\n"
+    assert parse_states(text).offline == {"a", "b", "c", "g"}
+
+
 def test_two_partitions_are_two_pools_and_a_node_belongs_to_the_first() -> None:
     states = parse_states(recording("sinfo_two_partitions.txt"), {"gpu": "gpu", "cpu": "cpu"})
     assert states.idle == {"g01", "g02", "c001"}

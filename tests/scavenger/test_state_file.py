@@ -63,7 +63,7 @@ async def test_reclaims_of_version_0_1_0_still_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_idle_ages_of_version_0_1_0_are_known(tmp_path: Path, scheduler: str) -> None:
+async def test_idle_ages_of_version_0_1_0_are_known(tmp_path: Path, scheduler: str) -> None:
     content = {"time": NOW - 60, "idle_since": {"n1": NOW - 5000}, "lengths": [10.0, 20.0]}
     (tmp_path / f"scavenger-{scheduler}.json").write_text(json.dumps(content))
     for _ in range(2):
@@ -74,12 +74,12 @@ def test_idle_ages_of_version_0_1_0_are_known(tmp_path: Path, scheduler: str) ->
             else pbs_source(PbsSettings(), clock, state_file=file)
         )
         assert source.past_lengths() == (10.0, 20.0)
-        source.close()
+        await source.close()
         assert ScavengerStateFile(tmp_path).section(f"idle_ages_{scheduler}")["idle_since"] == {"n1": NOW - 5000}
         assert not (tmp_path / f"scavenger-{scheduler}.json").exists()
 
 
-def test_a_replay_that_version_0_1_0_began_goes_on(tmp_path: Path) -> None:
+async def test_a_replay_that_version_0_1_0_began_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     write_trace(Trace((Fragment("a", 0, 50),), ("a",), 100.0), path)
     section = ScavengerSettings(source="trace", trace=path, speed=2.0)
@@ -97,5 +97,5 @@ def test_a_replay_that_version_0_1_0_began_goes_on(tmp_path: Path) -> None:
     file = ScavengerStateFile(tmp_path)
     source = build_source(section, Settings(state_dir=tmp_path), file, ManualClock(NOW))
     assert source.past_lengths() == [25.0], "30 s at speed 2 after the start, the fragment of 50 s has ended"
-    source.close()
+    await source.close()
     assert ScavengerStateFile(tmp_path).section(TRACE_ORIGIN) == {}, "a graceful end"

@@ -115,7 +115,7 @@ async def test_after_a_kill_the_replay_goes_on_and_after_a_good_end_it_begins_an
     section = trace_settings(tmp_path)
     assert await first_idle(section, tmp_path, ORIGIN) == {"a": 4}
     assert await first_idle(section, tmp_path, ORIGIN + 3) == {"b": 2, "c": 1}
-    build(section, tmp_path, ORIGIN + 4).close()
+    await build(section, tmp_path, ORIGIN + 4).close()
     assert await first_idle(section, tmp_path, ORIGIN + 7) == {"a": 4}
 
 

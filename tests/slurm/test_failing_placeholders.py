@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from malletrain.v1 import scavenger_pb2
-from tests.scavenger.running import Running, releasing, running_scavenger
+from tests.scavenger.running import Running
 from tests.slurm.cluster import Cluster, cluster, missing
-from tests.support.ports import free_port
+from tests.slurm.holding import NODES, PLACEHOLDER, holding, placeholders
 from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
-NODES = 3
-PLACEHOLDER = "malletrain"
 PATIENCE = 90.0
-DELAYS = {"backoff_seconds": 1, "backoff_max_seconds": 4, "pause_after_failures": 2}
-BRIEF = {"patience_seconds": 3, "refusal_seconds": 0.5, "calm_seconds": 0}
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +34,6 @@ def _configured(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
     slurm.run("scontrol", "update", "PartitionName=scavenge", "State=UP", "AllowAccounts=ALL")
     slurm.run("scancel", f"--name={PLACEHOLDER}")
-
-
-@asynccontextmanager
-async def holding(folder: Path, **hold: object) -> AsyncIterator[Running]:
-    """A Scavenger that has work for all nodes."""
-    how = {
-        "queue": "scavenge",
-        "agents_address": f"127.0.0.1:{free_port()}",
-        "python": sys.executable,
-        "log": str(folder / "%j.log"),
-        "grace_seconds": 0.5,
-        **DELAYS,
-        **BRIEF,
-        **hold,
-    }
-    slurm = {"partitions": ["main"], "interval_seconds": 0.5, "hold": how}
-    section = {"source": "slurm", "debounce_seconds": 0, "slurm": slurm}
-    async with releasing(NODES) as (_, job_manager), running_scavenger(folder, section, job_manager) as scavenger:
-        yield scavenger
-
-
-async def placeholders(scavenger: Running) -> scavenger_pb2.PlaceholderStatus:
-    status = await scavenger.stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=10)
-    (found,) = status.placeholders
-    return found
 
 
 async def until_paused(scavenger: Running, failures: int = 2) -> scavenger_pb2.PlaceholderStatus:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.supervisor.rendezvous_config import RendezvousConfig
 from malletrain.supervisor.torchrun_backend import TorchrunBackend
 from tests.supervisor.running import Supervised, supervised
 from tests.support.waiting import wait_until
@@ -125,5 +126,5 @@ def test_failures_are_told_by_host(tmp_path: Path) -> None:
 
 
 def test_gloo_and_nccl_go_by_the_interfaces_of_the_operator() -> None:
-    variables = TorchrunBackend("j000001", "10.0.0.1", ("hsn0", "hsn1")).defaults()
+    variables = TorchrunBackend("j000001", RendezvousConfig("10.0.0.1", ("hsn0", "hsn1"), lambda *_: True)).defaults()
     assert variables["GLOO_SOCKET_IFNAME"] == variables["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 import time
@@ -25,6 +26,8 @@ def main() -> int:
     parser.add_argument("--listen", default="127.0.0.1", help="address to serve supervisors on")
     parser.add_argument("--grace", type=float, default=1.5, help="seconds that workers get to leave by themselves")
     parser.add_argument("--orphan", type=float, default=600.0, help="seconds without work and Scavenger to stay")
+    parser.add_argument("--installation", default="", help="identifier of the installation, for those who list agents")
+    parser.add_argument("--stay", type=float, default=math.inf, help="seconds after which the node is left in any case")
     parser.add_argument("--marks", type=Path, help="folder in which a Prolog marks nodes that have just been taken")
     given = parser.parse_args()
     if given.marks is not None and _was_just_taken(given.marks / given.node):
@@ -42,6 +45,7 @@ def main() -> int:
         placeholder=slurm_job or os.environ.get("PBS_JOBID", ""),
         grace_seconds=given.grace,
         orphan_seconds=given.orphan,
+        stay_seconds=given.stay,
         in_slurm=bool(slurm_job),
     )
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import sys
 import time
@@ -34,6 +35,8 @@ class AgentConfig:
         placeholder: Identifier of the batch job that holds the node; empty if there is none.
         grace_seconds: Time that workers have to end by themselves once the node is wanted back.
         orphan_seconds: How long the agent stays without work if the Scavenger can't be reached.
+        stay_seconds: When the agent leaves in any case, counted from its start: before the time limit of its
+            placeholder, at which some schedulers only send SIGKILL.
         in_slurm: Whether the placeholder is a job of Slurm.
     """
 
@@ -44,6 +47,7 @@ class AgentConfig:
     placeholder: str
     grace_seconds: float
     orphan_seconds: float
+    stay_seconds: float = math.inf
     in_slurm: bool = False
 
 
@@ -66,6 +70,7 @@ class Agent:
             self._log,
         )
         self._leave_by: float | None = None
+        self._stay_until = time.monotonic() + config.stay_seconds
         self._left = asyncio.Event()
 
     async def run(self) -> None:
@@ -124,6 +129,8 @@ class Agent:
             await asyncio.sleep(_POLL_SECONDS)
 
     def _leave_if_due(self, now: float) -> None:
+        if now >= self._stay_until:
+            self._begin_to_leave()
         busy = any(len(session) for session in self._server.sessions)
         if self._leave_by is not None:
             if now >= self._leave_by:

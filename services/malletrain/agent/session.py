@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from malletrain.agent.environment import worker_environment
 from malletrain.common import environment as env
 from malletrain.common.connections import cut_remote
 from malletrain.common.worker_process import WorkerProcess, kill_workers
 from malletrain.v1 import agent_pb2 as pb
 
-_BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
-"""Prefixes of the placeholder's variables. Frameworks that see them believe that srun or mpirun started them."""
 _REQUIRED = (env.JOB_ID, env.JOB_DIR)
 
 
@@ -116,8 +116,8 @@ class SupervisorSession:
 
     def _start(self, start: pb.StartWorker) -> None:
         self._check(start)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_BATCH_VARIABLES)}
-        environment = inherited | dict(start.environment)
+        programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
+        environment = worker_environment(os.environ, dict(start.environment), programs, cpus)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         try:
             if monitor := environment.get(env.MONITOR_FOR_NODES):

@@ -13,6 +13,7 @@ import numpy as np
 from malletrain.allocator.jit import jit
 from malletrain.allocator.knapsack import TIE, Floats, Ints, best_places
 from malletrain.allocator.objective import ScaleRates, ScaleValues, scale_rates
+from malletrain.allocator.owner_knapsack import OwnerGroup, best_places_within, owner_groups
 from malletrain.allocator.problem import AllocationProblem, CostModel
 from malletrain.allocator.reduction import maybe_optimal
 
@@ -87,13 +88,22 @@ class ChoiceTable:
             tuple(jobs) if any(job.stalls for job in jobs) else (),
         )
 
-    def choose(self, currents: Sequence[int], pool: int, parameters: ObjectiveParameters) -> Choice:
+    def choose(
+        self,
+        currents: Sequence[int],
+        pool: int,
+        parameters: ObjectiveParameters,
+        groups: Sequence[OwnerGroup] = (),
+        weights: Sequence[float] = (),
+    ) -> Choice:
         """The choice of the largest objective; `knapsack` says how ties are broken.
 
         Args:
             currents: Nodes that each job holds now.
             pool: Nodes to hand out, held ones included.
             parameters: Parameters of the objective.
+            groups: Owners with a limit.
+            weights: Factors of each job's value besides the weight in the table; empty: 1.
         """
         held = np.asarray(currents, dtype=np.int64)
         values = _values(
@@ -110,7 +120,9 @@ class ChoiceTable:
             parameters.max_change,
             self._measured_stalls(currents, parameters.cost_model),
         )
-        places = best_of(self.starts, self.sizes, values, held, pool)
+        if len(weights):
+            values *= np.repeat(np.asarray(weights, dtype=np.float64), np.diff(self.starts))
+        places = best_of(self.starts, self.sizes, values, held, pool, groups)
         return Choice(self.sizes[places], float(values[places].sum()))
 
     def _measured_stalls(self, currents: Sequence[int], cost_model: CostModel) -> Floats:
@@ -125,19 +137,26 @@ class ChoiceTable:
 
 
 def choose(problem: AllocationProblem) -> Choice:
-    """The optimum of a valid problem, by dynamic programming. Only the number of nodes constrains the jobs."""
+    """The optimum of a valid problem, by dynamic programming. Only the pool and owners' limits constrain the jobs."""
     pool = len(problem.nodes)
     table = ChoiceTable.of([scale_rates(job, problem.objective_metric, pool) for job in problem.jobs])
     currents = [len(job.current_nodes) for job in problem.jobs]
-    return table.choose(currents, pool, ObjectiveParameters(problem.forward_seconds, problem.cost_model))
+    parameters = ObjectiveParameters(problem.forward_seconds, problem.cost_model)
+    return table.choose(currents, pool, parameters, groups_of(problem))
 
 
-def best_counts(per_job: Sequence[ScaleValues], pool: int) -> list[int]:
+def groups_of(problem: AllocationProblem) -> tuple[OwnerGroup, ...]:
+    """The owners with a limit who have jobs in a problem."""
+    return owner_groups([job.owner for job in problem.jobs], problem.owner_limits)
+
+
+def best_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[OwnerGroup] = ()) -> list[int]:
     """The optimum by dynamic programming, from values that are known already.
 
     Args:
         per_job: The jobs; ties go to earlier ones.
         pool: Number of nodes, at least 0.
+        groups: Owners with a limit.
 
     Returns:
         Nodes of each job; their sum is at most `pool`.
@@ -146,11 +165,23 @@ def best_counts(per_job: Sequence[ScaleValues], pool: int) -> list[int]:
     sizes = np.concatenate([np.zeros(0, np.int64), *(job.sizes for job in per_job)])
     values = np.concatenate([np.zeros(0), *(job.values for job in per_job)])
     currents = np.asarray([job.current for job in per_job], dtype=np.int64)
-    return [int(size) for size in sizes[best_of(starts, sizes, values, currents, pool)]]
+    return [int(size) for size in sizes[best_of(starts, sizes, values, currents, pool, groups)]]
 
 
-def best_of(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
+def best_of(
+    starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int, groups: Sequence[OwnerGroup] = ()
+) -> Ints:
     """Index of each job's best scale; a large problem is reduced first."""
+    for group in groups:
+        if len(group.jobs) == len(currents):  # all jobs are one owner's: its limit is that of the pool
+            return best_of(starts, sizes, values, currents, min(pool, group.limit))
+    places = _best_without_limits(starts, sizes, values, currents, pool)
+    if all(group.keeps(sizes[places]) for group in groups):
+        return places
+    return best_places_within(starts, sizes, values, currents, pool, groups)
+
+
+def _best_without_limits(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
     if len(sizes) * pool <= _SMALL:
         return best_places(starts, sizes, values, currents, pool, TIE)
     kept = np.flatnonzero(maybe_optimal(starts, sizes, values, pool))

@@ -58,6 +58,7 @@ def problem_from_proto(message: allocator_pb2.AllocationProblem) -> AllocationPr
         cost_model=_COST_MODELS[message.cost_model],
         objective_metric=_METRICS[message.objective_metric],
         expected_stay_seconds=dict(message.expected_stay_seconds),
+        owner_limits=dict(message.owner_limits),
     )
     validate(problem)
     return problem
@@ -75,6 +76,8 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         current_nodes=tuple(job.current_nodes),
         permitted_nodes=tuple(job.permitted_nodes),
         stalls=_stalls(job.stalls),
+        owner=job.owner,
+        share_weight=job.share_weight or 1.0,
     )
 
 
@@ -105,10 +108,13 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
                     resources_pb2.RescaleStall(from_nodes=s.from_nodes, to_nodes=s.to_nodes, seconds=s.seconds)
                     for s in job.stalls
                 ],
+                owner=job.owner,
+                share_weight=0.0 if job.share_weight == 1 else job.share_weight,
             )
             for job in problem.jobs
         ],
         expected_stay_seconds=problem.expected_stay_seconds,
+        owner_limits=problem.owner_limits,
     )
 
 
@@ -141,6 +147,8 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             permitted_nodes=tuple(job.spec.permitted_nodes),
             weight=job.spec.weight or 1.0,
             current_nodes=tuple(job.commanded_nodes),
+            owner=job.owner,
+            share_weight=job.share_weight or 1.0,
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,

@@ -18,6 +18,7 @@ import numpy as np
 
 from malletrain.allocator.milp import Floats, MilpBuilder, MilpModel
 from malletrain.allocator.objective import metric_scale, permitted_sizes, rates, scale_rates
+from malletrain.allocator.owner_knapsack import owner_groups
 from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand
 
 
@@ -38,6 +39,8 @@ def node_model(problem: AllocationProblem) -> NodeModel:
         builder.row([(row[node], 1.0) for row in assigned], upper=1.0)  # Eq. 5
     for job, row in zip(problem.jobs, assigned, strict=True):
         _JobRows(builder, problem, job, row, scale).add()
+    for group in owner_groups([job.owner for job in problem.jobs], problem.owner_limits):
+        builder.row([(variable, 1.0) for job in group.jobs for variable in assigned[job]], upper=float(group.limit))
     return NodeModel(builder.build(), assigned)
 
 

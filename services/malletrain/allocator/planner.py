@@ -36,8 +36,10 @@ class PlannableJob:
         min_nodes: Smallest scale in nodes.
         max_nodes: Largest scale in nodes.
         permitted_nodes: Permitted scales; empty: every scale in the bounds.
-        weight: Priority weight.
+        weight: Priority weight that it was submitted with.
         current_nodes: Nodes that it is commanded to use.
+        owner: Name of the user who submitted it.
+        share_weight: Factor of its weight that comes from its owner's fair share.
     """
 
     id: str
@@ -46,6 +48,8 @@ class PlannableJob:
     permitted_nodes: tuple[int, ...] = ()
     weight: float = 1.0
     current_nodes: tuple[str, ...] = ()
+    owner: str = ""
+    share_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,14 @@ class PlannerOptions:
         cost_model: How rescales are charged.
         objective_metric: How progress is measured.
         span_pools: Whether a job may have nodes of several pools at once.
+        max_nodes_per_owner: Most nodes of all jobs of an owner together; 0: no limit.
     """
 
     forward: ForwardTime
     cost_model: CostModel
     objective_metric: ObjectiveMetric
     span_pools: bool = False
+    max_nodes_per_owner: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,12 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     """The allocation problem (BFTrainer §3.1), before pools and pins."""
     nodes = plan_input.free_to_plan
     names = {node.name for node in nodes}
-    demands = [_demand(job, plan_input.curves[job.id], names) for job in plan_input.planned_jobs]
+    jobs = plan_input.planned_jobs
+    owners = dict.fromkeys(job.owner for job in jobs)
+    limit = options.max_nodes_per_owner
+    # Who owns the jobs does not matter where all are one owner's and there is no limit.
+    named = bool(limit) or len(owners) > 1
+    demands = [_demand(job, plan_input.curves[job.id], names, named) for job in jobs]
     return AllocationProblem(
         nodes=tuple(node.name for node in nodes),
         forward_seconds=options.forward.of(node.expected_stay_seconds for node in nodes),
@@ -151,10 +162,11 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
         cost_model=options.cost_model,
         objective_metric=options.objective_metric,
         expected_stay_seconds={node.name: node.expected_stay_seconds for node in nodes},
+        owner_limits=dict.fromkeys(owners, limit) if limit else {},
     )
 
 
-def _demand(job: PlannableJob, curve: JobCurve, idle: set[str]) -> JobDemand:
+def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool) -> JobDemand:
     return JobDemand(
         id=job.id,
         min_nodes=job.min_nodes,
@@ -162,8 +174,10 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str]) -> JobDemand:
         permitted_nodes=job.permitted_nodes,
         scale_up_seconds=curve.scale_up_seconds,
         scale_down_seconds=curve.scale_down_seconds,
-        weight=job.weight,
+        weight=job.weight * job.share_weight,
         curve=curve.points,
         stalls=curve.stalls,
         current_nodes=tuple(node for node in job.current_nodes if node in idle),
+        owner=job.owner if named else "",
+        share_weight=job.share_weight,
     )

@@ -19,6 +19,8 @@ def split(
 
     A job stays in the pool that has most of its nodes. A job without nodes goes to the pool with the most nodes per
     job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes.
+    An owner's limit is divided among the pools in which it has jobs: each pool keeps what the owner holds there as far
+    as the limit reaches, and the rest is divided in proportion to what its jobs there could use besides.
 
     Args:
         problem: A valid problem.
@@ -34,7 +36,11 @@ def split(
     if len(members) < 2:
         return (problem,)
     homes = _homes(problem.jobs, members, pool_of)
-    return tuple(_part(problem, pool, nodes, homes, forward) for pool, nodes in members.items())
+    limits = {owner: _shares(problem, owner, members, homes) for owner in problem.owner_limits}
+    return tuple(
+        _part(problem, pool, nodes, homes, forward, {owner: shares[pool] for owner, shares in limits.items()})
+        for pool, nodes in members.items()
+    )
 
 
 def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocation:
@@ -71,8 +77,41 @@ def _homes(
     return homes
 
 
+def _shares(
+    problem: AllocationProblem, owner: str, members: Mapping[str, Sequence[str]], homes: Mapping[str, str]
+) -> dict[str, int]:
+    """An owner's limit divided among the pools, in nodes; their sum is at most the limit."""
+    owned = [job for job in problem.jobs if job.owner == owner]
+    held, usable = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+    for job in owned:
+        pool = homes[job.id]
+        held[pool] += len(job.current_nodes)
+        usable[pool] += min(job.max_nodes, job.curve[-1].nodes)
+    held = _divide(problem.owner_limits[owner], held)
+    more = {pool: max(0, min(usable[pool], len(nodes)) - held[pool]) for pool, nodes in members.items()}
+    rest = _divide(problem.owner_limits[owner] - sum(held.values()), more)
+    return {pool: held[pool] + rest[pool] for pool in members}
+
+
+def _divide(amount: int, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Whole numbers of at most what is wanted, in proportion to it if the amount is too small for all."""
+    total = sum(wanted.values())
+    if total <= amount:
+        return dict(wanted)
+    parts = {name: amount * count // total for name, count in wanted.items()}
+    by_remainder = sorted(wanted, key=lambda name: -(amount * wanted[name] % total))
+    for name in by_remainder[: amount - sum(parts.values())]:
+        parts[name] += 1
+    return parts
+
+
 def _part(
-    problem: AllocationProblem, pool: str, nodes: Sequence[str], homes: Mapping[str, str], forward: ForwardTime
+    problem: AllocationProblem,
+    pool: str,
+    nodes: Sequence[str],
+    homes: Mapping[str, str],
+    forward: ForwardTime,
+    limits: Mapping[str, int],
 ) -> AllocationProblem:
     inside = frozenset(nodes)
     stays = {node: stay for node, stay in problem.expected_stay_seconds.items() if node in inside}
@@ -87,4 +126,5 @@ def _part(
         jobs=jobs,
         forward_seconds=forward.of(stays.values()),
         expected_stay_seconds=stays,
+        owner_limits=limits,
     )

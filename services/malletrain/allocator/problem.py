@@ -47,11 +47,13 @@ class JobDemand:
             the last point are not permitted.
         scale_up_seconds: R_up, stall of a growth in seconds.
         scale_down_seconds: R_down, stall of a shrink in seconds.
-        weight: Priority weight.
+        weight: Priority weight; of all its factors together.
         current_nodes: Nodes that it holds now. After a preemption they may be fewer than min_nodes.
         permitted_nodes: Permitted scales; empty: every scale in the bounds.
         stalls: Stalls measured for pairs of scales, each pair once. They replace R_up and R_down, except with the
             `paper` cost model.
+        owner: Name of the user who submitted it; empty where it does not matter.
+        share_weight: The factor in `weight` that comes from its owner's fair share.
     """
 
     id: str
@@ -64,6 +66,8 @@ class JobDemand:
     current_nodes: tuple[str, ...] = ()
     permitted_nodes: tuple[int, ...] = ()
     stalls: tuple[RescaleStall, ...] = ()
+    owner: str = ""
+    share_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class AllocationProblem:
         cost_model: How rescales are charged.
         objective_metric: How progress is measured.
         expected_stay_seconds: How much longer each node is expected to stay idle, in seconds; 0 if it is missing.
+        owner_limits: Most nodes of all jobs of an owner together, by owner; an owner who is missing has no limit.
     """
 
     nodes: tuple[str, ...]
@@ -85,6 +90,7 @@ class AllocationProblem:
     cost_model: CostModel = CostModel.STALL
     objective_metric: ObjectiveMetric = ObjectiveMetric.THROUGHPUT
     expected_stay_seconds: Mapping[str, float] = field(default_factory=dict)
+    owner_limits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     pool = len(problem.nodes)
     present = {job.id: len(job.current_nodes) for job in problem.jobs}
     sizes = {job.id: permitted_sizes(job, pool).tolist() for job in problem.jobs if job.id in pins}
-    counts = pinned_counts(present, sizes, pins, pool)
+    counts = _within_limits(problem, pinned_counts(present, sizes, pins, pool))
     placed = place(problem, [counts.get(job_id, count) for job_id, count in present.items()])
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
     return PinnedProblem(problem, _without(problem, pinned), pinned)
@@ -105,7 +105,24 @@ def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) 
         expected_stay_seconds={
             node: seconds for node, seconds in problem.expected_stay_seconds.items() if node not in taken
         },
+        owner_limits={
+            owner: limit - sum(len(pinned[job.id]) for job in problem.jobs if job.id in pinned and job.owner == owner)
+            for owner, limit in problem.owner_limits.items()
+        },
     )
+
+
+def _within_limits(problem: AllocationProblem, counts: Mapping[str, int]) -> dict[str, int]:
+    """Nodes of each pinned job, without those that their owner's limit has no room for."""
+    left = dict(problem.owner_limits)
+    kept = {}
+    for job in problem.jobs:
+        if job.id not in counts or counts[job.id] > left.get(job.owner, counts[job.id]):
+            continue
+        kept[job.id] = counts[job.id]
+        if job.owner in left:
+            left[job.owner] -= counts[job.id]
+    return kept
 
 
 def _without_growth(present: int, sizes: Sequence[int], pin: ScalePin) -> int | None:

@@ -23,6 +23,9 @@ class AllocatorSettings(BaseModel):
         default=SURVIVAL_SHARE, gt=0, le=1, description="That share; forward_seconds holds where no stay is known."
     )
     span_pools: bool = Field(default=False, description="Whether a job may have nodes of several pools at once.")
+    max_nodes_per_owner: int = Field(
+        default=0, ge=0, description="Most nodes of all jobs of one owner together in a plan; 0: no limit."
+    )
     cost_model: CostModel = Field(default=CostModel.STALL, description="How rescaling is charged.")
     objective_metric: ObjectiveMetric = Field(
         default=ObjectiveMetric.THROUGHPUT, description="How a job's progress is measured."
@@ -49,4 +52,6 @@ class AllocatorSettings(BaseModel):
     def planner_options(self) -> PlannerOptions:
         """The settings that a plan depends on."""
         forward = ForwardTime(self.forward_seconds, self.forward_policy, self.forward_share)
-        return PlannerOptions(forward, self.cost_model, self.objective_metric, self.span_pools)
+        return PlannerOptions(
+            forward, self.cost_model, self.objective_metric, self.span_pools, self.max_nodes_per_owner
+        )

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from malletrain.allocator.choice_table import best_counts, choose
+from malletrain.allocator.choice_table import best_counts, choose, groups_of
 from malletrain.allocator.milp import Floats, MilpModel
 from malletrain.allocator.milp_counts import counts_model, read_counts
 from malletrain.allocator.milp_nodes import node_model, read_node_counts
 from malletrain.allocator.objective import ScaleValues, objective_of, scale_values
+from malletrain.allocator.owner_knapsack import OwnerGroup
 from malletrain.allocator.placement import place
 from malletrain.allocator.problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
 from malletrain.allocator.reduction import reduced
@@ -31,7 +32,7 @@ def solve(
 ) -> Allocation:
     """Solve a problem.
 
-    `auto` uses the dynamic program, which is exact because only the number of nodes constrains the jobs. If HiGHS
+    `auto` uses the dynamic program, which is exact because only numbers of nodes constrain the jobs. If HiGHS
     does not prove an optimum in time, the first possible fallback answers: the dynamic program, unless it would take
     seconds; the best solution that HiGHS found; the present nodes, where jobs whose scale is no longer permitted wait.
 
@@ -53,7 +54,7 @@ def solve(
         per_job = [scale_values(job, problem) for job in problem.jobs]
         model, read = _model(problem, per_job, formulation)
         answer = _answer(model, seconds, process)
-        found = _checked(per_job, len(problem.nodes), read, answer.solution)
+        found = _checked(per_job, problem, read, answer.solution)
         counts, outcome = _judge(problem, per_job, f"highs-{formulation.value}", answer, found)
         objective = objective_of(per_job, counts)
     assignments = place(problem, counts)
@@ -78,14 +79,15 @@ def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> 
 
 
 def _checked(
-    per_job: Sequence[ScaleValues], pool: int, read: ReadSolution, solution: Floats | None
+    per_job: Sequence[ScaleValues], problem: AllocationProblem, read: ReadSolution, solution: Floats | None
 ) -> list[int] | None:
     """The counts of a solution; None where there is none, or where rounding has made it infeasible."""
     if solution is None:
         return None
     counts = read(solution)
     permitted = all(count in scales.sizes for scales, count in zip(per_job, counts, strict=True))
-    return counts if permitted and sum(counts) <= pool else None
+    within = sum(counts) <= len(problem.nodes) and all(group.keeps(counts) for group in groups_of(problem))
+    return counts if permitted and within else None
 
 
 def _judge(
@@ -99,24 +101,32 @@ def _judge(
     if found is not None and answer.proven:
         return found, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
-    pool = len(problem.nodes)
+    pool, groups = len(problem.nodes), groups_of(problem)
     if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _LARGEST_DP:
-        return best_counts(per_job, pool), _Outcome("OPTIMAL", "dp", reason)
+        return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
     if found is not None:
         return found, _Outcome("FEASIBLE", solver, reason)
-    return present_counts(per_job), _Outcome("UNCHANGED", "present", reason)
+    return present_counts(per_job, groups), _Outcome("UNCHANGED", "present", reason)
 
 
 def _model(
     problem: AllocationProblem, per_job: Sequence[ScaleValues], formulation: Formulation
 ) -> tuple[MilpModel, ReadSolution]:
     if formulation is Formulation.COUNTS:
-        slim = reduced(per_job, len(problem.nodes))
-        return counts_model(slim, len(problem.nodes)), lambda solution: read_counts(slim, solution)
+        groups = groups_of(problem)
+        # The reduction holds only if the pool is the jobs' only constraint.
+        slim = list(per_job) if groups else reduced(per_job, len(problem.nodes))
+        return counts_model(slim, len(problem.nodes), groups), lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 
 
-def present_counts(per_job: Sequence[ScaleValues]) -> list[int]:
-    """The present scales in nodes; 0 for jobs whose scale is no longer permitted."""
-    return [scales.current if scales.current in scales.sizes else 0 for scales in per_job]
+def present_counts(per_job: Sequence[ScaleValues], groups: Sequence[OwnerGroup] = ()) -> list[int]:
+    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond their owner's limit."""
+    counts = [scales.current if scales.current in scales.sizes else 0 for scales in per_job]
+    for group in groups:
+        left = group.limit
+        for job in group.jobs:
+            counts[job] = counts[job] if counts[job] <= left else 0
+            left -= counts[job]
+    return counts

@@ -24,6 +24,9 @@ def validate(problem: AllocationProblem) -> None:
         raise InvalidInputError("forward_seconds", "a number above 0", problem.forward_seconds)
     for name, stay in problem.expected_stay_seconds.items():
         _not_negative(f"expected_stay_seconds[{name!r}]", stay)
+    for owner, limit in problem.owner_limits.items():
+        if limit < 0:
+            raise InvalidInputError(f"owner_limits[{owner!r}]", "at least 0", limit)
     _unique_ids(problem.jobs)
     for index, job in enumerate(problem.jobs):
         _check_job(f"jobs[{index}]", job, problem.objective_metric)
@@ -60,6 +63,8 @@ def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
     _not_negative(f"{field}.scale_down_seconds", job.scale_down_seconds)
     if not (math.isfinite(job.weight) and job.weight > 0):
         raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
+    if not (math.isfinite(job.share_weight) and job.share_weight > 0):
+        raise InvalidInputError(f"{field}.share_weight", "a number above 0", job.share_weight)
     _check_curve(f"{field}.curve", job.curve, metric)
     _check_permitted(f"{field}.permitted_nodes", job)
     _check_stalls(f"{field}.stalls", job)

@@ -151,7 +151,8 @@ def judge_placeholders(status: scavenger_pb2.PlaceholderStatus) -> Finding:
     found = f"{status.running} nodes held, {status.pending} placeholders wait"
     if not ok:
         times = f"{status.failures_in_a_row} time{'s' * (status.failures_in_a_row != 1)} in a row"
-        found = f"failed {times}{', paused' * status.paused}, last on node {status.node}: {one_line(status.error)}"
+        where = f", last on node {status.node}" if status.node else ""
+        found = f"failed {times}{', paused' * status.paused}{where}: {one_line(status.error)}"
     remedy = (
         f"see the message: account, quota and options in scavenger.{status.source}.hold, the state of its queue, and "
         "whether nodes can start its python and reach its head; it is tried again by itself"

@@ -38,7 +38,7 @@ class PbsReport:
 def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
     """All checks, in the order in which problems should be solved."""
     names = [section.pbsnodes, section.qstat, section.pbs_rstat]
-    yield programs([*names, *(("qsub", "qdel", "qselect") if section.hold.queue else ())], "scavenger.pbs.pbsnodes..")
+    yield programs([*names, *(("qsub", "qdel") if section.hold.queue else ())], "scavenger.pbs.pbsnodes..")
     queues = ask([section.qstat, "-Qf", "-F", "json"])
     yield judge("server", queues.ok, "answers" if queues.ok else queues.error, "see PBS_SERVER and the network")
     if not queues.ok:
@@ -111,6 +111,9 @@ def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:
         yield Finding(
             "permission", True, f"only for {queue.get('acl_users', 'nobody')}: see that our user is among them"
         )
+    kind = queue.get("queue_type", "Execution")
+    remedy = f"an execution queue: jobs of a routing queue end up in others, where {name} does not find them again"
+    yield judge(f"type of {name}", kind == "Execution", kind, remedy)
     express = _number(report.scheduler.get("preempt_queue_prio"), _DEFAULT_EXPRESS)
     own = _number(queue.get("Priority"), 0)
     remedy = f"Priority of {name} below preempt_queue_prio ({express}): else it is an express queue itself"
@@ -119,6 +122,8 @@ def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:
         priority = _number(report.queues.get(main, {}).get("Priority"), 0)
         remedy = f"Priority of {main} of at least preempt_queue_prio ({express}): only express queues preempt"
         yield judge(f"Priority of {main}", priority >= express, priority, remedy)
+    yield from _targets(report, name, express)
+    yield _soft_walltime(queue, name)
     if not report.scheduler:
         yield Finding("preemption", False, "qmgr does not tell this user", "ask an operator for: qmgr -c 'list sched'")
         return
@@ -128,6 +133,34 @@ def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:
     levels = report.scheduler.get("preempt_prio", "")
     remedy = "preempt_prio = express_queue, normal_jobs; and preemptive_sched in sched_config"
     yield judge("preempt_prio", "express_queue" in levels, levels or "unset", remedy)
+
+
+def _targets(report: PbsReport, name: str, express: int) -> Iterator[Finding]:
+    """Whether jobs of express queues may preempt placeholders only, and not jobs of other people.
+
+    Seen on a live server: without preempt_targets, a main job had a job of somebody else in a third queue deleted.
+    """
+    for main, queue in sorted(report.queues.items()):
+        if main == name or _number(queue.get("Priority"), 0) < express:
+            continue
+        defaults = queue.get("resources_default")
+        targets = str(defaults.get("preempt_targets", "")) if isinstance(defaults, dict) else ""
+        remedy = (
+            f"qmgr -c 'set queue {main} resources_default.preempt_targets = \"queue={name}\"': else jobs of {main} "
+            "may have running jobs of other people deleted"
+        )
+        allowed = targets.replace(" ", "").lower() == f"queue={name}".lower()
+        yield judge(f"preempt_targets of {main}", allowed, targets or "unset: every queue", remedy)
+
+
+def _soft_walltime(queue: Mapping[str, Any], name: str) -> Finding:
+    defaults = queue.get("resources_default")
+    soft = str(defaults.get("soft_walltime", "")) if isinstance(defaults, dict) else ""
+    remedy = (
+        f"qmgr -c 'set queue {name} resources_default.soft_walltime = 00:01:00': else PBS plans starts of main jobs "
+        "for after the time limits of placeholders"
+    )
+    return judge(f"soft_walltime of {name}", bool(soft), soft or "unset", remedy)
 
 
 def _number(value: object, otherwise: int) -> int:

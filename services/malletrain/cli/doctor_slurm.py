@@ -149,6 +149,8 @@ def _holding(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
         found = f"{main.get('PriorityTier', '?')}, {queue} {tier}"
         remedy = f"PriorityTier of {name} above that of {queue}: only then may it preempt"
         yield judge(f"PriorityTier of {name}", above or kind == "preempt/qos", found, remedy)
+    if kind == "preempt/partition_prio":
+        yield from _others(report, section)
     yield from _signals(config, partition, section)
     yield _time_limit(partition, section)
     if report.submission is not None:
@@ -156,6 +158,21 @@ def _holding(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
         remedy = f"let this user submit to {queue} (AllowAccounts, AllowGroups, AllowQos, an association)"
         yield judge("permission", report.submission.ok, found, remedy)
     yield Finding("ssh", True, "not needed: agents run in placeholders")
+
+
+def _others(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
+    """Whether jobs of partitions that are neither ours nor the main ones are safe from preemption.
+
+    A partition without a PreemptMode of its own has that of the cluster, which preemption of placeholders needs.
+    """
+    tiers = [_number(report.partitions.get(name, {}).get("PriorityTier", "")) for name in section.partitions]
+    highest = max(tiers, default=0)
+    for name, partition in sorted(report.partitions.items()):
+        if name == section.hold.queue or _number(partition.get("PriorityTier", "")) >= highest:
+            continue
+        mode = partition.get("PreemptMode", "")
+        remedy = f"PreemptMode=OFF for {name}: else main jobs may end jobs of other people there"
+        yield judge(f"PreemptMode of {name}", mode == "OFF", mode or "unset", remedy)
 
 
 def _signals(config: Mapping[str, str], partition: Mapping[str, str], section: SlurmSettings) -> Iterator[Finding]:

@@ -19,6 +19,8 @@ from malletrain.cli.output import (
     state_name,
     to_dict,
 )
+from malletrain.cli.owner_output import owner_shares, weight_in_words
+from malletrain.cli.placeholder_failures import tell_why_jobs_wait
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -33,7 +35,10 @@ def job(
     """Show one job: what it is, how far it is, what happened to it."""
     with connect() as stubs:
         found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        tell_why_jobs_wait(stubs, [found])
         events = _events(stubs, job_id)
+        weighed = found.share_weight not in (0.0, 1.0)  # by its owner's fair share
+        owners = owner_shares(stubs).owners if weighed else ()
         progress = stubs.monitor.GetProgress(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
@@ -43,7 +48,7 @@ def job(
         entry["events"] = [event_dict(event) for event in events]
         print_json(entry)
         return
-    _print_facts(found, progress[0] if progress else monitor_pb2.Progress())
+    _print_facts(found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners))
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
@@ -68,7 +73,7 @@ def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
             return found
 
 
-def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress) -> None:
+def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str) -> None:
     now = time.time()
     target = f" of {found.spec.target_samples:,}" if found.spec.target_samples else ""
     facts = {
@@ -78,6 +83,7 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress) -> No
         "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} nodes",
+        "weight": weight,
         "nodes wanted": " ".join(found.wanted_nodes) or "none",
         "nodes commanded": " ".join(found.commanded_nodes) or "none",
         "nodes confirmed": " ".join(found.confirmed_nodes) or "none",

@@ -10,6 +10,8 @@ import typer
 
 from malletrain.cli.job_output import job_dict, reason_of
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name
+from malletrain.cli.owner_output import owner_shares, print_owners
+from malletrain.cli.placeholder_failures import tell_why_jobs_wait
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
@@ -22,14 +24,24 @@ def jobs(
     ] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs that this user submitted.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
+    owners: Annotated[
+        bool, typer.Option("--owners", help="The owners instead of the jobs: what they use, have used, and weigh.")
+    ] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """List jobs, oldest first."""
     if mine and owner:
         raise typer.BadParameter("expected one of --mine and --owner", param_hint="--mine")
+    if owners and (mine or owner or state):
+        raise typer.BadParameter("expected no other option than --json beside it", param_hint="--owners")
+    if owners:
+        with connect() as stubs:
+            print_owners(owner_shares(stubs), as_json=as_json)
+        return
     states = [parse_state(name) for name in state or []]
     with connect() as stubs:
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner))
+        tell_why_jobs_wait(stubs, found)
     if as_json:
         print_json([job_dict(job) for job in found])
         return

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from malletrain.cli.jobs import all_jobs
-from malletrain.cli.output import JsonOption, ago, duration, one_line, print_json, print_table, to_dict
+from malletrain.cli.output import JsonOption, ago, duration, print_json, print_table, to_dict
+from malletrain.cli.placeholder_failures import placeholder_failures
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
-from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import scavenger_pb2
 
 
@@ -39,22 +38,3 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         for node in found
     ]
     print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs"), rows)
-
-
-def placeholder_failures(placeholders: Iterable[scavenger_pb2.PlaceholderStatus], now: float) -> list[str]:
-    """A line for each scheduler that does not let us hold nodes.
-
-    Args:
-        placeholders: From GetStatus.
-        now: Seconds since the epoch.
-    """
-    lines = []
-    for status in placeholders:
-        if status.failures_in_a_row:
-            verb = "are paused" if status.paused else "fail"
-            wait = duration(max(0.0, unix_seconds(status.retry_time) - now))
-            lines.append(
-                f"placeholders of {status.source} {verb} after {status.failures_in_a_row} failures in a row, "
-                f"next attempt in {wait}; node {status.node}: {one_line(status.error)}"
-            )
-    return lines

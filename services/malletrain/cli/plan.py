@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, to_dict
+from malletrain.cli.owner_output import plan_weight
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import allocator_pb2
 
@@ -33,7 +34,15 @@ def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
     )
     before = {demand.id: len(demand.current_nodes) for demand in found.problem.jobs}
     rows = [
-        (entry.job_id, f"{before.get(entry.job_id, 0)} → {len(entry.nodes)}", " ".join(entry.nodes) or "-")
+        [entry.job_id, f"{before.get(entry.job_id, 0)} → {len(entry.nodes)}", " ".join(entry.nodes) or "-"]
         for entry in allocation.assignments
     ]
-    print_table(("job", "scale", "nodes"), rows)
+    columns = ["job", "scale", "nodes"]
+    demands = {demand.id: demand for demand in found.problem.jobs}
+    if any(demand.owner for demand in demands.values()):
+        columns[1:1] = ["owner", "weight"]
+        for row in rows:
+            row[1:1] = [demands[row[0]].owner, plan_weight(demands[row[0]])]
+    print_table(columns, rows)
+    for owner, limit in sorted(found.problem.owner_limits.items()):
+        typer.echo(f"{owner} may have {limit} nodes")

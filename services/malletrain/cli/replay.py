@@ -49,6 +49,11 @@ def replay(
     ] = ForwardPolicy.CONSTANT,
     forward_share: Annotated[float, typer.Option(help="That share, with `survival`.")] = SURVIVAL_SHARE,
     max_parallel: Annotated[int, typer.Option(help="Jobs that may take part at once.")] = 10,
+    max_parallel_per_owner: Annotated[int, typer.Option(help="Jobs of one owner of these; 0: no limit.")] = 0,
+    max_nodes_per_owner: Annotated[int, typer.Option(help="Nodes of all jobs of one owner; 0: no limit.")] = 0,
+    fair_share_half_life: Annotated[
+        float, typer.Option(help="Half-life of what owners have used, seconds; 0: no fair share.")
+    ] = 604_800.0,
     accounting: Annotated[
         Accounting, typer.Option(help="Jobs arrive and end when it happens (event), or at the next node event (paper).")
     ] = Accounting.EVENT,
@@ -81,6 +86,9 @@ def replay(
         forward_policy=forward_policy,
         forward_share=forward_share,
         max_parallel=max_parallel,
+        max_parallel_per_owner=max_parallel_per_owner,
+        max_nodes_per_owner=max_nodes_per_owner,
+        fair_share_half_life_s=fair_share_half_life,
         accounting=accounting,
         cost_model=cost_model,
         charge=charge,
@@ -160,11 +168,11 @@ def _run(
         evaluation = evaluate(scenario, jobs, options, bound=bound, progress=progress)
     written = _write(evaluation, options, titles, out) if out is not None else []
     if as_json:
-        print_json(
-            {**asdict(evaluation.metrics), "wall_seconds": evaluation.wall_seconds, "engine": options.engine.value}
-        )
+        print_json(_figures(evaluation, options))
         return
     _print(evaluation.metrics, evaluation.wall_seconds)
+    if evaluation.owners:
+        _print_owners(evaluation)
     for path in written:
         typer.echo(f"wrote {path}")
 
@@ -222,6 +230,34 @@ def _progress(duration_s: float) -> Iterator[Callable[[float], None]]:
                 progress.update(task, completed=now_s)
 
         yield show
+
+
+def _figures(evaluation: Evaluation, options: ReplayOptions) -> dict[str, object]:
+    found: dict[str, object] = {
+        **asdict(evaluation.metrics),
+        "wall_seconds": evaluation.wall_seconds,
+        "engine": options.engine.value,
+    }
+    if evaluation.owners:
+        found |= {"owners": [asdict(owner) for owner in evaluation.owners], "jain_index": evaluation.jain_index}
+    return found
+
+
+def _print_owners(evaluation: Evaluation) -> None:
+    rows = [
+        (
+            owner.owner or "-",
+            f"{owner.jobs:,}",
+            f"{owner.jobs_completed:,}",
+            f"{owner.mean_wait_hours:.2f} h",
+            f"{owner.node_hours:,.0f}",
+            f"{owner.nodes_while_present:,.1f}",
+            f"{owner.samples:,.0f}",
+        )
+        for owner in evaluation.owners
+    ]
+    print_table(("owner", "jobs", "done", "mean wait", "node-hours", "nodes while it had jobs", "samples, net"), rows)
+    typer.echo(f"Jain's index of the nodes while they had jobs: {evaluation.jain_index:.3f}")
 
 
 def _print(metrics: Metrics, wall_seconds: float) -> None:

@@ -105,14 +105,11 @@ def parse_duration(text: str, option: str) -> float:
 
 def watching_only(section: ScavengerSettings, source: str) -> ScavengerSettings:
     """The settings with the given source and without holding: a shadow submits no placeholder."""
-    held = section.slurm.hold.model_copy(update={"queue": ""})
-    return section.model_copy(
-        update={
-            "source": source,
-            "slurm": section.slurm.model_copy(update={"hold": held}),
-            "pbs": section.pbs.model_copy(update={"hold": held}),
-        }
-    )
+    watched = {
+        name: scheduler.model_copy(update={"hold": scheduler.hold.model_copy(update={"queue": "", "ssh": ()})})
+        for name, scheduler in (("slurm", section.slurm), ("pbs", section.pbs))
+    }
+    return section.model_copy(update={"source": source, **watched})
 
 
 async def record(
@@ -159,7 +156,7 @@ async def record(
         following.cancel()
         waiting.cancel()
         await asyncio.gather(following, waiting, return_exceptions=True)
-        source.close()
+        await source.close()
     trace = recorder.trace()
     if trace is not None:
         tell(trace, recorder)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,18 +151,28 @@ class ServiceRunner:
         return self._settings.state_dir / "logs" / f"{service.name}.log"
 
     def stop(self) -> None:
-        """Ask every service to end, and kill those that do not in time."""
-        running = [service.process for service in self._services if service.process is not None]
-        for process in running:
-            process.terminate()
-        for process in running:
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """Ask every service to end, and kill those that do not in time.
+
+        The Scavenger ends last: jobs are stopped at a checkpoint before it gives their nodes back.
+        """
+        running = {service.name: service.process for service in self._services if service.process is not None}
+        last = running.pop("scavenger", None)
+        _end(running.values())
+        if last is not None:
+            _end([last])
         for channel in self._channels.values():
             channel.close()
+
+
+def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def last_line(path: Path) -> str:

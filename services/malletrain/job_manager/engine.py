@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
+from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.launching.folder import SupervisorStartError
@@ -88,8 +89,9 @@ class Engine:
         result = self._recorder.advance(self._state, stimulus, self._clock.time())
         record = None if submission is None else submission(result)
         generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
-        if result.changed or result.events or generation is not None or record is not None:
-            self._store.save(result.changed, result.events, generation, record)
+        uses, forgotten = changed_uses(self._state.ledger, result.state.ledger)
+        if result.changed or result.events or generation is not None or record is not None or uses or forgotten:
+            self._store.save(result.changed, result.events, generation, record, uses, forgotten)
         self._state = result.state
         for event in result.events:
             before = None if event.from_state is None else event.from_state.value

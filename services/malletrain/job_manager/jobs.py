@@ -114,6 +114,7 @@ class Job:
 
     Attributes:
         owner: Name of the user who submitted it.
+        share_weight: Factor of its weight that comes from its owner's fair share; 1 until it is admitted.
         trained: Nodes of the newest confirmed scale, less those that left: their workers have the training state.
         incarnation: Number of supervisors that were started for the job.
         supervised: Whether a supervisor was started that has not ended.
@@ -164,6 +165,7 @@ class Job:
     start_time: float | None = None
     end_time: float | None = None
     owner: str = ""
+    share_weight: float = 1.0
 
     @property
     def id(self) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from malletrain.job_manager.jobs import Job, JobSpec
 from malletrain.job_manager.redaction import redact_environment
+from malletrain.job_manager.sharing import OwnerShare
 from malletrain.job_manager.store import StoredEvent
 from malletrain.job_manager.transitions import JobReason
 from malletrain.runtime.errors import InvalidInputError
@@ -47,6 +50,7 @@ def job_message(job: Job) -> resources_pb2.Job:
     return resources_pb2.Job(
         id=job.id,
         owner=job.owner,
+        share_weight=job.share_weight,
         spec=spec_message(job.spec),
         state=job_state_value(job.state),
         reason_code=reason_value(job.reason_code),
@@ -83,6 +87,11 @@ def event_message(stored: StoredEvent) -> job_manager_pb2.JobEvent:
         nodes=event.nodes,
         release_seconds=event.release_seconds,
     )
+
+
+def owner_message(share: OwnerShare) -> job_manager_pb2.OwnerShare:
+    """What an owner uses and has used."""
+    return job_manager_pb2.OwnerShare(**asdict(share))
 
 
 def page_size(asked: int) -> int:

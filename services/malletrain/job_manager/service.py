@@ -22,6 +22,7 @@ from malletrain.job_manager.logs import stream
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.settings import JobManagerSettings
+from malletrain.job_manager.sharing import owner_shares
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
 from malletrain.job_manager.store import JobStore, Submission
@@ -168,6 +169,13 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         found = self._store.jobs(messages.position(request.page_token), size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
         return pb.ListJobsResponse(jobs=map(_shown, found[:size]), next_page_token=token)
+
+    async def ListOwners(self, request: pb.ListOwnersRequest, context: Context) -> pb.ListOwnersResponse:
+        """What the owners use and have used."""
+        del request, context
+        half_life = self._section.fair_share_half_life_seconds
+        found = owner_shares(self._engine.state, self._clock.time(), half_life)
+        return pb.ListOwnersResponse(owners=map(messages.owner_message, found), half_life_seconds=half_life)
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Context) -> pb.CancelJobResponse:
         """Cancel a job. A job in a final state stays as it is."""

@@ -16,6 +16,15 @@ class JobManagerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     max_parallel: int = Field(default=10, ge=1, description="Most jobs that take part in plans at the same time.")
+    max_parallel_per_owner: int = Field(
+        default=0, ge=0, description="Most jobs of one owner that take part in plans at the same time; 0: no limit."
+    )
+    fair_share_half_life_seconds: float = Field(
+        default=604_800.0,
+        ge=0,
+        le=1e9,
+        description="After this time half of what an owner has used still counts (7 d); 0: no fair share.",
+    )
     max_jobs_per_owner: int = Field(
         default=10_000, ge=1, description="Most jobs of one owner that have not ended; operators are bound by it, too."
     )

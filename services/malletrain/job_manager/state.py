@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
@@ -24,6 +25,8 @@ class ManagerPolicy:
     restart_backoff_max_seconds: float = 60.0
     restart_forgive_seconds: float = 600.0
     finish_seconds: float = 10.0
+    max_parallel_per_owner: int = 0
+    fair_share_half_life_seconds: float = 0.0  # recordings of versions without fair share do not have it
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,14 @@ class ManagerState:
         idle: The idle set; None until Scavenger has told it.
         generation: Of the newest plan applied; 0 before the first.
         last_number: Of the newest job; 0 before the first.
+        ledger: What owners use and have used lately; empty without fair share.
     """
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     idle: frozenset[str] | None = None
     generation: int = 0
     last_number: int = 0
+    ledger: Mapping[str, OwnerUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

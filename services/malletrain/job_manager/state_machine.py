@@ -10,6 +10,7 @@ from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.node_changes import change_idle_set, replace_idle_set
 from malletrain.job_manager.plans import apply_plan
 from malletrain.job_manager.reconcile import reconcile
+from malletrain.job_manager.sharing import keep_ledger
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice
 from malletrain.job_manager.stimuli import (
     Cancelled,
@@ -77,6 +78,7 @@ def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: Manager
     rescaled = _apply_stimulus(transaction, stimulus)
     if not isinstance(stimulus, Shutdown):
         reconcile(transaction)
+    keep_ledger(transaction, weigh=not isinstance(stimulus, Ticked | Progressed))
     after = transaction.state()
     return TransactionResult(
         state=after,

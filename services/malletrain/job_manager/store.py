@@ -1,10 +1,10 @@
-"""JobManager's database: jobs, journal, submissions and counters."""
+"""JobManager's database: jobs, journal, submissions, counters and the owners' uses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import (
     Column,
@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from malletrain.job_manager.codec import decode, encode
+from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.jobs import Job, job_id, job_number
 from malletrain.job_manager.state import JobEvent, ManagerState
 from malletrain.job_manager.transitions import JobReason
@@ -66,6 +67,15 @@ _COUNTERS = Table(
     _METADATA,
     Column("name", String(32), primary_key=True),
     Column("value", Integer, nullable=False),
+)
+_LEDGER = Table(
+    "owner_uses",
+    _METADATA,
+    Column("owner", String(256), primary_key=True),
+    Column("node_seconds", Float, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("weight", Float, nullable=False),
 )
 _GENERATION = "plan_generation"
 _SELECT_JOB = select(_JOBS.c.body, _JOBS.c.owner)
@@ -116,6 +126,8 @@ class JobStore:
         events: Sequence[JobEvent],
         generation: int | None = None,
         submission: Submission | None = None,
+        uses: Mapping[str, OwnerUse] | None = None,
+        forgotten: Collection[str] = (),
     ) -> None:
         """Store what a stimulus changed, in one transaction.
 
@@ -124,6 +136,8 @@ class JobStore:
             events: New rows of the journal.
             generation: Generation of the plan, if one was applied.
             submission: The submission, if jobs were submitted with a request_id.
+            uses: Entries of the ledger that changed, by owner.
+            forgotten: Owners who are no longer in the ledger.
 
         Raises:
             sqlalchemy.exc.IntegrityError: the submission's request_id is taken.
@@ -136,6 +150,7 @@ class JobStore:
             if generation is not None:
                 connection.execute(delete(_COUNTERS).where(_COUNTERS.c.name == _GENERATION))
                 connection.execute(insert(_COUNTERS).values(name=_GENERATION, value=generation))
+            _replace_uses(connection, uses or {}, forgotten)
             if submission is not None:
                 numbers = json.dumps(submission.job_numbers)
                 connection.execute(
@@ -151,7 +166,11 @@ class JobStore:
             jobs = [_stored_job(row.body, row.owner) for row in connection.execute(query)]
             last = connection.scalar(select(func.max(_JOBS.c.number))) or 0
             generation = connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == _GENERATION)) or 0
-        return ManagerState({job.id: job for job in jobs}, None, generation, last)
+            ledger = {
+                row.owner: OwnerUse(row.node_seconds, row.nodes, row.since, row.weight)
+                for row in connection.execute(select(_LEDGER).order_by(_LEDGER.c.owner))
+            }
+        return ManagerState({job.id: job for job in jobs}, None, generation, last, ledger)
 
     def job(self, number: int) -> Job | None:
         """A job in any state; None if there is no such job."""
@@ -212,6 +231,13 @@ def _replace_job(connection: Connection, job: Job) -> None:
     values = {"state": job.state.value, "body": encode(job), "owner": job.owner}
     if connection.execute(update(_JOBS).where(_JOBS.c.number == job.number).values(values)).rowcount == 0:
         connection.execute(insert(_JOBS).values(number=job.number, **values))
+
+
+def _replace_uses(connection: Connection, uses: Mapping[str, OwnerUse], forgotten: Collection[str]) -> None:
+    if uses or forgotten:
+        connection.execute(delete(_LEDGER).where(_LEDGER.c.owner.in_([*uses, *forgotten])))
+    if uses:
+        connection.execute(insert(_LEDGER), [{"owner": owner, **asdict(use)} for owner, use in uses.items()])
 
 
 def _stored_job(body: str, owner: str) -> Job:

@@ -22,6 +22,7 @@ class Transaction:
         self.idle = state.idle
         self.generation = state.generation
         self.last_number = state.last_number
+        self.ledger = state.ledger
         self.changed: dict[str, Job] = {}
         self.events: list[JobEvent] = []
         self.notices: list[tuple[str, Notice]] = []
@@ -29,7 +30,7 @@ class Transaction:
     def state(self) -> ManagerState:
         """What JobManager knows after the transaction."""
         jobs = {job.id: job for job in self.active()}
-        return ManagerState(jobs, self.idle, self.generation, self.last_number)
+        return ManagerState(jobs, self.idle, self.generation, self.last_number, self.ledger)
 
     def active(self) -> list[Job]:
         """Jobs not in a final state, in order of submission."""

@@ -47,6 +47,7 @@ class JobReason(StrEnum):
     EXITED = "EXITED"
     CANCELLED = "CANCELLED"
     SHUTDOWN = "SHUTDOWN"
+    OWNER_LIMIT = "OWNER_LIMIT"
 
 
 _S = JobState
@@ -58,7 +59,7 @@ _PROCESSES_ENDED = {
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     _S.QUEUED: {
-        _S.WAITING: "admitted, first come first served",
+        _S.WAITING: "admitted; see malletrain.job_manager.admission",
         _S.CANCELLED: "cancelled before it was admitted",
     },
     _S.WAITING: {

@@ -56,6 +56,7 @@ def check_state(state: ManagerState) -> None:
     """
     _check_numbers(state)
     _check_sharing(state.jobs.values())
+    _check_ledger(state)
     for name, job in state.jobs.items():
         if name != job.id:
             raise StateInvariantError(job.id, f"is known as {name}")
@@ -72,12 +73,25 @@ def _check_numbers(state: ManagerState) -> None:
     for job in state.jobs.values():
         if job.plan_generation > state.generation:
             raise StateInvariantError(job.id, f"has plan {job.plan_generation}; the newest is {state.generation}")
-    waiting = None
+    waiting: dict[str, str] = {}
     for job in state.jobs.values():
         if not job.admitted:
-            waiting = waiting or job.id
-        elif waiting:
-            raise StateInvariantError(job.id, f"is admitted, and {waiting}, which was submitted before, is not")
+            waiting.setdefault(job.owner, job.id)
+        elif job.owner in waiting:
+            raise StateInvariantError(job.id, f"is admitted, and {waiting[job.owner]}, submitted before, is not")
+
+
+def _check_ledger(state: ManagerState) -> None:
+    """Owners are charged for the nodes that their jobs hold."""
+    if not state.ledger:
+        return
+    held: Counter[str] = Counter()
+    for job in state.jobs.values():
+        held[job.owner] += len(job.held)
+    for owner in {*held, *state.ledger}:
+        charged = state.ledger[owner].nodes if owner in state.ledger else 0
+        if charged != held[owner]:
+            raise StateInvariantError("", f"owner {owner} holds {held[owner]} nodes and is charged for {charged}")
 
 
 def _check_sharing(jobs: Iterable[Job]) -> None:

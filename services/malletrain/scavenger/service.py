@@ -111,6 +111,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._source_ended = False
         self._seen = False
         self._closing = False
+        self._failed = False
         # Set once there is an observation, or once none will come.
         self._ready = asyncio.Event()
         self._reschedule = asyncio.Event()
@@ -128,16 +129,25 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_source(), name="source")
-            group.create_task(self._follow_deadlines(), name="deadlines")
+        self._source.exclude(self._idle_set.cooldowns())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_source(), name="source")
+                group.create_task(self._follow_deadlines(), name="deadlines")
+        except Exception:
+            self._failed = True
+            raise
 
     async def close(self) -> None:
-        """End the streams and the replay of a trace; the next start begins the replay anew."""
+        """End the streams; give nodes back that are held, and end the replay of a trace.
+
+        After a defect nodes stay held, as after a kill: the next Scavenger finds their placeholders again.
+        """
         self._closing = True
         self._ready.set()
         self._events.close()
-        self._source.close()
+        if not self._failed:
+            await self._source.close()
         await self._releaser.close()
 
     async def ListNodes(
@@ -196,7 +206,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._announce(self._idle_set.reclaim(now, names, cooldown), now)
         self._reschedule.set()
         self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
-        released = await self._releaser.release(known, context.time_remaining()) if known else []
+        try:
+            released = await self._releaser.release(known, context.time_remaining()) if known else []
+        finally:
+            self._source.exclude(self._idle_set.cooldowns())
         if known and len(released) == len(known):
             self._metrics.reclaim_step(CONFIRMED, self._clock.monotonic() - begin)
         unknown = [name for name in names if name not in known]
@@ -216,6 +229,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
                 self._announce(self._idle_set.reclaim(now, [failure.node], seconds), now)
                 self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=reason)
         self._reschedule.set()
+        self._source.exclude(self._idle_set.cooldowns())
         self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
         return scavenger_pb2.ReportNodeFailuresResponse(quarantined=self._quarantined(now))
 

@@ -58,6 +58,11 @@ class AgentLink:
         """Whether the connection is lost, or could not be made."""
         return self._lost.is_set()
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether there are workers on the node that were started over this link."""
+        return bool(self._workers) and not self.is_lost
+
     def start(self, slot: Slot, message: pb.StartWorker) -> RemoteWorker:
         """Start a worker; see `start_message`."""
         here = self.address.startswith(_LOOPBACK)
@@ -152,6 +157,11 @@ class AgentLinks:
     def leaving(self) -> frozenset[str]:
         """Nodes whose agents have reported that they are wanted back."""
         return frozenset(host for host, link in self._links.items() if link.is_leaving)
+
+    def peer_addresses(self) -> frozenset[str]:
+        """IP addresses of the nodes on which the job has workers now, except this machine. Safe in any thread."""
+        links = list(self._links.values())
+        return frozenset(link.address.rpartition(":")[0].strip("[]") for link in links if link.has_workers)
 
     def sweep(self, job_id: str, hosts: Iterable[str] | None) -> None:
         """Kill all processes of a job on these nodes, or on all."""

@@ -13,6 +13,8 @@ from malletrain.supervisor.call_queue import CallQueue
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.elastic_group import ElasticGroup
 from malletrain.supervisor.event_loop import EventLoop
+from malletrain.supervisor.peer_filter import PeerFilter
+from malletrain.supervisor.rendezvous_config import RendezvousConfig
 from malletrain.supervisor.restarting import RestartingBackend
 from malletrain.supervisor.restarting_group import RestartingGroup
 from malletrain.supervisor.view import State
@@ -44,17 +46,17 @@ def open_event_loop(context: Context) -> EventLoop:
 
 def _open_group(context: Context, later: Later) -> WorkerGroup:
     launch = context.launch
+    rendezvous = RendezvousConfig(launch.address, launch.interfaces, PeerFilter(context.agents.peer_addresses).admits)
     if launch.backend == "horovod":
         from malletrain.supervisor.horovod_backend import HorovodBackend
 
-        place = launch.address, launch.interfaces
         return _elastic_group(
-            context, later, lambda on_ready, on_registered: HorovodBackend(place, on_ready, on_registered)
+            context, later, lambda on_ready, on_registered: HorovodBackend(rendezvous, on_ready, on_registered)
         )
     if launch.backend == "torchrun":
         from malletrain.supervisor.torchrun_backend import TorchrunBackend
 
-        return _restarting_group(context, TorchrunBackend(launch.job_id, launch.address, launch.interfaces))
+        return _restarting_group(context, TorchrunBackend(launch.job_id, rendezvous))
     if launch.backend == "command":
         from malletrain.supervisor.command_backend import CommandBackend
 

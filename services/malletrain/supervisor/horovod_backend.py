@@ -11,24 +11,20 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from horovod.runner.common.util import codec
 from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, HostInfo, SlotInfo, get_host_assignments
-from horovod.runner.elastic.rendezvous import GET_RANK_AND_SIZE, PUT_WORKER_ADDRESSES
 from horovod.runner.elastic.worker import HostUpdateResult, WorkerNotificationClient
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 from malletrain.supervisor.backend import SlotEvent
 from malletrain.supervisor.membership import Formation, Slot
 from malletrain.supervisor.rank_assignment import RankAssignment
+from malletrain.supervisor.rendezvous_config import RendezvousConfig
+from malletrain.supervisor.rendezvous_server import GuardedRendezvousServer, WorkerAddresses
 
 _GLOO_SECONDS = {True: "10", False: "60"}
 """Gloo's time-out, by whether workers are warm when they join: if not, the others wait while one boots."""
-_FIRST_SCOPE, _FIRST_KEY = "global", "rank_"
-"""The key that a worker writes first when it connects to the others: it contains its rank."""
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +32,20 @@ log = logging.getLogger(__name__)
 class HorovodBackend:
     """Rendezvous server and notices of one job. See `malletrain.supervisor.backend.Backend`."""
 
-    def __init__(self, place: tuple[str, Sequence[str]], on_ready: SlotEvent, on_registered: SlotEvent) -> None:
+    def __init__(self, rendezvous: RendezvousConfig, on_ready: SlotEvent, on_registered: SlotEvent) -> None:
         """Start the rendezvous server.
 
         Args:
-            place: Address of this machine as the workers see it, and the interfaces by which they reach each other.
+            rendezvous: Where it is served, and to whom.
             on_ready: Called when a worker waits for its rank.
             on_registered: Called when a worker takes part.
         """
-        self._address, self._interfaces = place
+        self._address, self._interfaces = rendezvous.address, rendezvous.interfaces
         self._on_ready = on_ready
         self._on_registered = on_registered
         self._clients: dict[Slot, WorkerNotificationClient] = {}
         self._places = RankAssignment(INVALID_SLOT_INFO)
-        # Horovod's own start() listens on every interface, and what is put there is unpickled.
-        self._server = RendezvousHTTPServer((self._address, 0), _handler(self), 0)
-        self._server.daemon_threads = True  # a worker that waits for its place must not keep this process from ending
+        self._server = GuardedRendezvousServer(self._address, self, rendezvous.admits)
         self._server.init([])
         threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True).start()
         self._notices: queue.Queue[tuple[Slot, float] | None] = queue.Queue()
@@ -114,7 +108,7 @@ class HorovodBackend:
         """A member of the newest group has begun to connect."""
         self._places.show_up(rank)
 
-    def register(self, slot: Slot, addresses: Any, key: Any) -> None:
+    def register(self, slot: Slot, addresses: WorkerAddresses, key: bytes) -> None:
         """A worker takes part, and takes notices at these addresses."""
         self._clients[slot] = WorkerNotificationClient(addresses, key, 0)
         self._on_registered(slot)
@@ -129,26 +123,3 @@ class HorovodBackend:
                 client.notify_hosts_updated(stamp, HostUpdateResult.mixed)
             except Exception as error:  # noqa: BLE001  # Horovod's client raises plain Exception; the notice is repeated
                 log.info("notice to %s failed: %s", slot, error)
-
-
-def _handler(backend: HorovodBackend) -> type[RendezvousHandler]:
-    class Handler(RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
-        def _get_value(self, scope: str, key: str) -> Any:
-            if scope != GET_RANK_AND_SIZE:
-                return super()._get_value(scope, key)
-            return backend.place_of(_slot(key)).to_response_string().encode("ascii")
-
-        def _put_value(self, scope: str, key: str, value: Any) -> None:
-            if scope == PUT_WORKER_ADDRESSES:
-                addresses, secret = codec.loads_base64(value)
-                backend.register(_slot(key), addresses, secret)
-            super()._put_value(scope, key, value)
-            if scope == _FIRST_SCOPE and key.startswith(_FIRST_KEY):
-                backend.show_up(int(key.removeprefix(_FIRST_KEY)))
-
-    return Handler
-
-
-def _slot(key: str) -> Slot:
-    host, _, index = key.rpartition(":")
-    return Slot(host, int(index))

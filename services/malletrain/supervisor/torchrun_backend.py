@@ -8,11 +8,13 @@ every node must agree on a rendezvous. Here the supervisor knows the hosts alrea
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from malletrain.supervisor.generation_state import Hosts
+from malletrain.supervisor.guarded_store import GuardedStore
 from malletrain.supervisor.membership import Slot, slots_of
+from malletrain.supervisor.rendezvous_config import RendezvousConfig
 
 _MOST_RESTARTS = 1_000_000
 """torchrun counts every change as a restart. Scripts may print this limit; no job is ended by it here."""
@@ -23,20 +25,20 @@ class TorchrunBackend:
 
     warm = True
 
-    def __init__(self, job_id: str, address: str, interfaces: Sequence[str]) -> None:
+    def __init__(self, job_id: str, rendezvous: RendezvousConfig) -> None:
         """Import torch in the background, which takes a second or two.
 
         Args:
             job_id: The job.
-            address: Address of this machine as the workers see it.
-            interfaces: Network interfaces by which workers reach each other.
+            rendezvous: Where the store is served, and to whom.
         """
-        self._interfaces = ",".join(interfaces)
+        self._interfaces = ",".join(rendezvous.interfaces)
         self._job_id = job_id
-        self._address = address
+        self._address = rendezvous.address
+        self._admits = rendezvous.admits
         self._torch: Any = None
         self._error: ImportError | None = None
-        self._store: Any = None
+        self._store: GuardedStore | None = None
         threading.Thread(target=self._import, name="import torch", daemon=True).start()
 
     def _import(self) -> None:
@@ -80,8 +82,8 @@ class TorchrunBackend:
 
         It is served on this machine, never on a harvested node.
         """
-        # This drops the last reference to the store before, and so closes it; its workers have gone.
-        self._store = self._torch.distributed.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+        self.close()  # the workers of the generation before have gone
+        self._store = GuardedStore(self._torch.distributed.TCPStore, self._address, self._admits)
         slots = self.slots(hosts)
         ranks = {slot: rank for rank, slot in enumerate(slots)}
         groups = {host: (group, count) for group, (host, count) in enumerate(hosts)}
@@ -108,4 +110,6 @@ class TorchrunBackend:
 
     def close(self) -> None:
         """Close the store."""
-        self._store = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None

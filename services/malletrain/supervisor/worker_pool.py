@@ -18,6 +18,7 @@ from malletrain.supervisor.restart_backoff import RestartBackoff
 from malletrain.supervisor.worker import LocalWorker, Worker
 from malletrain.supervisor.worker_exit import WorkerExit
 
+_THREADS = "OMP_NUM_THREADS"
 _SWEEP_SECONDS = 0.005
 
 
@@ -104,7 +105,10 @@ class WorkerPool:
             self._workers[slot] = LocalWorker(slot, command, folder, environment, log, warm=self._warm)
         else:
             # Without this machine's own environment: its paths of programs and libraries may not exist there.
+            # How many threads it may have is known there, too.
             environment = {**self._defaults, **self._own}
+            if _THREADS not in self._own:
+                environment.pop(_THREADS, None)
             message = start_message(slot, command, folder, environment, log, warm=self._warm)
             self._workers[slot] = agent.start(slot, message)
 

@@ -83,6 +83,11 @@ class StandInScheduler:
                 self._departed.append(identifier)
                 self.on_change()
 
+    def leave(self, node: str) -> None:
+        """The agent of a node reports that it leaves."""
+        self.leaving.append(self.present.pop(node))
+        self.on_change()
+
     def take_departed(self) -> list[str]:
         departed, self._departed = self._departed, []
         return departed

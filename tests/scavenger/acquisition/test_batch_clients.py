@@ -3,32 +3,54 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.acquisition.batch_client import AgentCommand
-from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient, parse_pbs_ends, parse_pbs_jobs
+from malletrain.scavenger.acquisition.pbs_answers import PbsMark, parse_pbs_ends, parse_pbs_jobs
+from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient, parse_slurm_ends, parse_slurm_jobs
 from malletrain.scavenger.sources.base import NodeFacts, SourceError
+from malletrain.scavenger.sources.schedulers.commands import CommandFailedError
+from tests.support.shared import shared_path
 
-AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/keys/certificates/agent.pem", "0.0.0.0", 1.5)
+AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/keys/certificates/agent.pem", "0.0.0.0", 1.5, "0123abcd")
+MARK = PbsMark("malletrain", "idle", "malletrain", "0123abcd")
 
 
 class Recorder:
-    """Plays one answer, and keeps what was asked."""
+    """Plays one answer after another, and keeps what was asked."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(self, *answers: str | SourceError) -> None:
         self.answers = list(answers)
         self.asked: list[list[str]] = []
 
     async def __call__(self, argv: Sequence[str], timeout_seconds: float) -> str:
         assert timeout_seconds > 0
         self.asked.append(list(argv))
-        return self.answers.pop(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, SourceError):
+            raise answer
+        return answer
+
+
+def pbs_answer(**jobs: dict[str, object]) -> str:
+    """What qstat says of jobs, `j5` for 5.head, which are ours unless they say otherwise."""
+    ours = {"Job_Owner": "malletrain@head", "queue": "idle", "Job_Name": "malletrain", "argument_list": ARGUMENTS}
+    return json.dumps(
+        {"pbs_version": "23", "Jobs": {f"{name[1:]}.head": {**ours, **job} for name, job in jobs.items()}}
+    )
+
+
+ARGUMENTS = "".join(
+    f"<jsdl-hpcpa:Argument>{word}</jsdl-hpcpa:Argument>" for word in ("-m", "agent", "--installation", "0123abcd")
+)
 
 
 async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time() -> None:
@@ -57,7 +79,7 @@ async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:
     await SlurmBatchClient(slurm, AGENT, "scavenge").submit("n003", 600.0, NodeFacts(gpus=4))
     assert "--gres=gpu:4" in slurm.asked[0]
     await PbsBatchClient(pbs, AGENT, "idle").submit("pn004", 600.0, NodeFacts(gpus=2, cpus=8))
-    assert "select=1:vnode=pn004:ncpus=8:ngpus=2" in pbs.asked[0]
+    assert "select=1:host=pn004:ncpus=8:ngpus=2" in pbs.asked[0]
 
 
 async def test_an_answer_that_is_no_job_id_is_refused() -> None:
@@ -69,11 +91,12 @@ async def test_an_answer_that_is_no_job_id_is_refused() -> None:
 
 def test_slurms_list_is_read() -> None:
     text = (
-        "11|RUNNING|n001|n001|None\n12|PENDING||n002|Priority\n13|COMPLETING|n003|n003|None\n"
-        "14|FAILED|n004|n004|None\n15|PENDING||n005|PartitionDown\n16|PENDING||n006|ReqNodeNotAvail, Unavailable:n6\n"
-        "17|PENDING||n007|QOSMaxJobsPerUserLimit\n"
+        "11|RUNNING|n001|n001|m:1|None\n12|PENDING||n002|m:1|Priority\n13|COMPLETING|n003|n003|m:1|None\n"
+        "14|FAILED|n004|n004|m:1|None\n15|PENDING||n005|m:1|PartitionDown\n"
+        "16|PENDING||n006|m:1|ReqNodeNotAvail, Unavailable:n6\n17|PENDING||n007|m:1|QOSMaxJobsPerUserLimit\n"
+        "18|RUNNING|n008|n008|m:2|None\n19|RUNNING|n009|n009|(null)|None\n"
     )
-    assert parse_slurm_jobs(text) == {
+    assert parse_slurm_jobs(text, "m:1") == {
         "11": ListedPlaceholder("n001", PlaceholderPhase.RUNNING),
         "12": ListedPlaceholder("n002", PlaceholderPhase.PENDING),
         "13": ListedPlaceholder("n003", PlaceholderPhase.ENDING),
@@ -107,51 +130,119 @@ async def test_a_single_job_that_slurm_has_forgotten_is_no_failure_of_slurm() ->
         await SlurmBatchClient(silent, AGENT, "scavenge").explain(["11"])
 
 
-async def test_pbs_is_asked_for_details_only_where_there_are_placeholders() -> None:
-    run = Recorder("\n")
-    assert await PbsBatchClient(run, AGENT, "idle").find() == {}
-    assert len(run.asked) == 1
-    jobs = {
-        "5.head": {"job_state": "R", "exec_vnode": "(pn004:ncpus=8)"},
-        "6.head": {
-            "job_state": "Q",
-            "Resource_List": {"select": "1:vnode=pn005"},
-            "comment": "Not Running: Insufficient amount of resource: ncpus",
-        },
-        "7.head": {"job_state": "F"},
-        "8.head": {
-            "job_state": "Q",
-            "Resource_List": {"select": "1:vnode=pn006"},
-            "comment": "Not Running: Queue not started.",
-        },
-    }
-    run = Recorder("5.head\n6.head\n7.head\n8.head\n", json.dumps({"Jobs": jobs}))
-    found = await PbsBatchClient(run, AGENT, "idle").find()
+async def test_pbs_lists_placeholders_by_queue() -> None:
+    run = Recorder('{"timestamp": 1, "pbs_version": "23.06.06", "pbs_server": "head"}')
+    assert await PbsBatchClient(run, AGENT, "idle", user="malletrain").find() == {}
+    assert run.asked == [["qstat", "-f", "-F", "json", "idle"]]
+    run = Recorder(
+        pbs_answer(
+            j5={"job_state": "R", "exec_host": "pn004/0*8", "exec_vnode": "(pn004:ncpus=8)"},
+            j6={
+                "job_state": "Q",
+                "Resource_List": {"select": "1:host=pn005"},
+                "comment": "Not Running: Insufficient amount of resource: ncpus",
+            },
+            j7={"job_state": "F"},
+            j8={
+                "job_state": "Q",
+                "Resource_List": {"select": "1:host=pn006:ncpus=4"},
+                "comment": "Not Running: Queue not started.",
+            },
+        )
+    )
+    found = await PbsBatchClient(run, AGENT, "idle", user="malletrain").find()
     assert found == {
         "5.head": ListedPlaceholder("pn004", PlaceholderPhase.RUNNING),
         "6.head": ListedPlaceholder("pn005", PlaceholderPhase.PENDING),
         "8.head": ListedPlaceholder("pn006", PlaceholderPhase.PENDING, "PBS says 'Not Running: Queue not started.'"),
     }
-    assert run.asked[1][-4:] == ["5.head", "6.head", "7.head", "8.head"]
+
+
+FOREIGN = {
+    "owner": {"Job_Owner": "grace@head"},
+    "owner whose name begins alike": {"Job_Owner": "malletrain2@head"},
+    "queue": {"queue": "main"},
+    "name": {"Job_Name": "malletrain2"},
+    "installation": {"argument_list": ARGUMENTS.replace("0123abcd", "0123abcde")},
+    "no mark": {"argument_list": "<jsdl-hpcpa:Argument>600</jsdl-hpcpa:Argument>"},
+    "no program of its own": {"argument_list": None},
+}
+
+
+@pytest.mark.parametrize("job", FOREIGN.values(), ids=FOREIGN)
+async def test_a_pbs_job_of_somebody_else_is_neither_listed_nor_deleted(job: dict[str, object]) -> None:
+    running = {"job_state": "R", "exec_host": "pn004/0*8"}
+    answer = pbs_answer(j5={**running, **job}, j6=running)
+    assert list(parse_pbs_jobs(answer, MARK)) == ["6.head"]
+    run = Recorder(answer, "")
+    await PbsBatchClient(run, AGENT, "idle", user="malletrain").cancel(["5.head", "6.head", "7.head"])
+    assert run.asked[1:] == [["qdel", "6.head"]]
+
+
+async def test_each_pbs_job_is_deleted_alone_and_one_that_has_ended_is_no_error() -> None:
+    running = {"job_state": "R", "exec_host": "pn004/0*8"}
+    answer = pbs_answer(j5=running, j6=running, j7=running, j8=running)
+    gone, kept = CommandFailedError("qdel", 153, "Unknown Job Id"), CommandFailedError("qdel", 35, "has finished")
+    refused = CommandFailedError("qdel", 1, "Unauthorized Request")
+    run = Recorder(answer, gone, refused, kept, "")
+    with pytest.raises(SourceError, match="Unauthorized"):
+        await PbsBatchClient(run, AGENT, "idle", user="malletrain").cancel(
+            [f"{number}.head" for number in (5, 6, 7, 8)]
+        )
+    assert run.asked[1:] == [["qdel", f"{number}.head"] for number in (5, 6, 7, 8)]
+
+
+async def test_a_slurm_job_without_our_mark_is_not_cancelled() -> None:
+    run = Recorder("11|RUNNING|n001|n001|malletrain:0123abcd|None\n12|RUNNING|n002|n002|malletrain:ffff|None\n", "")
+    await SlurmBatchClient(run, AGENT, "scavenge").cancel(["11", "12", "13"])
+    ours = ["--me", "--partition=scavenge", "--name=malletrain"]
+    assert run.asked == [
+        ["squeue", "--noheader", *ours, "--format=%i|%T|%N|%n|%k|%r"],
+        ["scancel", *ours, "11"],
+    ]
+    run = Recorder("")
+    await SlurmBatchClient(run, AGENT, "scavenge").cancel(["11"])
+    assert len(run.asked) == 1
+
+
+def live_pbs(name: str) -> str:
+    return shared_path(f"schedulers/samples/pbs-live/{name}").read_text()
+
+
+def test_what_a_live_pbs_said_of_placeholders_is_read() -> None:
+    # These were submitted before placeholders had a mark.
+    marked = re.sub(
+        r"(<jsdl-hpcpa:Argument>)-P<",
+        r"\1--installation</x>\g<1>0123abcd</x>\1-P<",
+        live_pbs("qstat_f_placeholders.json"),
+    )
+    mark = PbsMark("malletrain", "scavenge", "malletrain", "0123abcd")
+    assert {entry.node for entry in parse_pbs_jobs(marked, mark).values()} == {"pn001", "pn002", "pn003", "pn004"}
+    assert parse_pbs_jobs(live_pbs("qstat_f_placeholders.json"), mark) == {}
+    assert parse_pbs_jobs(live_pbs("qstat_f_empty.json"), mark) == {}
+    assert set(parse_pbs_ends(live_pbs("qstat_f_multivnode.json")).values()) == {None}
 
 
 async def test_pbs_tells_how_placeholders_ended() -> None:
-    jobs = {
-        "5.head": {"job_state": "F", "Exit_status": 127, "comment": "Job run at Sat"},
-        "6.head": {"job_state": "F", "Exit_status": 271},
-        "7.head": {"job_state": "R"},
-    }
-    run = Recorder(json.dumps({"Jobs": jobs}))
+    run = Recorder(
+        pbs_answer(j5={"job_state": "F", "Exit_status": 127, "comment": "Job run at Sat"}),
+        pbs_answer(j6={"job_state": "F", "Exit_status": 271}),
+        pbs_answer(j7={"job_state": "R"}),
+        CommandFailedError("qstat", 153, "qstat: Unknown Job Id 8.head"),
+    )
     found = await PbsBatchClient(run, AGENT, "idle").explain(["5.head", "6.head", "7.head", "8.head"])
     assert {key: end.failed for key, end in found.items()} == {"5.head": True, "6.head": False, "8.head": True}
     assert "exit status 127" in found["5.head"].reason
+    assert [argv[-1] for argv in run.asked] == ["5.head", "6.head", "7.head", "8.head"]
+    with pytest.raises(SourceError, match="no contact"):
+        await PbsBatchClient(Recorder(CommandFailedError("qstat", 2, "no contact")), AGENT, "idle").explain(["5.head"])
 
 
-async def test_a_pbs_placeholder_asks_for_its_vnode_and_is_not_rerun() -> None:
+async def test_a_pbs_placeholder_asks_for_its_host_and_is_not_rerun() -> None:
     run = Recorder("77.head\n")
     assert await PbsBatchClient(run, AGENT, "idle").submit("pn004", 601.5) == "77.head"
     argv = run.asked[0]
-    assert "select=1:vnode=pn004" in argv
+    assert "select=1:host=pn004" in argv
     assert "walltime=601" in argv
     assert argv[argv.index("-r") + 1] == "n"
     assert argv[argv.index("--") + 1] == "/env/bin/python"
@@ -160,13 +251,19 @@ async def test_a_pbs_placeholder_asks_for_its_vnode_and_is_not_rerun() -> None:
 _VALUE = st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=2) | st.just({"select": 1})
 _JOB = st.fixed_dictionaries(
     {},
-    optional=dict.fromkeys(["job_state", "exec_vnode", "Resource_List", "comment", "Exit_status"], _VALUE),
+    optional=dict.fromkeys(["job_state", "exec_host", "Resource_List", "comment", "Exit_status"], _VALUE)
+    | {"job_state": st.just("R"), "argument_list": st.just(ARGUMENTS) | _VALUE},
 )
 
 
 @given(st.text())
 def test_garbage_is_an_error_of_the_source_and_no_other(text: str) -> None:
-    for read in (parse_slurm_jobs, parse_slurm_ends, parse_pbs_jobs, parse_pbs_ends):
+    for read in (
+        partial(parse_slurm_jobs, mark=""),
+        parse_slurm_ends,
+        partial(parse_pbs_jobs, mark=MARK),
+        parse_pbs_ends,
+    ):
         try:
             read(text)
         except SourceError:
@@ -175,8 +272,8 @@ def test_garbage_is_an_error_of_the_source_and_no_other(text: str) -> None:
 
 @given(_VALUE | st.dictionaries(st.sampled_from(["1.head", "2.head"]), _VALUE | _JOB))
 def test_json_of_another_form_is_an_error_of_the_source_and_no_other(jobs: object) -> None:
-    for read in (parse_pbs_jobs, parse_pbs_ends):
+    for read in (partial(parse_pbs_jobs, mark=MARK), parse_pbs_ends):
         try:
-            read(json.dumps({"Jobs": jobs}))
+            read(json.dumps({"pbs_version": "23", "Jobs": jobs}))
         except SourceError:
             continue

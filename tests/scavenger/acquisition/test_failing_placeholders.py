@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from malletrain.cli.doctor_checks import examine_placeholders, judge_placeholders
-from malletrain.cli.nodes import placeholder_failures
+from malletrain.cli.placeholder_failures import placeholder_failures
 from malletrain.cli.settings import AllSettings
 from malletrain.runtime.config import Addresses
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings

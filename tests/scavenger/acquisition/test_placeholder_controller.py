@@ -13,6 +13,7 @@ from malletrain.scavenger.acquisition.placeholders import PlaceholderPhase, Plac
 from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
 from tests.scavenger.acquisition.stand_in_scheduler import REFUSAL, SILENCE, Mood, StandInScheduler
+from tests.support.waiting import wait_until_async
 
 NODES = tuple(f"n{number:03d}" for number in range(1, 101))
 POLICY = PlaceholderPolicy(backoff=BackoffPolicy(10, 300, 4))
@@ -55,6 +56,47 @@ async def test_all_idle_nodes_are_taken_when_the_scheduler_takes_them() -> None:
     assert set(harness.scheduler.nodes) == set(NODES)
     status = harness.controller.status()
     assert (status.running, status.pending, status.failures_in_a_row, status.retry_at) == (100, 0, 0, None)
+
+
+async def test_a_scheduler_that_does_not_list_placeholders_is_told_in_the_status() -> None:
+    harness = Harness()
+    harness.scheduler.mood = Mood.IS_SILENT
+    running = asyncio.create_task(harness.controller.run())
+    try:
+        await wait_until_async(lambda: harness.controller.status().failures_in_a_row, 10, "a failure")
+        assert "squeue has not answered" in harness.controller.status().error
+        harness.scheduler.mood = Mood.STARTS
+        await wait_until_async(lambda: not harness.controller.status().failures_in_a_row, 10, "an answer")
+        assert harness.controller.status().error == ""
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_placeholders_of_nodes_that_are_to_be_given_back_are_cancelled_and_others_are_tried_at_once() -> None:
+    harness = Harness(wanted=2)
+    await harness.run(2)
+    first = list(harness.scheduler.nodes)
+    harness.controller.set_unwanted(frozenset({first[0]}))
+    harness.offer(first[0])
+    await harness.run(2)
+    assert first[0] not in harness.scheduler.nodes
+    assert len(harness.scheduler.nodes) == 2, "it was not taken back by the scheduler: there is no calm time"
+    await harness.controller.give_all_back()
+    assert not harness.scheduler.jobs
+    harness.scheduler.mood = Mood.IS_SILENT
+    await harness.controller.give_all_back()
+
+
+async def test_an_agent_that_leaves_for_its_time_limit_does_not_stop_others_from_being_submitted() -> None:
+    harness = Harness(wanted=2)
+    harness.controller.set_candidates({node: harness.clock.time() + 500 for node in NODES[:2]}, {})
+    await harness.run(2)
+    harness.clock.advance(486)
+    harness.scheduler.leave(NODES[0])
+    harness.offer(NODES[0])
+    await harness.run(2)
+    assert set(harness.scheduler.nodes) & set(NODES[2:])
 
 
 async def test_a_refusal_is_tried_again_with_one_node_per_delay_not_with_all() -> None:

@@ -90,7 +90,7 @@ def test_one_that_does_not_start_is_cancelled_and_its_node_left_alone_for_a_whil
 
 
 def test_nothing_is_taken_while_the_scheduler_gathers_nodes() -> None:
-    state = running("a", "b").preempted("0", NOW)
+    state = running("a", "b").preempted("0", NOW, POLICY)
     assert state.running == {"b"}
     assert state.decide({"c": 900.0}, 9, POLICY, NOW + 9)[1].submit == ()
     assert state.decide({"c": 900.0}, 9, POLICY, NOW + 10)[1].submit == (("c", 900.0),)
@@ -134,7 +134,7 @@ def test_an_agent_that_has_reported_counts_more_than_an_older_list() -> None:
 
 
 def test_one_that_does_not_end_is_cancelled_again() -> None:
-    state = running("a").preempted("0", NOW)
+    state = running("a").preempted("0", NOW, POLICY)
     assert state.decide({}, 1, POLICY, NOW + 14)[1].cancel == ()
     state, actions = state.decide({}, 1, POLICY, NOW + 15)
     assert actions.cancel == ("0",)
@@ -247,7 +247,7 @@ def test_a_node_that_fails_again_and_again_is_avoided_for_longer() -> None:
 
 # -- what always holds -------------------------------------------------------------------------------------------------
 
-STEPS = ["decide", "started", "preempted", "ended", "listed", "observed", "refused", "ended early"]
+STEPS = ["decide", "started", "preempted", "given back", "ended", "listed", "observed", "refused", "ended early"]
 
 
 class History:
@@ -282,7 +282,8 @@ class History:
             identifier = self.draw(st.sampled_from(known))
             self.state = {
                 "started": lambda: self.state.started(identifier, self.state.placeholders[identifier].node, self.now),
-                "preempted": lambda: self.state.preempted(identifier, self.now),
+                "preempted": lambda: self.state.preempted(identifier, self.now, POLICY),
+                "given back": lambda: self.state.given_back(identifier, self.now),
                 "ended": lambda: self.state.ended(identifier, self.now),
                 "ended early": lambda: self.state.ended_early(identifier, EndedPlaceholder("?"), self.now, POLICY),
             }[what]()
@@ -293,8 +294,13 @@ class History:
     def decide(self, *, refused: bool) -> None:
         usable = self.draw(st.dictionaries(st.sampled_from("abcde"), st.floats(0, 1e4)))
         wanted = self.draw(st.integers(0, 6))
+        unwanted = self.draw(st.frozensets(st.sampled_from("abcde"), max_size=2))
+        usable = {node: seconds for node, seconds in usable.items() if node not in unwanted}
         before = self.state
-        self.state, actions = before.decide(usable, wanted, POLICY, self.now)
+        self.state, actions = before.decide(usable, wanted, POLICY, self.now, unwanted)
+        left = [entry for entry in self.state.placeholders.values() if entry.phase is not PlaceholderPhase.ENDING]
+        assert unwanted.isdisjoint(entry.node for entry in left)
+        assert len(actions.cancel) == len(set(actions.cancel))
         validate_actions(before, actions, usable, wanted, POLICY, self.now)
         if actions.submit and before.backoff.active:
             assert self.now >= self.next_probe, "at most one probe per delay"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,8 @@ class Watched:
 
     def __init__(self, *idle: str) -> None:
         self.idle = set(idle)
+        self.reserved: dict[str, float] = {}
+        self.offline: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
 
     def tell(self, *idle: str) -> None:
@@ -36,7 +38,7 @@ class Watched:
         self._changed.set()
 
     def order(self) -> Sequence[str]:
-        return ("n1", "n2")
+        return ("n1", "n2", "n3", "n4")
 
     def past_lengths(self) -> Sequence[float]:
         return ()
@@ -44,33 +46,44 @@ class Watched:
     def status(self) -> SourceStatus:
         return SourceStatus()
 
-    def close(self) -> None:
+    def exclude(self, until: Mapping[str, float]) -> None:
+        raise AssertionError("nothing is held there")
+
+    async def close(self) -> None:
         return
 
     async def observations(self) -> AsyncIterator[Observation]:
         while True:
-            yield Observation(SystemClock().time(), dict.fromkeys(sorted(self.idle), 0.0))
+            idle = dict.fromkeys(sorted(self.idle), 0.0)
+            yield Observation(SystemClock().time(), idle, reserved=self.reserved, offline=self.offline)
             await self._changed.wait()
             self._changed.clear()
 
 
-class TwoWanted:
-    """Work for two nodes."""
+class FourWanted:
+    """Work for four nodes."""
 
     def nodes(self) -> int:
-        return 2
+        return 4
 
     async def follow(self) -> None:
         await asyncio.Event().wait()
 
 
-def source_of(folder: Path, watched: Watched, ssh: tuple[str, ...], port: int) -> HeldSource:
+def source_of(
+    folder: Path, watched: Watched, ssh: tuple[str, ...], port: int, *, give_back: bool = False
+) -> HeldSource:
     address = f"127.0.0.1:{port}"
     section = HoldSettings(
-        ssh=ssh, agents_address=address, python=sys.executable, log=str(folder / "agents.log"), grace_seconds=0.5
+        ssh=ssh,
+        agents_address=address,
+        python=sys.executable,
+        log=str(folder / "agents.log"),
+        grace_seconds=0.5,
+        give_back_at_exit=give_back,
     )
     settings = Settings(state_dir=folder, addresses=Addresses(job_manager=NOBODY))
-    return build_held_source("slurm", section, lambda _: watched, settings, 0.0, SystemClock(), demand=TwoWanted())
+    return build_held_source("slurm", section, lambda _: watched, settings, 0.0, SystemClock(), demand=FourWanted())
 
 
 def agents_of(folder: Path) -> list[int]:
@@ -96,7 +109,8 @@ async def test_idle_nodes_get_an_agent_that_leaves_when_they_are_wanted_and_outl
 
     with ssh_command(tmp_path / "ssh") as ssh:
         try:
-            first = asyncio.create_task(follow(source_of(tmp_path, watched, ssh, port)))
+            source = source_of(tmp_path, watched, ssh, port)
+            first = asyncio.create_task(follow(source))
             await wait_until_async(lambda: seen and set(seen[-1].agents) == {"n1", "n2"}, 60, "two agents")
             watched.tell("n2")
             await wait_until_async(lambda: set(seen[-1].idle) == {"n2"}, 10, "n1 to be left")
@@ -104,8 +118,10 @@ async def test_idle_nodes_get_an_agent_that_leaves_when_they_are_wanted_and_outl
             stays = agents_of(tmp_path)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
+            await source.close()
             seen.clear()
-            second = asyncio.create_task(follow(source_of(tmp_path, watched, ssh, port)))
+            source = source_of(tmp_path, watched, ssh, port)
+            second = asyncio.create_task(follow(source))
             await wait_until_async(lambda: seen and set(seen[-1].agents) == {"n2"}, 30, "the agent's return")
             assert agents_of(tmp_path) == stays
             log = (tmp_path / "agents.log").read_text()
@@ -114,7 +130,40 @@ async def test_idle_nodes_get_an_agent_that_leaves_when_they_are_wanted_and_outl
             await wait_until_async(lambda: not agents_of(tmp_path), 10, "the end of the last agent")
             second.cancel()
             await asyncio.gather(second, return_exceptions=True)
+            await source.close()
         finally:
+            for pid in agents_of(tmp_path):
+                psutil.Process(pid).kill()
+
+
+@needs_sshd
+async def test_nodes_are_left_that_operators_or_reservations_need_and_all_at_a_graceful_end(tmp_path: Path) -> None:
+    watched, seen, now = Watched("n1", "n2", "n3", "n4"), [], SystemClock().time
+    with ssh_command(tmp_path / "ssh") as ssh:
+        source = source_of(tmp_path, watched, ssh, free_port(), give_back=True)
+
+        async def follow() -> None:
+            async for observation in source.observations():
+                seen.append(set(observation.idle))
+
+        following = asyncio.create_task(follow())
+        try:
+            await wait_until_async(lambda: seen and len(seen[-1]) == 4, 60, "four agents")
+            watched.offline = frozenset({"n1"})
+            watched.tell(*watched.idle)
+            await wait_until_async(lambda: seen[-1] == {"n2", "n3", "n4"}, 10, "a node that is offline to be left")
+            watched.reserved = {"n2": now() + 10, "n3": now() + 1000}
+            watched.tell(*watched.idle)
+            await wait_until_async(lambda: seen[-1] == {"n3", "n4"}, 10, "a node to be left before its reservation")
+            source.exclude({"n3": now() + 1000, "n4": now() - 1})
+            await wait_until_async(lambda: seen[-1] == {"n4"}, 10, "a node to be given back")
+            await wait_until_async(lambda: len(agents_of(tmp_path)) == 1, 10, "the end of their agents")
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await source.close()
+            await wait_until_async(lambda: not agents_of(tmp_path), 10, "the end of the last agent")
+        finally:
+            following.cancel()
             for pid in agents_of(tmp_path):
                 psutil.Process(pid).kill()
 

@@ -28,7 +28,7 @@ def with_entry(state: PlaceholderState, key: str, entry: Placeholder) -> Placeho
 
 
 def test_what_is_sound_passes() -> None:
-    for state in (PlaceholderState(), SOUND, FAILED, SOUND.preempted("1", NOW + 3)):
+    for state in (PlaceholderState(), SOUND, FAILED, SOUND.preempted("1", NOW + 3, POLICY)):
         validate_state(state)
     validate_actions(SOUND, PlaceholderActions((("b", 300.0),)), {"b": 300.0}, 2, POLICY, NOW)
     validate_held({"a": NOW}, {"a": "10.0.0.1:5"}, {"a": "1"}, SOUND)
@@ -70,8 +70,8 @@ PENDING = SOUND.submitted("2", "b", NOW)
     [
         (SOUND, (("a", 300.0),), (), "node a: a second placeholder"),
         (SOUND, (("b", 300.0), ("b", 300.0)), (), "node b: a second placeholder"),
-        (SOUND.preempted("1", NOW - 99), (("a", 300.0),), (), "node a: a second placeholder"),
-        (SOUND.preempted("1", NOW), (("b", 300.0),), (), "just after the scheduler took a node back"),
+        (SOUND.preempted("1", NOW - 99, POLICY), (("a", 300.0),), (), "node a: a second placeholder"),
+        (SOUND.preempted("1", NOW, POLICY), (("b", 300.0),), (), "just after the scheduler took a node back"),
         (FAILED, (("a", 300.0),), (), "a node that is avoided"),
         (FAILED, (("b", 300.0),), (), "during the back-off"),
         (SOUND, (("z", 300.0),), (), "not idle for long enough"),

@@ -31,10 +31,11 @@ def trainer(
     least: int = 1,
     most: int = 64,
     model: str = "net",
+    owner: str = "",
 ) -> ReplayJob:
     """A job with these samples/s on 1, 2, 3, … nodes."""
     curve = tuple(ScalingPoint(index + 1, rate) for index, rate in enumerate(rates))
-    return ReplayJob(name, model, submit_s, up_s, down_s, least, most, samples, curve)
+    return ReplayJob(name, model, submit_s, up_s, down_s, least, most, samples, curve, owner)
 
 
 def idle(fragments: Mapping[str, Sequence[tuple[float, float]]], duration_s: float = 100.0) -> Trace:

@@ -58,4 +58,6 @@ def test_efficiency_counts_a_sample_by_what_one_node_makes() -> None:
 
 def test_the_bound_is_the_production_allocator_with_free_rescaling_whatever_is_compared() -> None:
     paper = replace(OPTIONS, policy=ReplayPolicy.EQUAL, accounting=Accounting.PAPER, paper_quirks=True)
-    assert free_options(paper) == replace(OPTIONS, free=True)
+    shared = replace(OPTIONS, max_parallel_per_owner=2, max_nodes_per_owner=3)
+    bound = replace(OPTIONS, free=True, fair_share_half_life_s=0.0)
+    assert free_options(paper) == free_options(shared) == bound

@@ -35,6 +35,12 @@ def test_jobs_come_in_the_order_of_submission_with_their_curves(tmp_path: Path) 
     assert (second.min_nodes, second.max_nodes, second.samples) == (1, 64, 1e6)
 
 
+def test_jobs_have_owners_where_the_file_names_them(tmp_path: Path) -> None:
+    rows = "a,net,0,0,0,1,64,1e6, ada \nb,net,0,0,0,1,64,1e6,\n"
+    first, second = read_job_set(*files(tmp_path, HEAD.replace("\n", ",owner\n") + rows))
+    assert [first.owner, second.owner] == ["ada", ""]
+
+
 def test_columns_may_stand_in_any_order_and_others_are_left_alone(tmp_path: Path) -> None:
     names = "samples,note,max_nodes,min_nodes,scale_down_s,scale_up_s,submit_s,model,job\n"
     (job,) = read_job_set(*files(tmp_path, names + "9,hello,3,2,5,4,1,net,a\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import secrets
 import stat
@@ -13,6 +14,7 @@ from malletrain.runtime.errors import InvalidInputError
 KEYS_FOLDER = "keys"
 KEY_FILE = "token.key"
 _LEAST_BYTES = 32
+_ID_LENGTH = 16
 _GROUP_AND_OTHERS = 0o077
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -66,6 +68,15 @@ def load_key(state_dir: Path) -> bytes:
     if len(key) < _LEAST_BYTES:
         raise InvalidInputError(str(path), f"a key of at least {_LEAST_BYTES} bytes")
     return key
+
+
+def installation_id(state_dir: Path) -> str:
+    """Identifier of an installation: the same as long as its key is, and no secret.
+
+    Raises:
+        InvalidInputError: there is no usable key, and none can be made.
+    """
+    return hmac.digest(load_key(state_dir), b"installation", "sha256").hex()[:_ID_LENGTH]
 
 
 def read_private(path: Path) -> bytes:

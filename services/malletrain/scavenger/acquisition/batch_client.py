@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,7 +32,9 @@ class BatchClient(Protocol):
         """
 
     async def find(self) -> Mapping[str, ListedPlaceholder]:
-        """All placeholders that have not ended, by identifier.
+        """All placeholders that have not ended, by identifier: jobs of our user, in our queue, with our name and mark.
+
+        A job of somebody else, or of another installation, is never among them, whatever it is called.
 
         Raises:
             SourceError: the scheduler does not answer.
@@ -45,7 +48,9 @@ class BatchClient(Protocol):
         """
 
     async def cancel(self, identifiers: Sequence[str]) -> None:
-        """Cancel placeholders. Those that have ended do no harm.
+        """Cancel placeholders, after asking the scheduler which of them are ours; others are left alone.
+
+        Those that have ended do no harm.
 
         Raises:
             SourceError: the scheduler does not answer.
@@ -62,6 +67,8 @@ class AgentCommand:
         certificate: File with the agents' certificate, as the nodes see it.
         listen: Address on which agents serve supervisors.
         grace_seconds: How long workers may take to leave by themselves.
+        installation: Identifier of our installation: the mark by which its placeholders and agents are known.
+        margin_seconds: How long before the time limit of a placeholder its agent leaves.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
     """
 
@@ -70,12 +77,17 @@ class AgentCommand:
     certificate: str
     listen: str
     grace_seconds: float
+    installation: str
+    margin_seconds: float = 15.0
     marks: str = ""
 
-    def on(self, node: str) -> list[str]:
-        """The command for a node."""
+    def on(self, node: str, limit_seconds: float = math.inf) -> list[str]:
+        """The command for a node, in a placeholder with this time limit."""
+        stay = max(0.0, limit_seconds - self.margin_seconds)
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
             *("--certificate", self.certificate, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
+            *("--installation", self.installation),
+            *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),
         ]

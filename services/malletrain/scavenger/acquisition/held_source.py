@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.runtime.access.certificate_keeper import CertificateKeeper
+from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
@@ -34,6 +36,8 @@ _RETURN_SECONDS = 3.0
 """How long the agents of an earlier life of this service have to report before the first observation."""
 _LOOK_SECONDS = 0.05
 _OWN_ROLE, _AGENT_ROLE = "scavenger", "agent"
+_LEAVE_SECONDS = 2.0
+"""How long agents may take to leave, beyond the grace of their workers, when this service ends."""
 
 
 class HeldSource:
@@ -50,6 +54,9 @@ class HeldSource:
         clock: Clock,
         certificates: CertificateKeeper,
         *,
+        margin_seconds: float = 0.0,
+        grace_seconds: float = 0.0,
+        give_back: bool = False,
         watched_only: bool = False,
         validate: bool = False,
     ) -> None:
@@ -64,6 +71,9 @@ class HeldSource:
             debounce_seconds: How long a node must be idle before it is taken.
             clock: Wall clock.
             certificates: Keeps those of the Scavenger and of its agents.
+            margin_seconds: How long before a reservation a node is left.
+            grace_seconds: How long the workers of an agent that leaves may take.
+            give_back: Whether all nodes are given back at a graceful end.
             watched_only: No placeholder holds the nodes: they are ours only while they are idle.
             validate: Whether invariants are checked.
         """
@@ -75,8 +85,13 @@ class HeldSource:
         self._debounce = debounce_seconds
         self._clock = clock
         self._certificates = certificates
+        self._margin = margin_seconds
+        self._grace = grace_seconds
+        self._give_back = give_back
+        self._excluded: dict[str, float] = {}
         self._watched_only = watched_only
         self._validate = validate
+        self._listening = False
         self._seen: Observation | None = None
         self._since: dict[str, float] = {}
         self._news = asyncio.Event()
@@ -93,9 +108,23 @@ class HeldSource:
         """As the inner source, with the placeholders."""
         return replace(self._inner.status(), placeholders=(self._controller.status(),))
 
-    def close(self) -> None:
-        """Placeholders stay: the next Scavenger adopts them. Without one they end by themselves."""
-        self._inner.close()
+    def exclude(self, until: Mapping[str, float]) -> None:
+        """See `NodeSource`."""
+        self._excluded = dict(until)
+        self._news.set()
+
+    async def close(self) -> None:
+        """Give all nodes back, unless the next Scavenger is to find their placeholders again."""
+        if self._give_back:
+            self._registry.ask_to_leave(list(self._registry.present))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._grace + _LEAVE_SECONDS):
+                    while self._registry.leaving:
+                        self._news.clear()
+                        await self._news.wait()
+            await self._controller.give_all_back()
+        await self._registry.close()
+        await self._inner.close()
 
     def agents_changed(self) -> None:
         """Agents have come, gone, or been told to leave: tell at once."""
@@ -104,7 +133,9 @@ class HeldSource:
 
     async def observations(self) -> AsyncIterator[Observation]:
         """The nodes that are held, whenever that changes; see `NodeSource`."""
-        await self._registry.open(*self._address)
+        if not self._listening:
+            await self._registry.open(*self._address)
+            self._listening = True
         tasks = [
             asyncio.create_task(self._follow_inner()),
             asyncio.create_task(self._controller.run()),
@@ -119,8 +150,8 @@ class HeldSource:
                 for task in tasks:
                     if task.done():
                         task.result()
+                self._give_nodes_back()
                 self._offer_candidates()
-                self._leave_busy_nodes()
                 if self._seen is not None:
                     held = self._held(self._seen)
                     self._check(held)
@@ -129,7 +160,6 @@ class HeldSource:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._registry.close()
 
     async def _follow_inner(self) -> None:
         try:
@@ -158,12 +188,27 @@ class HeldSource:
             self._controller.set_candidates({}, {})
             return
         latest = self._clock.time() - self._debounce
-        free = (node for node, since in seen.idle.items() if since <= latest and node not in self._registry.present)
+        barred = self._registry.present.keys() | self._controller.unwanted
+        free = (node for node, since in seen.idle.items() if since <= latest and node not in barred)
         self._controller.set_candidates({node: seen.ends.get(node, float("inf")) for node in free}, seen.facts)
 
-    def _leave_busy_nodes(self) -> None:
+    def _give_nodes_back(self) -> None:
+        """Have agents leave nodes that we may not use, and cancel placeholders there."""
+        unwanted = self._unwanted()
+        self._controller.set_unwanted(unwanted)
+        leaving = unwanted & self._registry.present.keys()
         if self._watched_only and self._seen is not None:
-            self._registry.ask_to_leave(sorted(self._registry.present.keys() - self._seen.idle.keys()))
+            leaving |= self._registry.present.keys() - self._seen.idle.keys()
+        self._registry.ask_to_leave(sorted(leaving))
+
+    def _unwanted(self) -> frozenset[str]:
+        """Nodes that operators have taken out of use or back, and nodes whose reservation is about to begin."""
+        now = self._clock.time()
+        excluded = frozenset(node for node, until in self._excluded.items() if until > now)
+        if self._seen is None or self._seen.stale:
+            return excluded
+        soon = (node for node, start in self._seen.reserved.items() if start - now <= self._margin)
+        return excluded.union(self._seen.offline, soon)
 
     def _held(self, seen: Observation) -> Observation:
         """The nodes with agents. One that was just taken may not be in what the inner source has seen."""
@@ -213,10 +258,11 @@ def build_held_source(
     certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock)
     certificates.ensure()
     by_ssh = bool(section.ssh)
+    installation = installation_id(settings.state_dir)
     registry = AgentRegistry(
         certificates.path(_OWN_ROLE), lambda: source.agents_changed(), reclaim_timer, settings.limits
     )
-    client = _batch_client(scheduler, section, str(certificates.path(_AGENT_ROLE)), registry)
+    client = _batch_client(scheduler, section, str(certificates.path(_AGENT_ROLE)), installation, registry)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
@@ -232,6 +278,9 @@ def build_held_source(
         debounce_seconds,
         clock,
         certificates,
+        margin_seconds=section.margin_seconds,
+        grace_seconds=section.grace_seconds,
+        give_back=section.give_back_at_exit,
         watched_only=by_ssh,
         validate=validate,
     )
@@ -247,18 +296,23 @@ def _policy(section: HoldSettings) -> PlaceholderPolicy:
         surplus_seconds=section.surplus_seconds,
         most_pending=section.most_pending,
         calm_seconds=section.calm_seconds,
+        margin_seconds=section.margin_seconds,
         backoff=BackoffPolicy(section.backoff_seconds, section.backoff_max_seconds, section.pause_after_failures),
         starts_at_once=bool(section.ssh),
     )
 
 
-def _batch_client(scheduler: str, section: HoldSettings, certificate: str, registry: AgentRegistry) -> BatchClient:
+def _batch_client(
+    scheduler: str, section: HoldSettings, certificate: str, installation: str, registry: AgentRegistry
+) -> BatchClient:
     agent = AgentCommand(
         section.python,
         section.head or section.agents_address,
         certificate,
         section.listen,
         section.grace_seconds,
+        installation,
+        section.margin_seconds,
         section.marks if section.ssh else "",
     )
     if section.ssh:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from malletrain.runtime.access.installation import own_user
 from malletrain.scavenger.acquisition.batch_client import UNKNOWN_END, AgentCommand
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.acquisition.pbs_answers import PbsMark, parse_job_id, parse_pbs_ends, parse_pbs_jobs
+from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder
 from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
-from malletrain.scavenger.sources.schedulers.commands import RunCommand
+from malletrain.scavenger.sources.schedulers.commands import CommandFailedError, RunCommand
 
-_IDENTIFIER = re.compile(r"\d+\.\S+\Z")
-_VNODE = re.compile(r"\(?([^:+()]+)")
-_REQUESTED = re.compile(r"vnode=([^:+]+)")
-_PHASES = {
-    "Q": PlaceholderPhase.PENDING,
-    "H": PlaceholderPhase.PENDING,
-    "W": PlaceholderPhase.PENDING,
-    "R": PlaceholderPhase.RUNNING,
-    "E": PlaceholderPhase.ENDING,
-}
-_BLOCKED = re.compile(r"queue not (started|enabled)|has reached|limit|not allowed|hold", re.IGNORECASE)
-"""What PBS says in the comment of a job that does not only wait for its node."""
-_KILLED = (256 + 15, 256 + 9)
-"""Exit status of a job that PBS has ended, by SIGTERM or SIGKILL."""
+_UNKNOWN_JOB = 153
+_FINISHED_JOB = 35
+"""Exit status of qstat and qdel: the last eight bits of PBSE_UNKJOBID (15001) and PBSE_HISTJOBID (15139)."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +25,11 @@ class PbsBatchClient:
         run: Runs a command.
         agent: How the agent is started.
         queue: The preemptible queue.
-        name: Job name of all placeholders, by which they are found; at most 15 characters.
+        name: Job name of all placeholders; at most 15 characters.
         options: More options of qsub.
         log: File to which placeholders write.
         timeout_seconds: Time limit of each command.
+        user: Whose jobs may be ours.
     """
 
     run: RunCommand
@@ -50,95 +39,61 @@ class PbsBatchClient:
     options: tuple[str, ...] = ()
     log: str = "/dev/null"
     timeout_seconds: float = 30.0
+    user: str = field(default_factory=own_user)
 
     async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
-        """See `BatchClient`. Even on an exclusive host, a job gets only the CPUs and GPUs that it asks for."""
+        """See `BatchClient`. Even on an exclusive host, a job gets only the CPUs and GPUs that it asks for.
+
+        The whole host is asked for, also where it has several vnodes.
+        """
         counts = {"ncpus": facts.cpus, "ngpus": facts.gpus}
-        chunk = ":".join([f"1:vnode={node}", *(f"{name}={count}" for name, count in counts.items() if count)])
+        chunk = ":".join([f"1:host={node}", *(f"{name}={count}" for name, count in counts.items() if count)])
         answer = await self.run(
             [
                 *("qsub", "-q", self.queue, "-N", self.name, "-r", "n", "-j", "oe", "-o", self.log),
                 *("-l", f"select={chunk}", "-l", "place=exclhost", "-l", f"walltime={int(seconds)}"),
-                *(*self.options, "--", *self.agent.on(node)),
+                *(*self.options, "--", *self.agent.on(node, int(seconds))),
             ],
             self.timeout_seconds,
         )
-        identifier = answer.strip()
-        if not _IDENTIFIER.match(identifier):
-            raise SourceError(f"qsub: expected a job id, got {answer[:80]!r}")
-        return identifier
+        return parse_job_id(answer)
 
     async def find(self) -> Mapping[str, ListedPlaceholder]:
-        """See `BatchClient`. `qstat -f`, which is expensive, is asked only about jobs that `qselect` has found."""
-        identifiers = (await self.run(["qselect", "-N", self.name], self.timeout_seconds)).split()
-        if not identifiers:
-            return {}
-        return parse_pbs_jobs(await self.run(["qstat", "-f", "-F", "json", *identifiers], self.timeout_seconds))
+        """See `BatchClient`. Asked for by queue: some versions of qstat answer only the first of several job ids."""
+        answer = await self.run(["qstat", "-f", "-F", "json", self.queue], self.timeout_seconds)
+        return parse_pbs_jobs(answer, PbsMark(self.user, self.queue, self.name, self.agent.installation))
 
     async def explain(self, identifiers: Sequence[str]) -> Mapping[str, EndedPlaceholder]:
         """See `BatchClient`. PBS remembers ended jobs where `job_history_enable` is set."""
+        found: dict[str, EndedPlaceholder] = {}
+        for identifier in identifiers:
+            if (end := await self._end_of(identifier)) is not None:
+                found[identifier] = end
+        return found
+
+    async def _end_of(self, identifier: str) -> EndedPlaceholder | None:
+        """How a placeholder has ended; None if it has not."""
         try:
-            answer = await self.run(["qstat", "-x", "-f", "-F", "json", *identifiers], self.timeout_seconds)
-        except SourceError as error:
-            if "Unknown Job Id" not in str(error):
+            answer = await self.run(["qstat", "-x", "-f", "-F", "json", identifier], self.timeout_seconds)
+        except CommandFailedError as error:
+            if error.status != _UNKNOWN_JOB:
                 raise
-            return dict.fromkeys(identifiers, UNKNOWN_END)
-        ends = parse_pbs_ends(answer)
-        found = {identifier: ends.get(identifier, UNKNOWN_END) for identifier in identifiers}
-        return {identifier: end for identifier, end in found.items() if end is not None}
+            return UNKNOWN_END
+        return parse_pbs_ends(answer).get(identifier, UNKNOWN_END)
 
     async def cancel(self, identifiers: Sequence[str]) -> None:
-        """See `BatchClient`. With `-x`, a job that has ended meanwhile is no error."""
-        await self.run(["qdel", "-x", *identifiers], self.timeout_seconds)
+        """See `BatchClient`.
 
-
-def parse_pbs_jobs(text: str) -> dict[str, ListedPlaceholder]:
-    """The answer to `qstat -f -F json`, without jobs that have ended.
-
-    Raises:
-        SourceError: the text has another form.
-    """
-    found = {}
-    for identifier, job in _jobs(text).items():
-        phase = _PHASES.get(str(job.get("job_state")))
-        if phase is not None:
-            comment = str(job.get("comment", ""))
-            blocked = phase is PlaceholderPhase.PENDING and (job["job_state"] == "H" or _BLOCKED.search(comment))
-            found[identifier] = ListedPlaceholder(_node(job), phase, f"PBS says {comment!r}" if blocked else "")
-    return found
-
-
-def parse_pbs_ends(text: str) -> dict[str, EndedPlaceholder | None]:
-    """The answer to `qstat -x -f -F json`: how jobs have ended; None for those that have not.
-
-    Raises:
-        SourceError: the text has another form.
-    """
-    found: dict[str, EndedPlaceholder | None] = {}
-    for identifier, job in _jobs(text).items():
-        if job.get("job_state") in _PHASES:
-            found[identifier] = None
-            continue
-        status = job.get("Exit_status")
-        reason = f"exit status {status} ({job.get('comment', 'no comment')})"
-        found[identifier] = EndedPlaceholder(reason, failed=status not in _KILLED)
-    return found
-
-
-def _jobs(text: str) -> dict[str, dict[str, Any]]:
-    try:
-        jobs = json.loads(text)["Jobs"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SourceError(f"qstat: expected jobs in JSON, got {text[:80]!r}") from error
-    if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
-        raise SourceError(f"qstat: expected jobs in JSON, got {text[:80]!r}")
-    return jobs
-
-
-def _node(job: dict[str, Any]) -> str:
-    running = _VNODE.match(str(job.get("exec_vnode", "")))
-    if running:
-        return running.group(1)
-    resources = job.get("Resource_List")
-    requested = _REQUESTED.search(str(resources.get("select", ""))) if isinstance(resources, dict) else None
-    return requested.group(1) if requested else ""
+        Each job gets a qdel of its own, and without `-x`: several ids, one of which had ended, made a server crash.
+        """
+        listed = await self.find()
+        failures = []
+        for identifier in identifiers:
+            if identifier in listed:
+                try:
+                    await self.run(["qdel", identifier], self.timeout_seconds)
+                except CommandFailedError as error:
+                    if error.status not in (_UNKNOWN_JOB, _FINISHED_JOB):
+                        failures.append(error)
+        if failures:
+            raise SourceError(str(failures[0]))

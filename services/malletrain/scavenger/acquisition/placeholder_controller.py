@@ -56,6 +56,9 @@ class PlaceholderController:
         self._state = PlaceholderState()
         self._candidates: Mapping[str, float] = {}
         self._facts: Mapping[str, NodeFacts] = {}
+        self._unwanted: frozenset[str] = frozenset()
+        self._unanswered = 0
+        self._error = ""
         self._asked_at = -math.inf
         self._listed = False
         self._unsure = False
@@ -92,11 +95,11 @@ class PlaceholderController:
             pending=pending,
             running=running,
             ending=ending,
-            failures_in_a_row=backoff.failures,
+            failures_in_a_row=backoff.failures or self._unanswered,
             paused=backoff.paused(self._policy.backoff),
             retry_at=self._next_attempt() if backoff.active else None,
             node=backoff.node,
-            error=backoff.error,
+            error=backoff.error or (self._error if self._unanswered else ""),
         )
 
     def _next_attempt(self) -> float:
@@ -124,6 +127,24 @@ class PlaceholderController:
         self._facts = facts
         self._changed.set()
 
+    @property
+    def unwanted(self) -> frozenset[str]:
+        """Nodes that are to be given back."""
+        return self._unwanted
+
+    def set_unwanted(self, nodes: frozenset[str]) -> None:
+        """Take over which nodes are to be given back: their placeholders are cancelled, and none is submitted."""
+        if nodes != self._unwanted:
+            self._unwanted = nodes
+            self._changed.set()
+
+    async def give_all_back(self) -> None:
+        """Cancel all placeholders, at the end. If the scheduler does not answer, they end by themselves."""
+        try:
+            await self._client.cancel(sorted(self._state.placeholders))
+        except SourceError as error:
+            self._log.warning("placeholders stay", ids=sorted(self._state.placeholders), error=str(error))
+
     def agents_changed(self) -> None:
         """Take over which agents the registry knows."""
         now = self._clock.time()
@@ -134,7 +155,10 @@ class PlaceholderController:
         for agent in present.values():
             state = state.started(agent.placeholder, agent.node, now)
         for agent in self._registry.leaving:
-            state = state.preempted(agent.placeholder, now)
+            if agent.node in self._unwanted:
+                state = state.given_back(agent.placeholder, now)
+            else:
+                state = state.preempted(agent.placeholder, now, self._policy)
         idle = frozenset(node for node, agent in present.items() if not agent.workers)
         self._state = state.observed(idle, state.running - present.keys(), now)
         self._changed.set()
@@ -146,7 +170,10 @@ class PlaceholderController:
                 await self.step()
             except SourceError as error:
                 self._log.warning("the scheduler does not answer", error=str(error))
+                self._unanswered, self._error = self._unanswered + 1, str(error)
                 await asyncio.sleep(_DECIDE_SECONDS)
+            else:
+                self._unanswered = 0
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _DECIDE_SECONDS)
             self._changed.clear()
@@ -187,7 +214,7 @@ class PlaceholderController:
         now = self._clock.time()
         usable = {node: until - now for node, until in self._candidates.items()}
         before, wanted = self._state, self._wanted()
-        self._state, actions = before.decide(usable, wanted, self._policy, now)
+        self._state, actions = before.decide(usable, wanted, self._policy, now, self._unwanted)
         if self._validate:
             validate_actions(before, actions, usable, wanted, self._policy, now)
         self._log_backoff(before)
@@ -210,7 +237,8 @@ class PlaceholderController:
             self._log_backoff(before)
             return False
         self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))
-        self._state = self._state.submitted(identifier, node, self._clock.time())
+        now = self._clock.time()
+        self._state = self._state.submitted(identifier, node, now, now + seconds)
         return True
 
     def _log_backoff(self, before: PlaceholderState) -> None:

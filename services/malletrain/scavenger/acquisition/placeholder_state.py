@@ -69,10 +69,17 @@ class PlaceholderState:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def submitted(self, identifier: str, node: str, now: float) -> PlaceholderState:
-        """A placeholder was submitted. Its agent may have reported before the scheduler returned its identifier."""
-        known = self.placeholders.get(identifier)
-        entry = Placeholder(identifier, node, now) if known is None else replace(known, adopted=False)
+    def submitted(self, identifier: str, node: str, now: float, ends_at: float = math.inf) -> PlaceholderState:
+        """A placeholder was submitted. Its agent may have reported before the scheduler returned its identifier.
+
+        Args:
+            identifier: The scheduler's identifier.
+            node: The node that it asks for.
+            now: The present.
+            ends_at: When its time limit ends at the earliest.
+        """
+        known = self.placeholders.get(identifier, Placeholder(identifier, node, now))
+        entry = replace(known, adopted=False, ends_at=ends_at)
         return self._with(entry, f"{identifier} submitted", now)
 
     def submission_failed(
@@ -158,11 +165,20 @@ class PlaceholderState:
         state = replace(self, node_failures=failures, backoff=self.backoff.succeeded(known.since))
         return state._with(entry, f"{identifier}: agent reported", now)
 
-    def preempted(self, identifier: str, now: float) -> PlaceholderState:
-        """The scheduler takes the node of a placeholder back."""
+    def given_back(self, identifier: str, now: float) -> PlaceholderState:
+        """The agent of a placeholder leaves because we have told it to."""
         known = self.placeholders.get(identifier)
         if known is None or known.phase is PlaceholderPhase.ENDING:
             return self
+        return self.cancelled(identifier, now, "node given back")
+
+    def preempted(self, identifier: str, now: float, policy: PlaceholderPolicy) -> PlaceholderState:
+        """The agent of a placeholder leaves: the scheduler takes the node back, or the time limit is about to end."""
+        known = self.placeholders.get(identifier)
+        if known is None or known.phase is PlaceholderPhase.ENDING:
+            return self
+        if now >= known.ends_at - policy.margin_seconds:
+            return self.cancelled(identifier, now, "time limit")
         return replace(self.cancelled(identifier, now, "node wanted back"), preempted_at=now)
 
     def cancelled(self, identifier: str, now: float, why: str = "cancelled") -> PlaceholderState:
@@ -189,7 +205,12 @@ class PlaceholderState:
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def decide(
-        self, usable: Mapping[str, float], wanted: int, policy: PlaceholderPolicy, now: float
+        self,
+        usable: Mapping[str, float],
+        wanted: int,
+        policy: PlaceholderPolicy,
+        now: float,
+        unwanted: Set[str] = frozenset(),
     ) -> tuple[PlaceholderState, PlaceholderActions]:
         """What to submit and what to cancel.
 
@@ -198,12 +219,13 @@ class PlaceholderState:
             wanted: How many nodes there is work for.
             policy: When to do what.
             now: The present.
+            unwanted: Nodes that are to be given back. None of them is usable.
 
         Returns:
             The state in which the cancelled ones are marked, and what is to be done.
         """
         kept = {node: until for node, until in self.avoided_until.items() if until > now}
-        state, cancel = replace(self, avoided_until=kept)._decide_cancellations(usable, wanted, policy, now)
+        state, cancel = replace(self, avoided_until=kept)._decide_cancellations(usable, wanted, policy, now, unwanted)
         free = [
             (node, seconds)
             for node, seconds in usable.items()
@@ -229,6 +251,17 @@ class PlaceholderState:
         return min(room, 1) if self.backoff.is_due(now, policy.backoff) and not self.probes() else 0
 
     def _decide_cancellations(
+        self, usable: Mapping[str, float], wanted: int, policy: PlaceholderPolicy, now: float, unwanted: Set[str]
+    ) -> tuple[PlaceholderState, list[Placeholder]]:
+        phases = (PlaceholderPhase.PENDING, PlaceholderPhase.RUNNING)
+        barred = [entry for phase in phases for entry in self.in_phase(phase) if entry.node in unwanted]
+        state = self
+        for entry in barred:
+            state = state.given_back(entry.id, now)
+        state, others = state._decide_others(usable, wanted, policy, now)
+        return state, [*barred, *others]
+
+    def _decide_others(
         self, usable: Mapping[str, float], wanted: int, policy: PlaceholderPolicy, now: float
     ) -> tuple[PlaceholderState, list[Placeholder]]:
         late = [entry for entry in self.in_phase(PlaceholderPhase.PENDING) if _is_late(entry, policy, now)]

@@ -59,6 +59,7 @@ class Placeholder:
         since: When it was submitted, or first seen if it is adopted.
         phase: Where it stands.
         ending_since: When it was last cancelled, or its node was wanted back; infinite before.
+        ends_at: When its time limit ends at the earliest; infinite where that is not known.
         reported: Whether its agent has ever reported.
         adopted: Whether it was submitted before this service started, as far as is known.
         blocked: See `ListedPlaceholder`.
@@ -69,6 +70,7 @@ class Placeholder:
     since: float
     phase: PlaceholderPhase = PlaceholderPhase.PENDING
     ending_since: float = math.inf
+    ends_at: float = math.inf
     reported: bool = False
     adopted: bool = False
     blocked: str = ""
@@ -89,6 +91,7 @@ class PlaceholderPolicy:
         most_pending: Most placeholders that wait to start: pending jobs make the scheduler's backfill slower.
         calm_seconds: How long nothing is submitted after the scheduler took a node back. While it gathers nodes for one
             job, those that it has already chosen look idle.
+        margin_seconds: How long before the time limit of its placeholder an agent leaves.
         backoff: How long to wait after placeholders that fail.
         starts_at_once: Placeholders do not wait in a queue (agents started over ssh). One that has not started within
             `patience_seconds` although its node is still idle has failed.
@@ -101,6 +104,7 @@ class PlaceholderPolicy:
     surplus_seconds: float = 60.0
     most_pending: int = 64
     calm_seconds: float = 15.0
+    margin_seconds: float = 15.0
     backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
     starts_at_once: bool = False
 

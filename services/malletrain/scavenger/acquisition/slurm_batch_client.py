@@ -41,7 +41,7 @@ class SlurmBatchClient:
         run: Runs a command.
         agent: How the agent is started.
         partition: The preemptible partition.
-        name: Job name of all placeholders, by which they are found.
+        name: Job name of all placeholders.
         options: More options of sbatch.
         log: File to which placeholders write.
         timeout_seconds: Time limit of each command.
@@ -62,13 +62,21 @@ class SlurmBatchClient:
         job was given without asking.
         """
         minutes = max(1, math.floor(seconds / _SECONDS_PER_MINUTE))
-        step = shlex.join(["srun", "--ntasks=1", "--cpu-bind=none", "--export=ALL", *self.agent.on(node)])
+        step = shlex.join(
+            [
+                "srun",
+                "--ntasks=1",
+                "--cpu-bind=none",
+                "--export=ALL",
+                *self.agent.on(node, minutes * _SECONDS_PER_MINUTE),
+            ]
+        )
         answer = await self.run(
             [
                 *("sbatch", "--parsable", f"--partition={self.partition}", f"--nodelist={node}", "--nodes=1"),
                 *("--exclusive", "--mem=0", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
                 *([f"--gres=gpu:{facts.gpus}"] if facts.gpus else []),
-                *(f"--output={self.log}", "--open-mode=append", *self.options),
+                *(f"--output={self.log}", "--open-mode=append", *self.options, f"--comment={self._mark}"),
                 f"--wrap=exec {step}",
             ],
             self.timeout_seconds,
@@ -80,8 +88,8 @@ class SlurmBatchClient:
 
     async def find(self) -> Mapping[str, ListedPlaceholder]:
         """See `BatchClient`."""
-        argv = ["squeue", "--noheader", "--me", f"--name={self.name}", "--format=%i|%T|%N|%n|%r"]
-        return parse_slurm_jobs(await self.run(argv, self.timeout_seconds))
+        argv = ["squeue", "--noheader", *self._ours, "--format=%i|%T|%N|%n|%k|%r"]
+        return parse_slurm_jobs(await self.run(argv, self.timeout_seconds), self._mark)
 
     async def explain(self, identifiers: Sequence[str]) -> Mapping[str, EndedPlaceholder]:
         """See `BatchClient`. Slurm remembers ended jobs for MinJobAge, by default five minutes."""
@@ -101,20 +109,37 @@ class SlurmBatchClient:
         }
 
     async def cancel(self, identifiers: Sequence[str]) -> None:
-        """See `BatchClient`."""
-        await self.run(["scancel", *identifiers], self.timeout_seconds)
+        """See `BatchClient`. scancel itself leaves alone what is not of our user, partition and name."""
+        listed = await self.find()
+        if ours := [identifier for identifier in identifiers if identifier in listed]:
+            await self.run(["scancel", *self._ours, *ours], self.timeout_seconds)
+
+    @property
+    def _mark(self) -> str:
+        return f"malletrain:{self.agent.installation}"
+
+    @property
+    def _ours(self) -> tuple[str, ...]:
+        """What squeue and scancel may look at."""
+        return ("--me", f"--partition={self.partition}", f"--name={self.name}")
 
 
-def parse_slurm_jobs(text: str) -> dict[str, ListedPlaceholder]:
-    """The answer to `squeue --format=%i|%T|%N|%n|%r`, without jobs that have ended.
+def parse_slurm_jobs(text: str, mark: str) -> dict[str, ListedPlaceholder]:
+    """The answer to `squeue --format=%i|%T|%N|%n|%k|%r`, without jobs that have ended and jobs of others.
+
+    Args:
+        text: What was printed.
+        mark: Comment of our placeholders.
 
     Raises:
         SourceError: a line has another form.
     """
     found = {}
-    for identifier, state, node, requested, reason in _fields(text, 5, "ID|STATE|NODE|REQUESTED|REASON"):
+    for identifier, state, node, requested, comment, reason in _fields(
+        text, 6, "ID|STATE|NODE|REQUESTED|COMMENT|REASON"
+    ):
         phase = _PHASES.get(state)
-        if phase is not None:
+        if phase is not None and comment == mark:
             waits = phase is not PlaceholderPhase.PENDING or not reason or reason.startswith(_WAITING_REASONS)
             found[identifier] = ListedPlaceholder(node or requested, phase, "" if waits else f"Slurm says {reason}")
     return found

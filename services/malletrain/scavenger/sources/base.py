@@ -63,6 +63,8 @@ class Observation:
         known: Nodes that the source knows, idle or not, where it can tell.
         watched: As `idle`, for all nodes on which the main scheduler runs nothing. How long nodes stay idle is learned
             from these. None: as `idle`.
+        reserved: Start of the present or next reservation of nodes, idle or not.
+        offline: Nodes that an operator has taken out of use.
         stale: The source has been silent for too long, so that nodes are left out. That a node is missing does not mean
             that its idle fragment has ended.
     """
@@ -75,6 +77,8 @@ class Observation:
     agents: Mapping[str, str] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
     watched: Mapping[str, float] | None = None
+    reserved: Mapping[str, float] = field(default_factory=dict)
+    offline: frozenset[str] = frozenset()
     stale: bool = False
 
 
@@ -112,10 +116,10 @@ class PlaceholderStatus:
         pending: Number of placeholders that wait to start.
         running: Number of nodes that are held.
         ending: Number of placeholders that were cancelled, or whose node is wanted back, and that have not ended.
-        failures_in_a_row: Attempts to hold a node that have failed in a row.
+        failures_in_a_row: Attempts in a row to hold a node, or to list placeholders, that have failed.
         paused: Whether there were so many failures that submission pauses.
         retry_at: When the next attempt is due, in seconds since the epoch; None if nothing has failed.
-        node: Node of the last failure.
+        node: Node of the last failure; empty where none was asked for.
         error: What the scheduler said about it; empty if nothing has failed.
     """
 
@@ -163,7 +167,13 @@ class NodeSource(Protocol):
     def status(self) -> SourceStatus:
         """How queries to a scheduler and placeholders fare."""
 
-    def close(self) -> None:
+    def exclude(self, until: Mapping[str, float]) -> None:
+        """Give back nodes that are held, and hold none of them before a time in seconds since the epoch.
+
+        Each call replaces the nodes of the call before.
+        """
+
+    async def close(self) -> None:
         """Release what the source keeps, at a graceful end."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from malletrain.scavenger.sources.base import NodeFacts, NodeSource, Observation, SourceStatus
@@ -65,10 +65,14 @@ class MixedSource:
                     left.cancel()
             await asyncio.gather(*following, return_exceptions=True)
 
-    def close(self) -> None:
-        """Close all sources."""
+    def exclude(self, until: Mapping[str, float]) -> None:
+        """From all sources."""
         for source in self._sources:
-            source.close()
+            source.exclude(until)
+
+    async def close(self) -> None:
+        """Close all sources."""
+        await asyncio.gather(*(source.close() for source in self._sources))
 
 
 def merge(observations: Sequence[Observation], source_count: int) -> Observation:
@@ -84,26 +88,33 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
     knowing = Counter(name for observation in observations for name in observation.known | observation.idle.keys())
     calling = Counter(name for observation in observations for name in observation.idle)
     idle: dict[str, float] = {}
-    ends: dict[str, float] = {}
     facts: dict[str, NodeFacts] = {}
     for observation in observations:
         for name, since in observation.idle.items():
             if calling[name] == knowing[name]:
                 idle[name] = max(idle.get(name, since), since)
-        for name, end in observation.ends.items():
-            ends[name] = min(ends.get(name, end), end)
         _add(facts, observation.facts)
     return Observation(
         time=max(observation.time for observation in observations),
         idle=idle,
         ended=len(observations) == source_count and all(observation.ended for observation in observations),
-        ends=ends,
+        ends=_earliest(observation.ends for observation in observations),
         facts=facts,
         agents={name: address for observation in observations for name, address in observation.agents.items()},
         watched=_watched(observations),
+        reserved=_earliest(observation.reserved for observation in observations),
+        offline=frozenset().union(*(observation.offline for observation in observations)),
         known=frozenset().union(*(observation.known for observation in observations)),
         stale=any(observation.stale for observation in observations),
     )
+
+
+def _earliest(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for told in times:
+        for name, at in told.items():
+            found[name] = min(found.get(name, at), at)
+    return found
 
 
 def _watched(observations: Sequence[Observation]) -> dict[str, float]:

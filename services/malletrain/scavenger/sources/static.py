@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import Observation, SourceStatus
@@ -32,5 +32,8 @@ class StaticSource:
         """Empty: no scheduler is asked."""
         return SourceStatus()
 
-    def close(self) -> None:
+    def exclude(self, until: Mapping[str, float]) -> None:
+        """Nothing is held."""
+
+    async def close(self) -> None:
         """Nothing to release."""

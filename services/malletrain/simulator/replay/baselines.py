@@ -24,7 +24,7 @@ def outcome_of(result: ReplayResult) -> float:
 
 
 def free_options(options: ReplayOptions) -> ReplayOptions:
-    """Options of the zero-cost bound: the production allocator, free rescaling, jobs that arrive and end at once."""
+    """Options of the zero-cost bound: the production allocator, free rescaling, one owner, events at once."""
     return replace(
         options,
         free=True,
@@ -32,6 +32,9 @@ def free_options(options: ReplayOptions) -> ReplayOptions:
         policy=ReplayPolicy.MILP,
         accounting=Accounting.EVENT,
         paper_quirks=False,
+        max_parallel_per_owner=0,
+        max_nodes_per_owner=0,
+        fair_share_half_life_s=0.0,
     )
 
 

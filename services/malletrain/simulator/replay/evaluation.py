@@ -14,6 +14,7 @@ from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.metrics import Baselines, Metrics, measure
 from malletrain.simulator.replay.node_events import NodeEvent, node_events, resource_integral
 from malletrain.simulator.replay.options import ReplayEngine, ReplayOptions
+from malletrain.simulator.replay.owner_figures import OwnerFigures, jain_index, owner_figures
 from malletrain.simulator.replay.records import ReplayResult
 from malletrain.simulator.services.engine import run_services_replay
 
@@ -58,12 +59,19 @@ class Evaluation:
         metrics: Its figures.
         wall_seconds: How long the replay took, without the baselines.
         free: The replay with free rescaling; None if there was none.
+        owners: What each owner got; empty if all jobs are one owner's.
     """
 
     result: ReplayResult
     metrics: Metrics
     wall_seconds: float
     free: ReplayResult | None
+    owners: tuple[OwnerFigures, ...] = ()
+
+    @property
+    def jain_index(self) -> float:
+        """Jain's index of the owners' nodes while they had jobs; 1 without owners."""
+        return jain_index([owner.nodes_while_present for owner in self.owners])
 
 
 def evaluate(
@@ -96,4 +104,6 @@ def evaluate(
         static_outcome(jobs, scenario.equivalent_nodes, options),
         None if free is None else outcome_of(free),
     )
-    return Evaluation(result, measure(result, baselines, options.forward_s), wall_seconds, free)
+    several = len({job.owner for job in jobs}) > 1
+    owners = owner_figures(jobs, result.jobs, scenario.duration_s) if several else ()
+    return Evaluation(result, measure(result, baselines, options.forward_s), wall_seconds, free, owners)

@@ -5,18 +5,20 @@ Every event leads to one decision, which takes effect at once. `malletrain.simul
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from math import inf
 
 from malletrain.allocator.placement import rearrange
-from malletrain.job_manager.admission import first_in_line
+from malletrain.job_manager.admission import Places, first_in_line, next_in_line
 from malletrain.scavenger.stays import LearnedStay
 from malletrain.simulator.replay.charges import charges_of
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import STAY_HORIZON_S, Accounting, ReplayOptions
+from malletrain.simulator.replay.owner_accounts import OwnerAccounts
 from malletrain.simulator.replay.policies import Advisor, decider
 from malletrain.simulator.replay.records import Decision, Decisions, JobRecord, ReplayResult, job_record
 from malletrain.simulator.replay.running_job import RunningJob, admit
@@ -76,6 +78,11 @@ class _Replay:
         self._ended: list[JobRecord] = []
         self._ended_samples = 0.0
         self._next_job = 0
+        # Where it matters whose job is whose: jobs that are submitted and not admitted, and what owners have used.
+        self._accounts = (
+            OwnerAccounts(options.fair_share_half_life_s) if options.shares([job.owner for job in jobs]) else None
+        )
+        self._waiting: list[ReplayJob] = []
         self._decisions = Decisions()
 
     def run(self, progress: Progress) -> ReplayResult:
@@ -115,7 +122,11 @@ class _Replay:
             taken = {run: count for run, count in taken.items() if run.ended_s is None}
         admitted = self._admit()
         preempted_jobs = len(taken)
+        if self._accounts is not None:
+            self._accounts.settle(now, self._active, weigh=True)
         rescaled, invested = self._rescale(taken)
+        if self._accounts is not None:
+            self._accounts.settle(now, self._active, weigh=False)
         self._decisions.add(
             Decision(
                 time_s=now,
@@ -185,10 +196,27 @@ class _Replay:
     def _admit(self) -> int:
         later = islice(self._jobs, self._next_job, None)
         waiting = takewhile(lambda job: job.submit_s <= self._now, later)
-        admitted = first_in_line(waiting, len(self._active), self._options.max_parallel)
+        if self._accounts is None:
+            admitted = first_in_line(waiting, len(self._active), self._options.max_parallel)
+            self._next_job += len(admitted)
+        else:
+            admitted = self._admit_by_owner(self._accounts, list(waiting))
         self._active += [admit(job, self._options, len(self._order), self._now) for job in admitted]
-        self._next_job += len(admitted)
         return len(admitted)
+
+    def _admit_by_owner(self, accounts: OwnerAccounts, arrived: Sequence[ReplayJob]) -> list[ReplayJob]:
+        self._next_job += len(arrived)
+        self._waiting += arrived
+        admitted = next_in_line(
+            self._waiting,
+            lambda job: job.owner,
+            Counter(run.job.owner for run in self._active),
+            Places(self._options.max_parallel, self._options.max_parallel_per_owner),
+            accounts.uses(self._now),
+        )
+        chosen = {job.id for job in admitted}
+        self._waiting = [job for job in self._waiting if job.id not in chosen]
+        return admitted
 
     def _rescale(self, taken: dict[RunningJob, int]) -> tuple[int, float]:
         """Decide, move nodes and charge for it.

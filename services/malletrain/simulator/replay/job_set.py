@@ -31,6 +31,7 @@ class ReplayJob:
         max_nodes: Largest scale in nodes.
         samples: Samples that it has to process.
         curve: Its scaling curve.
+        owner: Name of the user who submits it.
     """
 
     id: str
@@ -42,6 +43,7 @@ class ReplayJob:
     max_nodes: int
     samples: float
     curve: tuple[ScalingPoint, ...]
+    owner: str = ""
 
     def demand(self) -> JobDemand:
         """The job as part of an allocation problem."""
@@ -54,6 +56,8 @@ class ReplayJob:
 
 def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
     """Read a job set (CSV `job,model,submit_s,…`) with its scaling table (CSV `model,nodes,samples_per_s`).
+
+    A job set may have the column `owner`; without it all jobs are one owner's.
 
     Returns:
         The jobs in the order of their submission; equal times keep the file's order.
@@ -122,6 +126,7 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> ReplayJ
         max_nodes=largest,
         samples=_number(at, row, "samples", "samples, above 0", lambda value: value > 0),
         curve=curves[model],
+        owner=row.get("owner", "").strip(),
     )
 
 

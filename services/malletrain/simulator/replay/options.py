@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,6 +11,7 @@ from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy, For
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
 from malletrain.runtime.errors import InvalidInputError
 
+_LONGEST_HALF_LIFE_S = 1e9
 STAY_HORIZON_S = 1800.0
 """How far expected stays look ahead in a replay, in seconds."""
 
@@ -50,6 +52,9 @@ class ReplayOptions:
         rank_by_stay: Whether growths take the nodes that are expected to stay longest, and shrinks give up those that
             are expected to leave first. Otherwise the trace's order of nodes decides.
         max_parallel: Most jobs that are admitted at once.
+        max_parallel_per_owner: Most jobs of one owner that are admitted at once; 0: no limit.
+        max_nodes_per_owner: Most nodes of all jobs of one owner; 0: no limit. Only the policy `milp` knows it.
+        fair_share_half_life_s: Half-life of the owners' uses, in seconds; 0: no fair share.
         accounting: When arrivals and ends of jobs are noticed.
         cost_model: Cost model of the allocator.
         charge: Cost model by which jobs are charged; None: that of the allocator.
@@ -69,6 +74,9 @@ class ReplayOptions:
     forward_share: float = SURVIVAL_SHARE
     rank_by_stay: bool = True
     max_parallel: int = 10
+    max_parallel_per_owner: int = 0
+    max_nodes_per_owner: int = 0
+    fair_share_half_life_s: float = 604_800.0
     accounting: Accounting = Accounting.EVENT
     cost_model: CostModel = CostModel.STALL
     charge: CostModel | None = None
@@ -94,6 +102,18 @@ class ReplayOptions:
             raise InvalidInputError("--commit-seconds", "a finite number, at least 0", self.commit_s)
         if self.max_parallel < 1:
             raise InvalidInputError("--max-parallel", "at least 1", self.max_parallel)
+        for option, limit in (
+            ("--max-parallel-per-owner", self.max_parallel_per_owner),
+            ("--max-nodes-per-owner", self.max_nodes_per_owner),
+        ):
+            if limit < 0:
+                raise InvalidInputError(option, "at least 0", limit)
+        if not 0 <= self.fair_share_half_life_s <= _LONGEST_HALF_LIFE_S:
+            raise InvalidInputError(
+                "--fair-share-half-life", f"0 to {_LONGEST_HALF_LIFE_S:g} seconds", self.fair_share_half_life_s
+            )
+        if self.max_nodes_per_owner and self.policy is not ReplayPolicy.MILP:
+            raise InvalidInputError("--max-nodes-per-owner", f"--policy {ReplayPolicy.MILP}")
         if self.fixed_nodes is not None and self.fixed_nodes < 1:
             raise InvalidInputError("--fixed-nodes", "at least 1", self.fixed_nodes)
         if self.engine is ReplayEngine.SERVICES:
@@ -112,6 +132,11 @@ class ReplayOptions:
     def forward(self) -> ForwardTime:
         """How T_fwd is computed."""
         return ForwardTime(self.forward_s, self.forward_policy, self.forward_share)
+
+    def shares(self, owners: Collection[str]) -> bool:
+        """Whether it matters whose job is whose."""
+        several = len(set(owners)) > 1
+        return bool(self.max_parallel_per_owner) or (several and self.fair_share_half_life_s > 0)
 
     @property
     def charged(self) -> CostModel:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from malletrain.allocator.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
 from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.owner_knapsack import OwnerGroup, owner_groups
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.running_job import RunningJob
 
@@ -54,8 +55,21 @@ class _Allocator:
         survival = options.forward_policy is ForwardPolicy.SURVIVAL
         forward_s = options.forward.of(self._stays()) if survival else options.forward_s
         parameters = ObjectiveParameters(forward_s, options.cost_model, most)
-        counts: list[int] = self._table.choose([run.count for run in jobs], pool, parameters).counts.tolist()
+        choice = self._table.choose([run.count for run in jobs], pool, parameters, self._groups(jobs), _weights(jobs))
+        counts: list[int] = choice.counts.tolist()
         return counts
+
+    def _groups(self, jobs: Sequence[RunningJob]) -> Sequence[OwnerGroup]:
+        limit = self._options.max_nodes_per_owner
+        if not limit:
+            return ()
+        owners = [run.job.owner for run in jobs]
+        return owner_groups(owners, dict.fromkeys(owners, limit))
+
+
+def _weights(jobs: Sequence[RunningJob]) -> Sequence[float]:
+    weights = [run.share_weight for run in jobs]
+    return weights if any(weight != 1.0 for weight in weights) else ()
 
 
 def equal_counts(bounds: Sequence[tuple[int, int]], pool: int, paper_quirks: bool = False) -> list[int]:

@@ -91,6 +91,7 @@ class JobRecord:
         rescales: Decisions that changed its scale.
         preemption_samples: Samples that preemption cost.
         rescale_samples: Samples that rescaling cost.
+        owner: Name of the user who submitted it.
     """
 
     job: str
@@ -106,6 +107,7 @@ class JobRecord:
     rescales: int
     preemption_samples: float
     rescale_samples: float
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,4 +137,5 @@ def job_record(run: RunningJob) -> JobRecord:
         rescales=run.rescales,
         preemption_samples=run.preemption_samples,
         rescale_samples=run.rescale_samples,
+        owner=run.job.owner,
     )

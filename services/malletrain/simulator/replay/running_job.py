@@ -29,6 +29,7 @@ class RunningJob:
         preemption_until_s: End of the part of the stall that a preemption caused.
         finish_s: When it will be done if nothing changes, in seconds.
         broken: Whether it has lost nodes in the present event.
+        share_weight: Factor of its value in the objective that comes from its owner's fair share.
     """
 
     job: ReplayJob
@@ -52,6 +53,7 @@ class RunningJob:
     rescales: int = 0
     preemption_samples: float = 0.0
     rescale_samples: float = 0.0
+    share_weight: float = 1.0
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 
 from malletrain.allocator.cluster_cache import CachedProfile
 from malletrain.allocator.planner import JobCurve
@@ -27,7 +27,8 @@ from malletrain.simulator.services.simulated_services import ServicesOptions, Si
 
 _WAITING_JOBS = 2
 """Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
-the same, and a long queue would only make every transaction slower."""
+the same, and a long queue would only make every transaction slower. Where it matters whose job is whose, the order
+depends on all jobs that wait, and none is kept back."""
 _DEADLINE_STALLS = 2.0
 """JobManager's deadline of a rescale is at least this many times the job set's longest stall."""
 
@@ -70,9 +71,12 @@ def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> Servi
             forward_share=options.forward_share,
             cost_model=options.cost_model,
             objective_metric=options.metric,
+            max_nodes_per_owner=options.max_nodes_per_owner,
         ),
         job_manager=JobManagerSettings(
             max_parallel=options.max_parallel,
+            max_parallel_per_owner=options.max_parallel_per_owner,
+            fair_share_half_life_seconds=options.fair_share_half_life_s,
             rescale_deadline_seconds=max(defaults.rescale_deadline_seconds, _DEADLINE_STALLS * longest_stall),
         ),
         stay_horizon_seconds=STAY_HORIZON_S,
@@ -96,6 +100,8 @@ class _ServicesReplay:
         self._services = SimulatedServices(self._queue, self._training, settings, nodes=nodes, record=self._record)
         self._by_id = {job_id(number): job for number, job in enumerate(self._jobs, 1)}
         self._submitted = self._waiting = 0
+        shares = options.shares([job.owner for job in self._jobs])
+        self._room = len(self._jobs) if shares else _WAITING_JOBS * options.max_parallel
         self._idle: dict[str, float] = {}
         self._event: NodeEvent | None = None
         self._admitted = self._ended = 0
@@ -127,14 +133,16 @@ class _ServicesReplay:
             self._queue.at(self._jobs[self._submitted].submit_s, self._submit)
 
     def _submit(self) -> None:
-        first, room = self._submitted, _WAITING_JOBS * self._options.max_parallel - self._waiting
+        first, room = self._submitted, self._room - self._waiting
         later = islice(self._jobs, first, first + room)
         batch = list(takewhile(lambda job: job.submit_s <= self._queue.now, later))
         if not batch:
             return
         self._submitted += len(batch)
         self._waiting += len(batch)
-        self._services.submit([JobSpec(job.id, ("replay",), "/", job.min_nodes, job.max_nodes) for job in batch])
+        for owner, jobs in groupby(batch, lambda job: job.owner):
+            specs = [JobSpec(job.id, ("replay",), "/", job.min_nodes, job.max_nodes) for job in jobs]
+            self._services.submit(specs, owner)
         self._services.set_profiles(
             [
                 CachedProfile(job_id(number), JobCurve(job.curve, job.scale_up_s, job.scale_down_s))

@@ -141,6 +141,8 @@ def _cached(job: Job) -> CachedJob:
             permitted_nodes=job.spec.permitted_nodes,
             weight=job.spec.weight,
             current_nodes=job.commanded,
+            owner=job.owner,
+            share_weight=job.share_weight,
         ),
         state=job.state,
         admitted=job.admitted,

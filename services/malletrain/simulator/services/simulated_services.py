@@ -107,9 +107,9 @@ class SimulatedServices:
         """
         self._announce(self._scavenger.observe(self._queue.now, idle))
 
-    def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Users submit jobs. Their identifiers are "j000001", "j000002", … in the order of all submissions."""
-        self.apply(Submitted(tuple(specs)))
+    def submit(self, specs: Sequence[JobSpec], owner: str = "") -> None:
+        """A user submits jobs. Their identifiers are "j000001", "j000002", … in the order of all submissions."""
+        self.apply(Submitted(tuple(specs), owner))
 
     def set_profiles(self, profiles: Sequence[CachedProfile]) -> None:
         """The Profiler reports curves and pinned scales."""

@@ -29,6 +29,7 @@ class NodeStates:
         facts: What nodes are, where the same answer tells.
         reserved_by: Idle nodes with reservations, and the names of these. Until the start of each is known, such a node
             is not available.
+        offline: Nodes that an operator has taken out of use, whatever runs there.
         units: Host of each unit that other answers name, where the two differ (PBS: virtual nodes).
     """
 
@@ -36,6 +37,7 @@ class NodeStates:
     known: frozenset[str] = frozenset()
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     reserved_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    offline: frozenset[str] = frozenset()
     units: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -75,10 +77,17 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Availability:
-    """Nodes that may be used now, and until when where the scheduler says."""
+    """What the scheduler says of nodes. Times are seconds since the epoch.
+
+    Attributes:
+        idle: Nodes that may be used now.
+        ends: When their idleness ends at the latest, where that is known.
+        reserved: When the present or next reservation of nodes starts, idle or not; never before now.
+    """
 
     idle: frozenset[str]
     ends: Mapping[str, float]
+    reserved: Mapping[str, float] = field(default_factory=dict)
 
 
 def available_nodes(
@@ -96,14 +105,15 @@ def available_nodes(
     for planned in forecast.planned:
         if planned.job not in own_jobs:
             _limit(ends, states, planned.nodes, max(planned.start, now))
-    reserved: set[str] = set()
+    reservations: dict[str, float] = {}
     starts: dict[str, float] = {}
     for reservation in forecast.reservations:
         starts[reservation.name] = reservation.start
-        if reservation.start <= now < reservation.end:
-            reserved.update(states.units.get(node, node) for node in reservation.nodes)
-        elif now < reservation.start:
-            _limit(ends, states, reservation.nodes, reservation.start)
+        if now < reservation.end:
+            _limit(reservations, states, reservation.nodes, max(reservation.start, now))
+    reserved = {node for node, start in reservations.items() if start <= now}
+    for node, start in reservations.items():
+        ends[node] = min(ends.get(node, start), start)
     for node, names in states.reserved_by.items():
         coming = [starts.get(name, now) for name in names] if forecast.reservations_known else [now]
         if min(coming, default=now) <= now:
@@ -111,7 +121,7 @@ def available_nodes(
         else:
             ends[node] = min(ends.get(node, coming[0]), *coming)
     idle = states.idle - reserved
-    return Availability(idle, {node: end for node, end in ends.items() if node in idle})
+    return Availability(idle, {node: end for node, end in ends.items() if node in idle}, reservations)
 
 
 def _limit(ends: dict[str, float], states: NodeStates, nodes: tuple[str, ...], end: float) -> None:

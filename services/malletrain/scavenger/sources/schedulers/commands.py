@@ -12,7 +12,20 @@ from typing import Protocol
 from malletrain.scavenger.sources.base import SourceError
 
 _LARGEST_BYTES = 256 * 1024 * 1024
-_SHOWN = 300
+_SHOWN_LINE = 500
+_SHOWN_END = 200
+
+
+class CommandFailedError(SourceError):
+    """A command ended with another status than 0.
+
+    Attributes:
+        status: Its exit status.
+    """
+
+    def __init__(self, program: str, status: int, said: str) -> None:
+        super().__init__(f"{program} ended with status {status}: {said}")
+        self.status = status
 
 
 class RunCommand(Protocol):
@@ -22,7 +35,8 @@ class RunCommand(Protocol):
         """Run it and return its standard output.
 
         Raises:
-            SourceError: it can't be run, fails, prints no text, or takes longer than `timeout_seconds`.
+            CommandFailedError: it ended with another status than 0.
+            SourceError: it can't be run, prints no text, or takes longer than `timeout_seconds`.
         """
 
 
@@ -30,7 +44,8 @@ async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
     """Run a program in its own session. The session is killed when time is up or the caller is cancelled.
 
     Raises:
-        SourceError: it can't be run, fails, prints no text or too much of it, or takes too long.
+        CommandFailedError: it ended with another status than 0.
+        SourceError: it can't be run, prints no text or too much of it, or takes too long.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -51,14 +66,21 @@ async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
     finally:
         await _end(process)
     if process.returncode != 0:
-        said = errors.decode(errors="replace").strip()[-_SHOWN:]
-        raise SourceError(f"{argv[0]} ended with status {process.returncode}: {said or 'no message on standard error'}")
+        raise CommandFailedError(argv[0], process.returncode or 0, _shortened(errors.decode(errors="replace").strip()))
     if len(output) > _LARGEST_BYTES:
         raise SourceError(f"{argv[0]} printed {len(output)} bytes")
     try:
         return output.decode()
     except UnicodeDecodeError as error:
         raise SourceError(f"{argv[0]} printed something that is not text: {error}") from error
+
+
+def _shortened(said: str) -> str:
+    """The first line, which tells what is wrong, and the end of the others; qsub prints its usage after it."""
+    first, _, others = said.partition("\n")
+    rest = others.strip()
+    shown = f"{first[:_SHOWN_LINE]}\n{rest[-_SHOWN_END:]}" if rest else first[:_SHOWN_LINE]
+    return shown or "no message on standard error"
 
 
 def _environment() -> dict[str, str]:

@@ -19,6 +19,8 @@ from malletrain.scavenger.sources.schedulers.availability import (
 
 _CHUNK = re.compile(r"([][A-Za-z0-9._-]+)((?::[^:+()]*)*)")
 _FIELD = re.compile(r"\s*([A-Za-z_.]+) = (.*)")
+_OFFLINE = frozenset({"offline", "offline_by_mom", "maintenance", "resv-exclusive"})
+"""States in which a node is left by whatever of ours runs there; `resv-exclusive`: a reservation has begun."""
 _NOTHING_ASSIGNED = re.compile(r"0+(\.0+)?([kmgtp]?[bw])?|0+(:0+)+|", re.IGNORECASE)
 
 
@@ -54,6 +56,7 @@ def parse_vnodes(
         known=frozenset(hosts),
         facts={host: _facts(vnodes, pool, gpu_type_resource) for host, vnodes in hosts.items()},
         reserved_by={host: names for host in idle if (names := _reservations(hosts[host]))},
+        offline=frozenset(host for host, vnodes in hosts.items() if any(map(_is_offline, vnodes))),
         units={unit: host for unit, host in units.items() if unit != host},
     )
 
@@ -120,6 +123,10 @@ def _is_idle(vnode: Mapping[str, Any]) -> bool:
     return isinstance(assigned, dict) and all(
         _NOTHING_ASSIGNED.fullmatch(str(amount)) is not None for amount in assigned.values()
     )
+
+
+def _is_offline(vnode: Mapping[str, Any]) -> bool:
+    return not _OFFLINE.isdisjoint(word.strip() for word in vnode["state"].split(","))
 
 
 def _is_wanted(vnodes: Iterable[Mapping[str, Any]], queues: frozenset[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -128,7 +128,10 @@ class PolledSource:
         """How each query fares."""
         return SourceStatus(tuple(query.status() for query in self.queries.all()))
 
-    def close(self) -> None:
+    def exclude(self, until: Mapping[str, float]) -> None:
+        """Nothing is held: what holds nodes is told by `HeldSource`."""
+
+    async def close(self) -> None:
         """Store the idle ages. The commands have ended with `observations`."""
         self._store_ages()
 
@@ -174,6 +177,8 @@ class PolledSource:
             facts=self._facts(states),
             known=states.known,
             stale=stale,
+            reserved=available.reserved,
+            offline=states.offline,
         )
 
     def _store_ages(self) -> None:

@@ -45,6 +45,17 @@ class HoldSettings(BaseModel):
         default=15.0, gt=0, description="A placeholder that has not started by then is cancelled: its node was taken."
     )
     refusal_seconds: float = Field(default=30.0, gt=0, description="How long that node then gets no placeholder.")
+    margin_seconds: float = Field(
+        default=15.0,
+        ge=0,
+        le=60,
+        description="How long before its time limit, or before a reservation begins, a node is left.",
+    )
+    give_back_at_exit: bool = Field(
+        default=True,
+        description="Whether all nodes are given back when the Scavenger ends in good order; else the next Scavenger "
+        "finds its placeholders again.",
+    )
     surplus_seconds: float = Field(
         default=60.0, gt=0, description="How long a node is held without work when fewer are wanted."
     )
@@ -89,6 +100,15 @@ class HoldSettings(BaseModel):
         if self.backoff_max_seconds < self.backoff_seconds:
             raise ValueError("expected backoff_max_seconds of at least backoff_seconds")
         return self
+
+
+class PbsHoldSettings(HoldSettings):
+    """The section `[scavenger.pbs.hold]`.
+
+    PBS plans the starts of main jobs by the time limits of placeholders, and refuses reservations before their ends.
+    """
+
+    longest_seconds: float = Field(default=3600.0, ge=60, description="The longest time limit of a placeholder.")
 
 
 class SchedulerSettings(BaseModel):
@@ -143,6 +163,7 @@ class SlurmSettings(SchedulerSettings):
 class PbsSettings(SchedulerSettings):
     """The section `[scavenger.pbs]`."""
 
+    hold: PbsHoldSettings = Field(default_factory=PbsHoldSettings, description="How idle nodes are held.")
     queues: tuple[str, ...] = Field(
         default=(), description="Only nodes of these queues (vnode's queue or Qlist), or of none; none: all nodes."
     )

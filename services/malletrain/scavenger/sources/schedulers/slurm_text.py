@@ -24,6 +24,8 @@ USABLE_STATES = frozenset({"idle", "planned"})
 A suffix means that a node can't be used: `idle~` is powered down, `idle*` does not answer.
 """
 
+_OFFLINE = ("drain", "fail", "maint")
+"""Beginnings of the states of nodes that an operator has taken out of use, e.g. of `draining`."""
 NOTHING = ("", "(null)", "None", "N/A", "n/a")
 _STATE = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
 # A kind may begin with a digit (2080ti, 1g.10gb) or consist of digits where a count follows (3090).
@@ -57,19 +59,22 @@ def parse_states(text: str, pools: Mapping[str, str] | None = None) -> NodeState
     """
     usable: set[str] = set()
     unusable: set[str] = set()
+    offline: set[str] = set()
     members: dict[str, set[str]] = {}
     for line in lines_of(text):
         partition, state, names = _state_line(line, with_partition=pools is not None)
         if pools is not None and partition not in pools:
             raise UnreadableError(f"one of the partitions {', '.join(pools)}", line)
         (usable if state in USABLE_STATES else unusable).update(names)
+        if state.startswith(_OFFLINE):
+            offline.update(names)
         members.setdefault(partition, set()).update(names)
     known = frozenset(usable | unusable)
     facts: dict[str, NodeFacts] = {}
     for partition, pool in (pools or {}).items():
         for name in members.get(partition, ()):
             facts.setdefault(name, NodeFacts(pool=pool))
-    return NodeStates(frozenset(usable - unusable), known, facts)
+    return NodeStates(frozenset(usable - unusable), known, facts, offline=frozenset(offline))
 
 
 def parse_planned(text: str) -> tuple[PlannedStart, ...]:

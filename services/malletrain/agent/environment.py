@@ -1,0 +1,40 @@
+"""The environment of workers that an agent starts. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from malletrain.common import environment as env
+
+_BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
+"""Prefixes of the placeholder's variables. Frameworks that see them believe that srun or mpirun started them."""
+_GIVEN_CPUS = ("SLURM_CPUS_ON_NODE", "NCPUS")
+"""In what Slurm and PBS tell a job how many CPUs it has on this node."""
+_THREADS = "OMP_NUM_THREADS"
+_PATH = "PATH"
+
+
+def worker_environment(
+    agent: Mapping[str, str], job: Mapping[str, str], programs: str, usable_cpus: int
+) -> dict[str, str]:
+    """Variables of a worker: the agent's own, without those of its placeholder, and the job's, which win.
+
+    Programs of the agent's interpreter are found first, e.g. `python`: PBS starts jobs without a PATH. Each worker may
+    use its share of the CPUs that the scheduler gave.
+
+    Args:
+        agent: Environment of the agent.
+        job: What the supervisor sends.
+        programs: Folder of the agent's interpreter.
+        usable_cpus: On how many CPUs the agent may run.
+    """
+    inherited = {name: value for name, value in agent.items() if not name.startswith(_BATCH_VARIABLES)}
+    path = os.pathsep.join((programs, inherited.get(_PATH) or os.defpath))
+    return {**inherited, _PATH: path, _THREADS: str(_threads(agent, job, usable_cpus)), **job}
+
+
+def _threads(agent: Mapping[str, str], job: Mapping[str, str], usable_cpus: int) -> int:
+    told = [int(agent[name]) for name in _GIVEN_CPUS if agent.get(name, "").isdigit()]
+    workers = job.get(env.SLOTS_PER_NODE, "")
+    return max(1, min([usable_cpus, *told]) // max(1, int(workers) if workers.isdigit() else 1))

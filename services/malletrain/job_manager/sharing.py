@@ -1,0 +1,80 @@
+"""Keeps the ledger of the owners in step with the jobs, and says what it comes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from malletrain.job_manager.fair_share import settled, weighed
+from malletrain.job_manager.state import ManagerState
+from malletrain.job_manager.transaction import Transaction
+
+
+def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
+    """Charge the owners for the nodes that their jobs have held, and give the jobs the weights that follow.
+
+    Args:
+        transaction: The transaction, at its end.
+        weigh: Whether the weights may change. Ticks and progress leave them alone, so that they change only with the
+            events that may lead to a plan.
+    """
+    if not (weigh or transaction.changed):
+        return
+    half_life, now = transaction.policy.fair_share_half_life_seconds, transaction.now
+    active = transaction.active()
+    held: Counter[str] = Counter()
+    for job in active:
+        if job.admitted:
+            held[job.owner] += len(job.held)
+    if half_life <= 0:
+        transaction.ledger = {}
+    else:
+        transaction.ledger = settled(transaction.ledger, held, now, half_life)
+        if weigh:
+            transaction.ledger = weighed(transaction.ledger, frozenset(held), now, half_life)
+    for job in active:
+        weight = transaction.ledger[job.owner].weight if job.owner in transaction.ledger and job.admitted else 1.0
+        if job.share_weight != weight:
+            transaction.put(job, share_weight=weight)
+
+
+@dataclass(frozen=True)
+class OwnerShare:
+    """What one owner uses and has used; fields as in `malletrain.v1.OwnerShare`."""
+
+    owner: str
+    jobs: int
+    admitted_jobs: int
+    nodes: int
+    used_node_seconds: float
+    used_fraction: float
+    weight: float
+
+
+def owner_shares(state: ManagerState, now: float, half_life: float) -> list[OwnerShare]:
+    """The owners who have jobs or whose use still counts, by name.
+
+    Args:
+        state: What JobManager knows.
+        now: Seconds since the epoch.
+        half_life: In seconds; 0: there is no fair share.
+    """
+    jobs = Counter(job.owner for job in state.jobs.values())
+    admitted = Counter(job.owner for job in state.jobs.values() if job.admitted)
+    nodes = Counter(dict.fromkeys(jobs, 0))
+    for job in state.jobs.values():
+        nodes[job.owner] += len(job.held)
+    uses = {owner: use.at(now, half_life) for owner, use in state.ledger.items()} if half_life > 0 else {}
+    total = sum(used for owner, used in uses.items() if owner in admitted)
+    return [
+        OwnerShare(
+            owner=owner,
+            jobs=jobs[owner],
+            admitted_jobs=admitted[owner],
+            nodes=nodes[owner],
+            used_node_seconds=uses.get(owner, 0.0),
+            used_fraction=uses.get(owner, 0.0) / total if total > 0 and owner in admitted else 0.0,
+            weight=state.ledger[owner].weight if owner in uses else 1.0,
+        )
+        for owner in sorted(jobs.keys() | uses.keys())
+    ]

@@ -1,0 +1,123 @@
+"""What qsub and qstat say of placeholders. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.sources.base import SourceError
+
+_IDENTIFIER = re.compile(r"\d+\.\S+\Z")
+_REQUESTED = re.compile(r"(?:host|vnode)=([^:+]+)")
+_HOST = re.compile(r"\(?([^/+()]+)")
+_TAG = re.compile(r"<[^<>]*>")
+_PHASES = {
+    "Q": PlaceholderPhase.PENDING,
+    "H": PlaceholderPhase.PENDING,
+    "W": PlaceholderPhase.PENDING,
+    "R": PlaceholderPhase.RUNNING,
+    "E": PlaceholderPhase.ENDING,
+}
+_BLOCKED = re.compile(r"queue not (started|enabled)|has reached|limit|not allowed|hold", re.IGNORECASE)
+"""What PBS says in the comment of a job that does not only wait for its node."""
+_KILLED = (256 + 15, 256 + 9)
+"""Exit status of a job that PBS has ended, by SIGTERM or SIGKILL."""
+
+
+@dataclass(frozen=True)
+class PbsMark:
+    """By what a placeholder of ours is known.
+
+    Attributes:
+        user: Its owner.
+        queue: Its queue.
+        name: Its job name.
+        installation: What its agent was given as `--installation`.
+    """
+
+    user: str
+    queue: str
+    name: str
+    installation: str
+
+    def is_on(self, job: Mapping[str, Any]) -> bool:
+        """Whether a job of `qstat -f` is ours. Every part must be right: others may use the same queue or name."""
+        arguments = _TAG.sub(" ", str(job.get("argument_list", ""))).split()
+        return (
+            str(job.get("Job_Owner", "")).partition("@")[0] == self.user
+            and job.get("queue") == self.queue
+            and job.get("Job_Name") == self.name
+            and ("--installation", self.installation) in itertools.pairwise(arguments)
+        )
+
+
+def parse_job_id(text: str) -> str:
+    """The answer to `qsub`.
+
+    Raises:
+        SourceError: it is no job id.
+    """
+    identifier = text.strip()
+    if not _IDENTIFIER.match(identifier):
+        raise SourceError(f"qsub: expected a job id, got {text[:80]!r}")
+    return identifier
+
+
+def parse_pbs_jobs(text: str, mark: PbsMark) -> dict[str, ListedPlaceholder]:
+    """The answer to `qstat -f -F json`, without jobs that have ended and jobs of others.
+
+    Raises:
+        SourceError: the text has another form.
+    """
+    found = {}
+    for identifier, job in _jobs(text).items():
+        phase = _PHASES.get(str(job.get("job_state")))
+        if phase is not None and mark.is_on(job):
+            comment = str(job.get("comment", ""))
+            blocked = phase is PlaceholderPhase.PENDING and (job["job_state"] == "H" or _BLOCKED.search(comment))
+            found[identifier] = ListedPlaceholder(_node(job), phase, f"PBS says {comment!r}" if blocked else "")
+    return found
+
+
+def parse_pbs_ends(text: str) -> dict[str, EndedPlaceholder | None]:
+    """The answer to `qstat -x -f -F json`: how jobs have ended; None for those that have not.
+
+    Raises:
+        SourceError: the text has another form.
+    """
+    found: dict[str, EndedPlaceholder | None] = {}
+    for identifier, job in _jobs(text).items():
+        if job.get("job_state") in _PHASES:
+            found[identifier] = None
+            continue
+        status = job.get("Exit_status")
+        reason = f"exit status {status} ({job.get('comment', 'no comment')})"
+        found[identifier] = EndedPlaceholder(reason, failed=status not in _KILLED)
+    return found
+
+
+def _jobs(text: str) -> dict[str, dict[str, Any]]:
+    """The jobs of an answer. Without any, PBS leaves the key out."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"qstat: expected jobs in JSON, got {text[:80]!r}") from error
+    jobs = answer.get("Jobs", {}) if isinstance(answer, dict) and "pbs_version" in answer else None
+    if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
+        raise SourceError(f"qstat: expected jobs in JSON, got {text[:80]!r}")
+    return jobs
+
+
+def _node(job: Mapping[str, Any]) -> str:
+    """The host that a placeholder asks for. One of an earlier version may only say where it runs."""
+    resources = job.get("Resource_List")
+    requested = _REQUESTED.search(str(resources.get("select", ""))) if isinstance(resources, dict) else None
+    if requested:
+        return requested[1]
+    running = _HOST.match(str(job.get("exec_host", "")))
+    return running[1] if running else ""

@@ -1,0 +1,23 @@
+"""Where a job's rendezvous is served, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from malletrain.common.connection_owner import Endpoint
+
+
+@dataclass(frozen=True)
+class RendezvousConfig:
+    """Where a job's rendezvous is served, and to whom.
+
+    Attributes:
+        address: Address of this machine as the workers see it.
+        interfaces: Network interfaces by which workers reach each other.
+        admits: Whether a peer may connect, given its side and ours.
+    """
+
+    address: str
+    interfaces: tuple[str, ...]
+    admits: Callable[[Endpoint, Endpoint], bool]
