@@ -10,7 +10,11 @@ The configuration is JSON, every entry optional:
      "token_file": "/etc/malletrain/hook.token"}
 
 The file contains a token of an operator, which `malletrain token --user pbs --role operator --lifespan 30d` prints; it
-must be readable by root only.
+must be readable by root only. Off loopback, the Scavenger needs other options:
+
+    ["-cacert", "/etc/malletrain/ca.pem", "-authority", "scavenger.malletrain.internal"]
+
+with a copy of `ca.pem` in the state folder.
 
 The server waits for its hooks. This one only starts `grpcurl`, which asks ScavengerService/ReclaimNodes, in a process
 of its own, and goes on: a MalleTrain that is down costs the server nothing. It runs in the Python that PBS brings, so

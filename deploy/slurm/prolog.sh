@@ -15,7 +15,8 @@
 #   MALLETRAIN_TOKEN_FILE=/etc/malletrain/prolog.token   what the Scavenger is shown: a token of an operator, which
 #                                       `malletrain token --user prolog --role operator --lifespan 30d` prints; readable by
 #                                       root only, and never on a command line
-#   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   e.g. (-cacert /etc/malletrain/ca.pem)
+#   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   off loopback, with a copy of the state folder's ca.pem:
+#                                       (-cacert /etc/malletrain/ca.pem -authority scavenger.malletrain.internal)
 #   MALLETRAIN_DEADLINE_SECONDS=5       how long a job may wait for us at most
 #   MALLETRAIN_OWN_PARTITIONS="scavenge"  jobs of these are our own
 #

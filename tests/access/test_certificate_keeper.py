@@ -19,7 +19,7 @@ LIFESPAN = 0.2
 async def test_each_role_has_a_certificate_that_is_renewed_when_half_is_over(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     keeper = CertificateKeeper(tmp_path, ("supervisor", "agent"), clock, LIFESPAN)
-    keeper.ensure()
+    keeper.renew()
     first = [keeper.path(role).read_bytes() for role in ("supervisor", "agent")]
     keeping = asyncio.create_task(keeper.keep())
     try:
@@ -34,7 +34,7 @@ async def test_each_role_has_a_certificate_that_is_renewed_when_half_is_over(tmp
 async def test_what_can_not_be_renewed_is_said_and_tried_again(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     keeper = CertificateKeeper(tmp_path, ("agent",), clock, LIFESPAN)
-    keeper.ensure()
+    keeper.renew()
     first = keeper.path("agent").read_bytes()
     key = tmp_path / "keys" / "ca.key"
     content = key.read_bytes()

@@ -135,6 +135,16 @@ def test_all_who_make_it_at_once_agree(tmp_path: Path) -> None:
         leaf(path).verify_directly_issued_by(authority(path))
 
 
+def test_all_who_replace_a_ca_at_once_agree(tmp_path: Path) -> None:
+    lost = authority(made(tmp_path)).public_key()
+    (tmp_path / "keys/ca.key").unlink()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda role: made(tmp_path, role), ROLES * 4))
+    paths = [made(tmp_path, role) for role in ROLES]
+    assert len({authority(path) for path in paths}) == 1
+    assert authority(paths[0]).public_key() != lost
+
+
 def test_processes_that_make_it_at_once_agree(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from malletrain.runtime.access.pki import ensure_certificate\n"

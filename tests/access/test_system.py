@@ -83,7 +83,7 @@ def token(system: Deployment, role: str, user: str) -> str:
 
 def code_of(system: Deployment, service: str, shown: str, method: str = "", request: object = None) -> str:
     """Code with which a call ends; by default that of a read."""
-    stubs = ServiceStubs(load(system.config).addresses, FixedToken(shown))
+    stubs = ServiceStubs(load(system.config), FixedToken(shown))
     name, reading = READS[service]
     stub = stubs.access if method == "GetIdentity" else getattr(stubs, service)
     try:
@@ -186,7 +186,7 @@ def test_a_trainer_reports_for_its_own_job_and_can_do_nothing_else(system: Deplo
 
 def _reported(system: Deployment, shown: str, job: str) -> str:
     """Code with which a report ends."""
-    stubs = ServiceStubs(load(system.config).addresses, FixedToken(shown))
+    stubs = ServiceStubs(load(system.config), FixedToken(shown))
     try:
         list(stubs.monitor.Report(iter([monitor_pb2.ReportRequest(job_id=job, reporter_id="r", slots_per_node=1)])))
     except grpc.RpcError as error:
@@ -231,7 +231,7 @@ from malletrain.cli.settings import load
 from malletrain.cli.stubs import ServiceStubs
 from malletrain.v1 import access_pb2, job_manager_pb2, scavenger_pb2
 settings = load(Path({config!r}))
-stubs = ServiceStubs(settings.addresses, caller_credential(settings, {{}}))
+stubs = ServiceStubs(settings, caller_credential(settings, {{}}))
 stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=10)
 """
 

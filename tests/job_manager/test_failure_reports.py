@@ -9,7 +9,7 @@ import grpc.aio
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import Addresses
+from malletrain.runtime.config import Addresses, Settings
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 from tests.support.access import CREDENTIAL
 
@@ -32,7 +32,7 @@ def seen(**failures: int) -> SupervisorSeen:
 
 
 def peers_at(scavenger: str) -> ManagerPeers:
-    return ManagerPeers(Addresses(scavenger=scavenger), SystemClock(), CREDENTIAL)
+    return ManagerPeers(Settings(addresses=Addresses(scavenger=scavenger)), SystemClock(), CREDENTIAL)
 
 
 async def test_each_failure_of_a_node_that_stands_out_is_reported_once() -> None:

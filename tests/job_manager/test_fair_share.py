@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.job_manager.admission import Places, first_in_line, next_in_line
+from malletrain.job_manager.codec import from_json, to_json
 from malletrain.job_manager.fair_share import OwnerUse, changed_uses, exponents, next_weight, settled, weighed
 from malletrain.job_manager.messages import job_message, owner_message
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.sharing import owner_shares
-from malletrain.job_manager.state import ManagerPolicy
+from malletrain.job_manager.state import ManagerPolicy, ManagerState
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, Progressed, Ticked
 from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.transitions import JobReason
@@ -289,6 +290,12 @@ def test_the_ledger_survives_a_restart_and_goes_on(tmp_path: Path) -> None:
     assert found.jobs == machine.state.jobs
     later = machine.now + HOUR
     assert found.ledger["ada"].at(later, 7 * DAY) == pytest.approx(6 * HOUR, rel=0.01), "its jobs train on meanwhile"
+
+
+def test_recordings_keep_the_ledger() -> None:
+    machine = two_owners()
+    machine.join("e")
+    assert from_json(ManagerState, to_json(machine.state)) == machine.state
 
 
 def test_fair_share_is_on_by_default_with_a_week() -> None:

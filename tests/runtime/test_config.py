@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.settings import AllSettings, load
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.config import SERVICES, Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.peer import Peer
+from malletrain.runtime.tls_settings import TlsSettings
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,11 @@ def test_a_file_sets_sections_and_the_environment_wins(tmp_path: Path, monkeypat
         ("[allocator]\nforward = 5\n", "allocator.forward"),
         ('[addresses]\nmonitor = "0.0.0.0:7704"\n', "addresses.monitor"),
         ('[addresses]\nmonitor = "127.0.0.1"\n', "addresses.monitor"),
+        ('[addresses]\nmonitor = ":7704"\n', "addresses.monitor"),
+        ('[addresses]\nmonitor = "head:70000"\n', "addresses.monitor"),
+        ('[tls]\ncertificate_file = "/a"\n', "tls"),
+        ('[tls]\ncertificate_file = "/a"\nkey_file = "/b"\n', "tls"),
+        ("[tls]\nlifespan_seconds = 1\n", "tls.lifespan_seconds"),
         ('log_level = "loud"\n', "log_level"),
     ],
 )
@@ -60,6 +67,29 @@ def test_a_wrong_value_names_its_field(tmp_path: Path, text: str, field: str) ->
     with pytest.raises(InvalidInputError) as caught:
         load(path)
     assert caught.value.field == field
+
+
+def test_services_may_listen_anywhere(tmp_path: Path) -> None:
+    assert not load().addresses.need_tls
+    path = tmp_path / "other.toml"
+    path.write_text('state_dir = "/s"\n[addresses]\nmonitor = "head.example.org:7704"\n')
+    settings = load(path)
+    assert settings.addresses.need_tls
+    assert settings.peer("monitor") == Peer("head.example.org:7704", Path("/s/ca.pem"), "monitor")
+
+
+@pytest.mark.parametrize(
+    ("tls", "role"),
+    [
+        ({}, "monitor"),
+        ({"server_name": "host"}, None),
+        ({"certificate_file": "/c", "key_file": "/k"}, None),
+        ({"certificate_file": "/c", "key_file": "/k", "server_name": "role"}, "monitor"),
+    ],
+)
+def test_how_services_are_known(tls: dict[str, str], role: str | None) -> None:
+    settings = Settings(tls=TlsSettings.model_validate({"authority_file": "/site/ca.pem"} | tls))
+    assert settings.peer("monitor") == Peer("127.0.0.1:7704", Path("/site/ca.pem"), role)
 
 
 def test_a_file_that_is_no_toml_names_the_file(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Deployment:
     def stubs(self) -> ServiceStubs:
         """New channels to its services."""
         settings = load(self.config)
-        return ServiceStubs(settings.addresses, owner_credential(settings))
+        return ServiceStubs(settings, owner_credential(settings))
 
     def address(self, service: str) -> str:
         """HOST:PORT of a service."""
@@ -90,10 +90,10 @@ def service_pids(up_pid: int) -> dict[str, int]:
 
 
 @contextmanager
-def deployed(folder: Path, settings: str) -> Iterator[Deployment]:
-    """Start the five services with these TOML settings, on free ports; stop them at the end."""
+def deployed(folder: Path, settings: str, host: str = "127.0.0.1") -> Iterator[Deployment]:
+    """Start the five services with these TOML settings, on free ports of a host; stop them at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    addresses = "\n".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
+    addresses = "\n".join(f'{name} = "{host}:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
     config = folder / "malletrain.toml"
     config.write_text(f'state_dir = "{folder}"\n[addresses]\n{addresses}\n{settings}')
     with (folder / "up.log").open("wb") as log:

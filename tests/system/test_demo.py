@@ -88,7 +88,7 @@ def _kill(service: str, up: int, folder: Path) -> None:
 def _samples(folder: Path) -> int:
     """Samples of all jobs by Monitor; 0 while it does not answer."""
     settings = load(folder / "malletrain.toml")
-    stubs = ServiceStubs(settings.addresses, owner_credential(settings))
+    stubs = ServiceStubs(settings, owner_credential(settings))
     try:
         response = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=2)
     except grpc.RpcError:

@@ -197,7 +197,7 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     done = system.command("doctor", "--json", timeout=120)
     findings = {entry["check"]: entry for entry in json.loads(done.stdout)}
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
-    here = {"Python", "torch", "malletrain.client", "loopback", "disk", "identity", "MUNGE"}
+    here = {"Python", "torch", "malletrain.client", "loopback", "disk", "identity", "certificates", "MUNGE"}
     assert {*here, *backends, *SERVICES} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())

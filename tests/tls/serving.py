@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -100,21 +100,27 @@ async def _raise_end(stream: Any) -> None:
 
 async def shown_serial(address: str, client: Path) -> int:
     """Serial number of the certificate that the server shows in a new handshake. Nothing is verified."""
+    return (await asyncio.to_thread(shown_certificate, address, client)).serial_number
+
+
+def shown_certificate(address: str, client: Path | None = None) -> x509.Certificate:
+    """The certificate that a server shows in a new handshake. Nothing is verified.
+
+    Args:
+        address: HOST:PORT.
+        client: Certificate file of the client; None: it has none.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(client)
+    if client is not None:
+        context.load_cert_chain(client)
     host, _, port = address.rpartition(":")
-    async with asyncio.timeout(10):
-        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        try:
-            shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-    return x509.load_der_x509_certificate(shown).serial_number
+    with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain) as secure:
+        shown = secure.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown)
 
 
 def serial(path: Path) -> int:

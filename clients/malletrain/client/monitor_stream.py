@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,6 +11,10 @@ from queue import SimpleQueue
 import grpc
 
 from malletrain.client.ring import RingRecord
+from malletrain.common import environment as env
+from malletrain.common.addresses import is_loopback
+from malletrain.tls.channels import renewing_blocking_channel
+from malletrain.tls.credentials import authority_credentials
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 _OPTIONS = (
@@ -134,6 +138,20 @@ def read_job_token(path: Path | None) -> str:
         return ""
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """Open a channel to Monitor that reconnects quickly after an outage."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
+def open_channel(address: str, environ: Mapping[str, str]) -> grpc.Channel:
+    """Open a channel to Monitor that reconnects quickly after an outage; with TLS, unless the address is on loopback.
+
+    Args:
+        address: HOST:PORT of Monitor.
+        environ: Environment of the process, which tells how Monitor is known.
+
+    Raises:
+        CertificateFileError: the certificates by which Monitor is known can't be read.
+    """
+    if is_loopback(address):
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    authority, name = Path(environ.get(env.MONITOR_AUTHORITY, "")), environ.get(env.MONITOR_NAME)
+    options = (*_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else _OPTIONS
+    return renewing_blocking_channel(
+        authority, lambda: grpc.secure_channel(address, authority_credentials(authority), options=options)
+    )

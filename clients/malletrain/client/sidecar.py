@@ -32,6 +32,7 @@ from malletrain.client.outbox import Outbox
 from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Ring, RingReader, RingRecord, open_ring
 from malletrain.common import environment as env
 from malletrain.common.job_folder import STOP_REQUESTS_FOLDER
+from malletrain.tls.files import CertificateFileError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 _POLL_SECONDS = 0.05
@@ -211,7 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _log(str(error))
         return 1
     identity = ReporterIdentity(options.job, options.reporter, options.slots_per_node)
-    with open_channel(options.monitor) as channel:
+    try:
+        opened = open_channel(options.monitor, os.environ)
+    except CertificateFileError as error:
+        _log(str(error))
+        return 1
+    with opened as channel:
         _serve(ring, identity, channel, options.trainer, options.token_file)
     return 0
 

@@ -47,7 +47,7 @@ class JobDemand:
             the last point are not permitted.
         scale_up_seconds: R_up, stall of a growth in seconds.
         scale_down_seconds: R_down, stall of a shrink in seconds.
-        weight: Priority weight; of all its factors together.
+        weight: Priority weight, `share_weight` included.
         current_nodes: Nodes that it holds now. After a preemption they may be fewer than min_nodes.
         permitted_nodes: Permitted scales; empty: every scale in the bounds.
         stalls: Stalls measured for pairs of scales, each pair once. They replace R_up and R_down, except with the

@@ -50,9 +50,9 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._loop = ControlLoop(self._open_peers(), section, clock, self._store, self._solve_as_configured)
 
     def _open_peers(self) -> AllocatorPeers:
-        addresses = self._settings.addresses
         self._channels = [
-            open_channel(addresses.of(name), self._credential) for name in ("scavenger", "job_manager", "profiler")
+            open_channel(self._settings.peer(name), self._credential)
+            for name in ("scavenger", "job_manager", "profiler")
         ]
         scavenger, job_manager, profiler = self._channels
         return AllocatorPeers(

@@ -15,6 +15,7 @@ from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import unix_seconds
+from malletrain.runtime.peer import Peer
 from malletrain.v1 import access_pb2, access_pb2_grpc
 
 TOKEN_VARIABLE = "MALLETRAIN_TOKEN"
@@ -40,17 +41,17 @@ class OwnerTokenReader:
 class MungeToken:
     """A token that JobManager gives in exchange for a MUNGE credential; another one once half of its time is over."""
 
-    def __init__(self, munge: Munge, address: str, *, needed: bool, monotonic: Callable[[], float]) -> None:
+    def __init__(self, munge: Munge, job_manager: Peer | str, *, needed: bool, monotonic: Callable[[], float]) -> None:
         """Ask for nothing yet.
 
         Args:
             munge: Commands of MUNGE.
-            address: HOST:PORT of JobManager.
+            job_manager: JobManager, or its address on loopback.
             needed: Whether it is an error that munged does not answer.
             monotonic: Monotonic clock in seconds.
         """
         self._munge = munge
-        self._address = address
+        self._job_manager = job_manager
         self._needed = needed
         self._monotonic = monotonic
         self._token = ""
@@ -78,7 +79,7 @@ class MungeToken:
 
     def _exchange(self, credential: str) -> access_pb2.ExchangeMungeCredentialResponse:
         request = access_pb2.ExchangeMungeCredentialRequest(credential=credential)
-        channel = open_blocking_channel(self._address, None)
+        channel = open_blocking_channel(self._job_manager, None)
         try:
             stub = access_pb2_grpc.AccessServiceStub(channel)
             return stub.ExchangeMungeCredential(request, timeout=2 * DEADLINE_SECONDS)
@@ -122,7 +123,7 @@ def caller_credential(settings: Settings, environment: Mapping[str, str] | None 
     if munge is None:
         return owner
     needed = settings.access.munge == "on"
-    return FirstOf(owner, MungeToken(munge, settings.addresses.job_manager, needed=needed, monotonic=time.monotonic))
+    return FirstOf(owner, MungeToken(munge, settings.peer("job_manager"), needed=needed, monotonic=time.monotonic))
 
 
 def forget_token() -> None:

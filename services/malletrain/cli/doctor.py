@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.doctor_access import examine_key, examine_munge
+from malletrain.cli.doctor_certificates import examine_certificates
 from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
 from malletrain.cli.doctor_slurm import examine_slurm
@@ -23,6 +24,8 @@ from malletrain.cli.settings import AllSettings, load
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.config import SERVICES
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.peer import Peer
 
 _LEAST_FREE_BYTES = 2 * 1024**3
 _IMPORT_SECONDS = 120
@@ -96,10 +99,11 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: _loopback(),
         lambda: _disk(settings.state_dir),
         lambda: examine_key(settings.state_dir),
+        lambda: examine_certificates(settings),
         lambda: examine_munge(settings.access),
     ]
     yield from (check() for check in checks)
-    yield from (_port(service, settings.addresses.of(service)) for service in SERVICES)
+    yield from (_port(service, settings.peer(service)) for service in SERVICES)
 
 
 def _python() -> Finding:
@@ -147,13 +151,17 @@ def _disk(state_dir: Path) -> Finding:
     return Finding("disk", ok, f"{free / 1024**3:.1f} GiB free at {existing}", remedy)
 
 
-def _port(service: str, address: str) -> Finding:
+def _port(service: str, peer: Peer) -> Finding:
+    address = peer.address
     host, _, port = address.rpartition(":")
     try:
         with socket.create_server((host.strip("[]"), int(port))):
             return Finding(service, True, f"{address} is free")
     except OSError:
-        channel = open_blocking_channel(address, None)
+        try:
+            channel = open_blocking_channel(peer, None)
+        except InvalidInputError as error:
+            return Finding(service, False, str(error), "see docs/access.md, section TLS")
         try:
             if is_serving(channel):
                 return Finding(service, True, f"{address} serves")

@@ -20,12 +20,12 @@ def examine_key(state_dir: Path) -> Finding:
     check, folder = "identity", keys_folder(state_dir)
     if not folder.exists():
         return Finding(check, True, f"the first start makes a key in {folder}")
-    wrong = [found for path in (folder, folder / KEY_FILE) if (found := _wrong(path))]
+    wrong = [found for path in (folder, folder / KEY_FILE) if (found := file_fault(path))]
     remedy = f"chmod -R go= {folder}, as the account that runs the services; if others could read the key, delete it"
     return judge(check, not wrong, "; ".join(wrong) or f"the key in {folder} is readable by its owner only", remedy)
 
 
-def _wrong(path: Path) -> str:
+def file_fault(path: Path) -> str:
     """What is wrong with a file; empty if nothing is, or it can't be seen by us."""
     try:
         found = path.lstat()

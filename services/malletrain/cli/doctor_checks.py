@@ -132,7 +132,7 @@ def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
     Args:
         settings: All settings.
     """
-    channel = open_blocking_channel(settings.addresses.scavenger, caller_credential(settings))
+    channel = open_blocking_channel(settings.peer("scavenger"), caller_credential(settings))
     try:
         stub = scavenger_pb2_grpc.ScavengerServiceStub(channel)
         status = stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)

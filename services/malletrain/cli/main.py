@@ -16,6 +16,7 @@ from malletrain.cli.job import job
 from malletrain.cli.jobs import jobs
 from malletrain.cli.logs import logs
 from malletrain.cli.nodes import nodes
+from malletrain.cli.pki import pki_app
 from malletrain.cli.plan import plan
 from malletrain.cli.profile import profile
 from malletrain.cli.replay import replay
@@ -60,6 +61,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(trace_app, name="trace")
+app.add_typer(pki_app, name="pki")
 app.add_typer(debug_app)
 
 

@@ -46,15 +46,18 @@ def serve(
 
 async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -> None:
     installation = open_installation(settings, SystemClock())
-    service = _factory(name)(settings, installation)
     address = settings.addresses.of(name.value)
     owner = installation.owner_token()
     owner.renew()
-    beside = [asyncio.create_task(owner.keep())]
+    certificates = installation.certificates(name.value)
+    certificates.renew()
+    beside = [asyncio.create_task(owner.keep()), asyncio.create_task(certificates.keep())]
     if parent:
         beside.append(asyncio.create_task(_end_with_parent(parent)))
+    service = _factory(name)(settings, installation)
+    credentials = installation.server_credentials(name.value)
     try:
-        await run_service(service, address, installation.interceptor(address), settings.limits)
+        await run_service(service, address, installation.interceptor(address), settings.limits, credentials)
     finally:
         for task in beside:
             task.cancel()

@@ -23,9 +23,13 @@ from malletrain.v1 import (
 )
 
 if TYPE_CHECKING:
-    from malletrain.runtime.config import Addresses
+    from malletrain.runtime.config import Settings
 
 __all__ = ["DEADLINE_SECONDS", "ServiceCallError", "ServiceStubs", "connect"]
+
+
+_UNVERIFIED = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate", "WRONG_VERSION_NUMBER")
+"""What gRPC says of a server that does not have the expected certificate, or none."""
 
 
 class ServiceCallError(MalleTrainError):
@@ -47,20 +51,20 @@ class ServiceStubs:
         credential: What is shown to the services.
     """
 
-    def __init__(self, addresses: Addresses, credential: Credential) -> None:
+    def __init__(self, settings: Settings, credential: Credential) -> None:
         """Connect when first used.
 
         Args:
-            addresses: Where the services are.
+            settings: Where the services are, and how they are known.
             credential: What is shown to them.
         """
         self.credential = credential
-        self._addresses = addresses
+        self._settings = settings
         self._channels: dict[str, grpc.Channel] = {}
 
     def _channel(self, service: str) -> grpc.Channel:
         if service not in self._channels:
-            self._channels[service] = open_blocking_channel(self._addresses.of(service), self.credential)
+            self._channels[service] = open_blocking_channel(self._settings.peer(service), self.credential)
         return self._channels[service]
 
     @property
@@ -103,7 +107,7 @@ class ServiceStubs:
 def connect() -> Iterator[ServiceStubs]:
     """Stubs of the configured services. Errors of calls in the block are raised as ServiceCallError."""
     settings = load()
-    stubs = ServiceStubs(settings.addresses, caller_credential(settings))
+    stubs = ServiceStubs(settings, caller_credential(settings))
     try:
         yield stubs
     except grpc.RpcError as error:
@@ -115,6 +119,10 @@ def connect() -> Iterator[ServiceStubs]:
 def explain(error: grpc.RpcError) -> ServiceCallError:
     """Describe a failed call for users."""
     code, details = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in _UNVERIFIED):
+        return ServiceCallError(
+            f"what answers is not the service, or is of another CA: see tls.authority_file ({details})", wrong_use=False
+        )
     if code == grpc.StatusCode.UNAVAILABLE:
         return ServiceCallError(f"a service does not answer; is `malletrain up` running? ({details})", wrong_use=False)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:

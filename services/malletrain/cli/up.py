@@ -38,8 +38,10 @@ def up(
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     settings = load(config)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Here, so that a key that can't be used is told at once.
-    open_installation(settings, SystemClock()).owner_token().renew()
+    # Here, so that a key or a certificate that can't be used is told at once.
+    installation = open_installation(settings, SystemClock())
+    installation.owner_token().renew()
+    installation.certificates().renew()
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
@@ -96,7 +98,7 @@ class ServiceRunner:
         self._settings = settings
         self._config = config
         self._services = [ServiceProcess(name) for name in SERVICES]
-        self._channels = {name: open_blocking_channel(settings.addresses.of(name), None) for name in SERVICES}
+        self._channels = {name: open_blocking_channel(settings.peer(name), None) for name in SERVICES}
         self._announced = False
 
     def start(self) -> None:

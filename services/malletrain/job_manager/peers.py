@@ -15,7 +15,7 @@ from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, Progressed
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.config import Addresses
+from malletrain.runtime.config import Settings
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc, scavenger_pb2, scavenger_pb2_grpc
@@ -31,16 +31,16 @@ _COMMANDS = {
 class ManagerPeers:
     """Calls to Scavenger and Monitor. A call that fails is logged; no job waits long for it."""
 
-    def __init__(self, addresses: Addresses, clock: Clock, credential: Credential) -> None:
+    def __init__(self, settings: Settings, clock: Clock, credential: Credential) -> None:
         """Connect when first used.
 
         Args:
-            addresses: Where the services are.
+            settings: Where the services are.
             clock: Wall clock.
             credential: What is shown to them.
         """
         self._credential = credential
-        self._addresses = addresses
+        self._settings = settings
         self._clock = clock
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._reported: dict[tuple[str, int, str], int] = {}
@@ -128,15 +128,15 @@ class ManagerPeers:
         self._channels.clear()
 
     def _monitor(self) -> monitor_pb2_grpc.MonitorServiceAsyncStub:
-        return monitor_pb2_grpc.MonitorServiceStub(self._channel(self._addresses.monitor))
+        return monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
 
     def _scavenger(self) -> scavenger_pb2_grpc.ScavengerServiceAsyncStub:
-        return scavenger_pb2_grpc.ScavengerServiceStub(self._channel(self._addresses.scavenger))
+        return scavenger_pb2_grpc.ScavengerServiceStub(self._channel("scavenger"))
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        if address not in self._channels:
-            self._channels[address] = open_channel(address, self._credential)
-        return self._channels[address]
+    def _channel(self, service: str) -> grpc.aio.Channel:
+        if service not in self._channels:
+            self._channels[service] = open_channel(self._settings.peer(service), self._credential)
+        return self._channels[service]
 
 
 def _nodes_stimulus(message: scavenger_pb2.WatchNodesResponse, now: float) -> IdleSetSeen | NodesChanged:

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc.aio
 
+from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
@@ -40,6 +41,7 @@ from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
+from malletrain.tls.names import name_of
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
 
@@ -55,7 +57,12 @@ _LAST_GENERATION = 2**53
 def _monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
     listening = settings.addresses.monitor_for_nodes
     port = listening.rpartition(":")[2]
-    return MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if listening else "")
+    address = MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if listening else "")
+    if is_loopback(address.address):
+        return address
+    peer = settings.peer("monitor")
+    name = "" if peer.role is None else name_of(peer.role)
+    return address._replace(authority=str(peer.authority_file.resolve()), name=name)
 
 
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
@@ -69,8 +76,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._clock = clock
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
-        self._certificates = CertificateKeeper(state_dir, (_SUPERVISOR,), clock)
-        self._certificates.ensure()
+        self._certificates = CertificateKeeper(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
+        self._certificates.renew()
         settings_for_launches = LaunchSettings(
             state_dir,
             section.trainer_python,
@@ -85,7 +92,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
         self._tokens = JobTokens(installation.tokens, settings.access.max_lifespan_seconds)
         self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._tokens)
-        self._peers = ManagerPeers(settings.addresses, clock, installation.credential("job_manager"))
+        self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
         self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock)

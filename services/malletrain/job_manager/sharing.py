@@ -21,19 +21,18 @@ def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
     if not (weigh or transaction.changed):
         return
     half_life, now = transaction.policy.fair_share_half_life_seconds, transaction.now
-    active = transaction.active()
+    admitted = [job for job in transaction.jobs.values() if job.admitted]
     held: Counter[str] = Counter()
-    for job in active:
-        if job.admitted:
-            held[job.owner] += len(job.held)
+    for job in admitted:
+        held[job.owner] += len(job.held)
     if half_life <= 0:
         transaction.ledger = {}
     else:
         transaction.ledger = settled(transaction.ledger, held, now, half_life)
         if weigh:
             transaction.ledger = weighed(transaction.ledger, frozenset(held), now, half_life)
-    for job in active:
-        weight = transaction.ledger[job.owner].weight if job.owner in transaction.ledger and job.admitted else 1.0
+    for job in admitted:
+        weight = transaction.ledger[job.owner].weight if job.owner in transaction.ledger else 1.0
         if job.share_weight != weight:
             transaction.put(job, share_weight=weight)
 

@@ -43,8 +43,8 @@ def create(settings: Settings, section: MonitorSettings, clock: Clock) -> Monito
     """
     for_nodes = None
     if settings.addresses.monitor_for_nodes:
-        certificates = CertificateKeeper(settings.state_dir, (_ROLE,), clock)
-        certificates.ensure()
+        certificates = CertificateKeeper(settings.state_dir, (_ROLE,), clock, settings.tls.lifespan_seconds)
+        certificates.renew()
         for_nodes = AddressForNodes(settings.addresses.monitor_for_nodes, certificates)
     store = MonitorStore(open_engine(settings.database("monitor")))
     return MonitorService(store, section, clock, for_nodes=for_nodes)

@@ -23,7 +23,7 @@ from malletrain.runtime.access.identity import current_caller
 from malletrain.runtime.access.ownership import owns, require_owner
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError, quoted
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub
@@ -52,7 +52,7 @@ def create(settings: Settings, section: ProfilerSettings, clock: Clock, credenti
         sqlalchemy.exc.OperationalError: the database can't be opened.
     """
     store = ProfilerStore(open_engine(settings.database("profiler")))
-    return ProfilerService(settings.addresses, section, store, clock, credential, settings.validate_state)
+    return ProfilerService(settings, section, store, clock, credential, settings.validate_state)
 
 
 class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
@@ -60,7 +60,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
 
     def __init__(
         self,
-        addresses: Addresses,
+        settings: Settings,
         section: ProfilerSettings,
         store: ProfilerStore,
         clock: Clock,
@@ -70,14 +70,14 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         """Continue with what is stored; `run` learns the rest from the peers.
 
         Args:
-            addresses: Addresses of the peers.
+            settings: Where the peers are.
             section: Settings of Profiler.
             store: Its database.
             clock: Source of time.
             credential: What is shown to the peers.
             validate_state: Whether to check the invariants of the state after each change.
         """
-        self._addresses = addresses
+        self._settings = settings
         self._section = section
         self._store = store
         self._clock = clock
@@ -104,9 +104,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             InvariantError: the state contradicts itself; only with `validate_state`.
         """
         async with (
-            open_channel(self._addresses.job_manager, self._credential) as job_manager_channel,
-            open_channel(self._addresses.monitor, self._credential) as monitor_channel,
-            open_channel(self._addresses.scavenger, self._credential) as scavenger_channel,
+            open_channel(self._settings.peer("job_manager"), self._credential) as job_manager_channel,
+            open_channel(self._settings.peer("monitor"), self._credential) as monitor_channel,
+            open_channel(self._settings.peer("scavenger"), self._credential) as scavenger_channel,
             asyncio.TaskGroup() as group,
         ):
             jobs: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(

@@ -6,7 +6,13 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from malletrain.common.addresses import is_loopback
 from malletrain.runtime.access.credentials import Credential, showing, showing_blocking
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.peer import Peer
+from malletrain.tls.channels import renewing_blocking_channel, renewing_channel
+from malletrain.tls.credentials import authority_credentials, peer_options
+from malletrain.tls.files import CertificateFileError
 
 DEADLINE_SECONDS = 5.0
 """Deadline of most unary calls, in seconds."""
@@ -26,21 +32,70 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: str, credential: Credential | None) -> grpc.aio.Channel:
-    """A channel for the running event loop.
+def open_channel(peer: Peer | str, credential: Credential | None) -> grpc.aio.Channel:
+    """A channel for the running event loop: with TLS, unless the address is on loopback or a Unix socket.
 
     Args:
-        address: Address of a service.
+        peer: A service; or its address, where that is on loopback or a Unix socket.
         credential: What is shown with each call; None where none is asked for, as by a supervisor or a health check.
+
+    Raises:
+        InvalidInputError: the certificates by which the service is known can't be read, or only its address is given.
     """
-    channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    if _is_local(address := _address(peer)):
+        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    else:
+        known = _known(peer)
+        try:
+            channel = renewing_channel(
+                known.authority_file,
+                lambda: grpc.aio.secure_channel(
+                    known.address, authority_credentials(known.authority_file), options=_secure_options(known)
+                ),
+            )
+        except CertificateFileError as error:
+            raise _unusable(error) from error
     return channel if credential is None else showing(channel, credential)
 
 
-def open_blocking_channel(address: str, credential: Credential | None) -> grpc.Channel:
-    """A channel for programs without an event loop, such as the command; arguments as for `open_channel`."""
-    channel = grpc.insecure_channel(address, options=_OPTIONS)
+def open_blocking_channel(peer: Peer | str, credential: Credential | None) -> grpc.Channel:
+    """A channel for programs without an event loop, such as the command; otherwise as `open_channel`."""
+    if _is_local(address := _address(peer)):
+        channel = grpc.insecure_channel(address, options=_OPTIONS)
+    else:
+        known = _known(peer)
+        try:
+            channel = renewing_blocking_channel(
+                known.authority_file,
+                lambda: grpc.secure_channel(
+                    known.address, authority_credentials(known.authority_file), options=_secure_options(known)
+                ),
+            )
+        except CertificateFileError as error:
+            raise _unusable(error) from error
     return channel if credential is None else showing_blocking(channel, credential)
+
+
+def _address(peer: Peer | str) -> str:
+    return peer if isinstance(peer, str) else peer.address
+
+
+def _is_local(address: str) -> bool:
+    return is_loopback(address) or address.startswith("unix:")
+
+
+def _known(peer: Peer | str) -> Peer:
+    if isinstance(peer, str):
+        raise InvalidInputError("address", "a loopback address: nothing tells how to know a service elsewhere", peer)
+    return peer
+
+
+def _secure_options(peer: Peer) -> tuple[tuple[str, str | int], ...]:
+    return _OPTIONS if peer.role is None else (*_OPTIONS, *peer_options(peer.role))
+
+
+def _unusable(error: CertificateFileError) -> InvalidInputError:
+    return InvalidInputError("tls.authority_file", f"the certificate by which the services are known ({error})")
 
 
 def is_serving(channel: grpc.Channel) -> bool:

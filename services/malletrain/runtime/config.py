@@ -10,27 +10,32 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from malletrain.common.addresses import is_loopback
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
+from malletrain.runtime.peer import Peer
+from malletrain.runtime.tls_settings import TlsSettings
 
 CONFIG_FILE = "malletrain.toml"
+AUTHORITY_FILE = "ca.pem"
+"""Name of the certificate in the state folder by which callers know the services."""
 SERVICES = ("scavenger", "monitor", "job_manager", "profiler", "allocator")
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Addresses(BaseModel):
-    """Where each service listens, as HOST:PORT. Services listen on loopback only: nothing is encrypted yet."""
+    """Where each service listens, as HOST:PORT. Off loopback it is reached over TLS only."""
 
     model_config = ConfigDict(extra="forbid")
 
-    scavenger: str = Field(default="127.0.0.1:7701", description="Loopback address of the Scavenger.")
-    allocator: str = Field(default="127.0.0.1:7702", description="Loopback address of the Allocator.")
-    job_manager: str = Field(default="127.0.0.1:7703", description="Loopback address of JobManager.")
-    monitor: str = Field(default="127.0.0.1:7704", description="Loopback address of Monitor.")
-    profiler: str = Field(default="127.0.0.1:7705", description="Loopback address of the Profiler.")
+    scavenger: str = Field(default="127.0.0.1:7701", description="Address of the Scavenger; off loopback with TLS.")
+    allocator: str = Field(default="127.0.0.1:7702", description="Address of the Allocator; off loopback with TLS.")
+    job_manager: str = Field(default="127.0.0.1:7703", description="Address of JobManager; off loopback with TLS.")
+    monitor: str = Field(default="127.0.0.1:7704", description="Address of Monitor; off loopback with TLS.")
+    profiler: str = Field(default="127.0.0.1:7705", description="Address of the Profiler; off loopback with TLS.")
     monitor_for_nodes: str = Field(
         default="",
         description="Second address of Monitor, for the agents of other nodes, which pass on what trainers report and "
@@ -51,17 +56,22 @@ class Addresses(BaseModel):
 
     @pydantic.field_validator(*SERVICES)
     @classmethod
-    def _loopback(cls, value: str) -> str:
-        host, separator, port = value.rpartition(":")
-        if not separator or not port.isdigit() or int(port) > 65535:
+    def _one_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError("expected HOST:PORT")
-        if host not in ("127.0.0.1", "localhost", "[::1]"):
-            raise ValueError("expected a loopback host (127.0.0.1, localhost or [::1]): off loopback needs TLS")
+        if host in ("0.0.0.0", "[::]", "*"):
+            raise ValueError("expected one address of this machine, by which callers reach it")
         return value
 
     def of(self, service: str) -> str:
         """Address of a service by its name."""
         return str(getattr(self, service))
+
+    @property
+    def need_tls(self) -> bool:
+        """Whether a service listens off loopback."""
+        return not all(is_loopback(self.of(service)) for service in SERVICES)
 
 
 class Settings(BaseSettings):
@@ -80,6 +90,7 @@ class Settings(BaseSettings):
     )
     addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
     access: AccessSettings = Field(default_factory=AccessSettings, description="Who may call what.")
+    tls: TlsSettings = Field(default_factory=TlsSettings, description="Certificates of services off loopback.")
     limits: ServerLimits = Field(default_factory=ServerLimits, description="What services grant those who call them.")
 
     @classmethod
@@ -94,6 +105,15 @@ class Settings(BaseSettings):
         """Arguments take precedence over environment variables, and these over the TOML file."""
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def authority_file(self) -> Path:
+        """Certificates of the CAs by which callers know the services."""
+        return self.tls.authority_file or self.state_dir / AUTHORITY_FILE
+
+    def peer(self, service: str) -> Peer:
+        """A service, for those who call it."""
+        return Peer(self.addresses.of(service), self.authority_file, None if self.tls.expects_host else service)
 
     def database(self, service: str) -> str:
         """SQLAlchemy URL of a service's own database."""

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from typing import Protocol
 
+import grpc
 import grpc.aio
 import structlog
 
@@ -29,7 +30,13 @@ class Service(Protocol):
         """End streams and close files, when the process ends in good order."""
 
 
-async def run_service(service: Service, address: str, access: grpc.aio.ServerInterceptor, limits: ServerLimits) -> None:
+async def run_service(
+    service: Service,
+    address: str,
+    access: grpc.aio.ServerInterceptor,
+    limits: ServerLimits,
+    credentials: grpc.ServerCredentials | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Args:
@@ -37,6 +44,7 @@ async def run_service(service: Service, address: str, access: grpc.aio.ServerInt
         address: HOST:PORT on which it listens.
         access: Checks who calls.
         limits: What callers are granted.
+        credentials: Credentials for TLS; None only on loopback.
 
     Raises:
         UnavailableError: the address can't be bound.
@@ -44,7 +52,7 @@ async def run_service(service: Service, address: str, access: grpc.aio.ServerInt
     """
     log = structlog.get_logger(__name__)
     raise_file_limit()
-    host = ServiceHost(address, access, limits)
+    host = ServiceHost(address, access, limits, credentials)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()

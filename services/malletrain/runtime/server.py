@@ -12,9 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from malletrain.common.addresses import is_loopback
 from malletrain.runtime.access.peers import PeerInterceptor
 from malletrain.runtime.error_interceptor import ErrorInterceptor
-from malletrain.runtime.errors import UnavailableError
+from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.tls.credentials import server_credentials
 from malletrain.tls.files import CertificateFileError
@@ -46,15 +47,28 @@ def server_options(limits: ServerLimits) -> tuple[tuple[str, int], ...]:
 class ServiceHost:
     """The gRPC server of a process."""
 
-    def __init__(self, address: str, access: grpc.aio.ServerInterceptor, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        access: grpc.aio.ServerInterceptor,
+        limits: ServerLimits | None = None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
         """Listen once started.
 
         Args:
             address: HOST:PORT; port 0 means any free port.
             access: Checks who calls, before anything else; see `malletrain.runtime.access.installation`.
             limits: What callers are granted.
+            credentials: Credentials for TLS; None only on loopback.
+
+        Raises:
+            InvalidInputError: the address is not on loopback, and there are no credentials.
         """
+        if credentials is None and not is_loopback(address):
+            raise InvalidInputError("address", "a loopback address: others are served over TLS only", address)
         limits = limits or ServerLimits()
+        self._credentials = credentials
         self._address = address
         self._server = grpc.aio.server(
             interceptors=[PeerInterceptor(), access, ErrorInterceptor()],
@@ -94,13 +108,18 @@ class ServiceHost:
         names = (*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         try:
-            port = self._server.add_insecure_port(self._address)
+            port = self._add_port()
         except RuntimeError as error:
             raise UnavailableError(f"can't listen on {self._address}: is another process there? ({error})") from error
         await self._server.start()
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return port
+
+    def _add_port(self) -> int:
+        if self._credentials is None:
+            return self._server.add_insecure_port(self._address)
+        return self._server.add_secure_port(self._address, self._credentials)
 
     async def drain(self) -> None:
         """Report NOT_SERVING to health checks."""

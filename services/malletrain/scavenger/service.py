@@ -62,7 +62,7 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock, credent
     held = any(scheduler.hold.held for scheduler in (section.slurm, section.pbs))
     debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
     idle_set = IdleSet(debounce, source.order(), _stored_cooldowns(state_file))
-    releaser = Releaser(open_channel(settings.addresses.job_manager, credential), section.release_deadline_seconds)
+    releaser = Releaser(open_channel(settings.peer("job_manager"), credential), section.release_deadline_seconds)
     metrics.serve(settings.addresses.scavenger_metrics)
     return ScavengerService(source, idle_set, stays, releaser, state_file, section, clock, metrics)
 

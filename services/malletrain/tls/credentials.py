@@ -1,20 +1,27 @@
-"""gRPC credentials of a certificate file, for servers and channels, both blocking and of an event loop."""
+"""gRPC credentials of certificate files, for servers and channels, both blocking and of an event loop."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import grpc
 
-from malletrain.tls.files import CertificateFile, CertificateFileError, read_certificate_file
+from malletrain.tls.files import (
+    CertificateFileError,
+    file_stamp,
+    read_certificate_file,
+    read_certificates,
+    read_private_key,
+)
 from malletrain.tls.names import name_of, role_of
 
 _NAMES = "x509_subject_alternative_name"
 
 _log = logging.getLogger(__name__)
+
+ChannelOptions = tuple[tuple[str, str], ...]
 
 
 def server_credentials(path: Path) -> grpc.ServerCredentials:
@@ -29,18 +36,42 @@ def server_credentials(path: Path) -> grpc.ServerCredentials:
     Raises:
         CertificateFileError: it can't be used now.
     """
-    source = _CertificateSource(path)
-    return grpc.dynamic_ssl_server_credentials(
-        source.current(),
-        source.changed,  # type: ignore[arg-type]  # may return None, which types-grpcio does not know
-        require_client_authentication=True,
-    )
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        found = read_certificate_file(path)
+        return grpc.ssl_server_certificate_configuration([(found.private_key, found.certificate)], found.authority)
+
+    return _dynamic(_CertificateSource([path], read), clients_have_certificates=True)
+
+
+def public_server_credentials(certificate: Path, key: Path | None = None) -> grpc.ServerCredentials:
+    """Credentials of a server for clients without certificates, who show tokens. Read anew as `server_credentials`.
+
+    gRPC for Python has no servers that ask for a client's certificate and do without: it is required, or not asked for.
+
+    Args:
+        certificate: Certificate file; or, with `key`, the server's certificate and those that lead to its CA.
+        key: File with the private key; None: it is in the certificate file.
+
+    Raises:
+        CertificateFileError: they can't be used now.
+    """
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        if key is not None:
+            return grpc.ssl_server_certificate_configuration([(read_private_key(key), read_certificates(certificate))])
+        found = read_certificate_file(certificate)
+        return grpc.ssl_server_certificate_configuration([(found.private_key, found.certificate)])
+
+    paths = [certificate] if key is None else [certificate, key]
+    return _dynamic(_CertificateSource(paths, read), clients_have_certificates=False)
 
 
 def channel_credentials(path: Path) -> grpc.ChannelCredentials:
     """Credentials of a channel: what the file holds now.
 
-    A channel that outlives the certificate must be made anew: it shows the old one at every new connection.
+    A channel that outlives the certificate must be made anew, as those of `malletrain.tls.channels` are: it shows the
+    old one at every new connection.
 
     Args:
         path: Certificate file.
@@ -52,7 +83,19 @@ def channel_credentials(path: Path) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(found.authority, found.private_key, found.certificate)
 
 
-def peer_options(role: str) -> tuple[tuple[str, str], ...]:
+def authority_credentials(path: Path) -> grpc.ChannelCredentials:
+    """Credentials of a channel that verifies the server and shows no certificate.
+
+    Args:
+        path: Certificates of CAs.
+
+    Raises:
+        CertificateFileError: it can't be used.
+    """
+    return grpc.ssl_channel_credentials(read_certificates(path))
+
+
+def peer_options(role: str) -> ChannelOptions:
     """Channel options by which only a server with a certificate of this role is accepted, wherever it listens."""
     return (("grpc.ssl_target_name_override", name_of(role)),)
 
@@ -67,47 +110,41 @@ def peer_roles(auth_context: Mapping[str, Iterable[bytes]]) -> frozenset[str]:
     return frozenset(role for role in map(role_of, names) if role is not None)
 
 
-class _CertificateSource:
-    """What a server shows, read anew when its file has been replaced. gRPC asks one thread at a time."""
+def _dynamic(source: _CertificateSource, *, clients_have_certificates: bool) -> grpc.ServerCredentials:
+    return grpc.dynamic_ssl_server_credentials(
+        source.current(),
+        source.changed,  # type: ignore[arg-type]  # may return None, which types-grpcio does not know
+        require_client_authentication=clients_have_certificates,
+    )
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: object = None
+
+class _CertificateSource:
+    """What a server shows, read anew when a file has been replaced. gRPC asks one thread at a time."""
+
+    def __init__(self, paths: list[Path], read: Callable[[], grpc.ServerCertificateConfiguration]) -> None:
+        self._paths = paths
+        self._read = read
+        self._seen: list[object] = []
 
     def current(self) -> grpc.ServerCertificateConfiguration:
-        """What the file holds now.
+        """What the files hold now.
 
         Raises:
-            CertificateFileError: it can't be used.
+            CertificateFileError: they can't be used.
         """
-        # First the stamp, then the content: a file that is replaced in between is read once more.
-        seen = _stamp(self._path)
-        configuration = _configuration(read_certificate_file(self._path))
+        # First the stamps, then the content: a file that is replaced in between is read once more.
+        seen = self._stamps()
+        configuration = self._read()
         self._seen = seen
         return configuration
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What the file holds now; None if that is what it held before, or if it can't be used."""
+        """What the files hold now; None if that is what they held before, or if they can't be used."""
         try:
-            return None if _stamp(self._path) == self._seen else self.current()
+            return None if self._stamps() == self._seen else self.current()
         except CertificateFileError as error:
             _log.warning("the certificate stays as it was: %s", error)
             return None
 
-
-def _stamp(path: Path) -> object:
-    """What differs once a file has been replaced.
-
-    Raises:
-        CertificateFileError: there is no such file.
-    """
-    try:
-        found = os.stat(path)  # noqa: PTH116 - called at every handshake
-    except OSError as error:
-        raise CertificateFileError(f"{path}: expected a file with a certificate ({error.strerror})") from error
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _configuration(found: CertificateFile) -> grpc.ServerCertificateConfiguration:
-    pair = (found.private_key, found.certificate)
-    return grpc.ssl_server_certificate_configuration([pair], root_certificates=found.authority)
+    def _stamps(self) -> list[object]:
+        return [file_stamp(path) for path in self._paths]

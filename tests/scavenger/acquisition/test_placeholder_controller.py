@@ -13,7 +13,6 @@ from malletrain.scavenger.acquisition.placeholders import PlaceholderPhase, Plac
 from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
 from tests.scavenger.acquisition.stand_in_scheduler import REFUSAL, SILENCE, Mood, StandInScheduler
-from tests.support.waiting import wait_until_async
 
 NODES = tuple(f"n{number:03d}" for number in range(1, 101))
 POLICY = PlaceholderPolicy(backoff=BackoffPolicy(10, 300, 4))
@@ -61,16 +60,14 @@ async def test_all_idle_nodes_are_taken_when_the_scheduler_takes_them() -> None:
 async def test_a_scheduler_that_does_not_list_placeholders_is_told_in_the_status() -> None:
     harness = Harness()
     harness.scheduler.mood = Mood.IS_SILENT
-    running = asyncio.create_task(harness.controller.run())
-    try:
-        await wait_until_async(lambda: harness.controller.status().failures_in_a_row, 10, "a failure")
-        assert "squeue has not answered" in harness.controller.status().error
-        harness.scheduler.mood = Mood.STARTS
-        await wait_until_async(lambda: not harness.controller.status().failures_in_a_row, 10, "an answer")
-        assert harness.controller.status().error == ""
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    await harness.run(1)
+    status = harness.controller.status()
+    assert (status.failures_in_a_row, status.node, status.retry_at) == (1, "", None)
+    assert "squeue has not answered" in status.error
+    harness.scheduler.mood = Mood.STARTS
+    await harness.run(7)
+    status = harness.controller.status()
+    assert (status.failures_in_a_row, status.error) == (0, "")
 
 
 async def test_placeholders_of_nodes_that_are_to_be_given_back_are_cancelled_and_others_are_tried_at_once() -> None:

@@ -66,7 +66,7 @@ def _run(setup: DemoSetup, timeline: Path, draw: DrawTimeline, quiet: bool) -> D
     started = time.time()
     console = Console(stderr=True)
     settings = load(setup.config)
-    stubs = ServiceStubs(settings.addresses, owner_credential(settings))
+    stubs = ServiceStubs(settings, owner_credential(settings))
     with _services(setup):
         wait_for_services(setup)
         recorder = RunRecorder(stubs)

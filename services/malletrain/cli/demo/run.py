@@ -40,8 +40,8 @@ def wait_for_services(setup: DemoSetup) -> None:
     Raises:
         MalleTrainError: some do not within a minute.
     """
-    addresses = load(setup.config).addresses
-    channels = {name: open_blocking_channel(addresses.of(name), None) for name in SERVICES}
+    settings = load(setup.config)
+    channels = {name: open_blocking_channel(settings.peer(name), None) for name in SERVICES}
     deadline = time.monotonic() + _START_SECONDS
     waiting = set(SERVICES)
     pause = threading.Event()

@@ -17,10 +17,14 @@ class MonitorAddress(NamedTuple):
     Attributes:
         address: HOST:PORT of Monitor on this machine.
         for_nodes: HOST:PORT by which agents on other nodes reach it; empty if they can't.
+        authority: Path of the CA certificates by which it is known; empty on loopback.
+        name: Name in its certificate; empty: the host of its address.
     """
 
     address: str
     for_nodes: str = ""
+    authority: str = ""
+    name: str = ""
 
 
 def search_path(own: Mapping[str, str], trainer_python: str) -> str:
@@ -31,13 +35,17 @@ def search_path(own: Mapping[str, str], trainer_python: str) -> str:
 
 def worker_environment(job_id: str, folder: Path, spec: JobSpec, slots: int, monitor: MonitorAddress) -> dict[str, str]:
     """What is added to the workers' environment: the job's own variables, and those that the client library reads."""
-    for_nodes = {env.MONITOR_FOR_NODES: monitor.for_nodes} if monitor.for_nodes else {}
+    known = {
+        env.MONITOR_FOR_NODES: monitor.for_nodes,
+        env.MONITOR_AUTHORITY: monitor.authority,
+        env.MONITOR_NAME: monitor.name,
+    }
     return {
         **spec.environment,
         env.JOB_ID: job_id,
         env.JOB_DIR: str(folder),
         env.MONITOR: monitor.address,
-        **for_nodes,
+        **{name: value for name, value in known.items() if value},
         env.SLOTS_PER_NODE: str(slots),
         env.TARGET_SAMPLES: str(spec.target_samples),
     }

@@ -1,59 +1,69 @@
-"""Keeps certificates renewed while a service runs."""
+"""Keeps the certificates of a process good while it runs."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
-from malletrain.runtime.access.pki import certificate_path, ensure_certificate
+from malletrain.runtime.access.pki import certificate_path, ensure_certificate, publish_authority
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 
 LIFESPAN_SECONDS = 86_400.0
-"""Lifespan of a certificate, half of which it is used for at most by those who renew it."""
-_LOOK_SECONDS = 600.0
+"""Lifespan of a certificate, unless the settings say otherwise."""
+_LOOK_SECONDS = 60.0
 
 
 class CertificateKeeper:
-    """The certificates of some roles."""
+    """Makes certificates of the installation's CA, and renews each once half of its lifespan is over."""
 
     def __init__(
-        self, state_dir: Path, roles: tuple[str, ...], clock: Clock, lifespan_seconds: float = LIFESPAN_SECONDS
+        self,
+        state_dir: Path,
+        roles: Sequence[str],
+        clock: Clock,
+        lifespan_seconds: float = LIFESPAN_SECONDS,
+        published: Path | None = None,
     ) -> None:
-        """Touch nothing yet.
+        """Make nothing yet.
 
         Args:
             state_dir: State folder of the installation.
-            roles: Whom the certificates are for.
+            roles: Whose certificates; may be none, for the CA's alone.
             clock: Wall clock.
-            lifespan_seconds: Lifespan of a new certificate.
+            lifespan_seconds: Lifespan of each new certificate.
+            published: Where the CA's certificate is written for everybody to read; None: nowhere.
         """
         self._state_dir = state_dir.resolve()
-        self._roles = roles
+        self._roles = tuple(roles)
         self._clock = clock
         self._lifespan = lifespan_seconds
+        self._published = published
 
     def path(self, role: str) -> Path:
         """Path of the certificate file of a role."""
         return certificate_path(self._state_dir, role)
 
-    def ensure(self) -> None:
-        """Make the certificates that are missing, and renew those of which half is over.
+    def renew(self) -> None:
+        """Make what is missing, and renew what is due.
 
         Raises:
-            InvalidInputError: they can't be made, or are open to others.
+            InvalidInputError: files can't be made or used, or are open to others.
         """
         for role in self._roles:
             ensure_certificate(self._state_dir, role, self._clock, self._lifespan)
+        if self._published is not None:
+            publish_authority(self._state_dir, self._published, self._clock)
 
     async def keep(self) -> None:
-        """Look every ten minutes, more often where certificates live for minutes only, until cancelled."""
+        """Look every minute, more often where certificates live for minutes only, until cancelled."""
         log = structlog.get_logger(__name__)
         while True:
+            await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 8))
             try:
-                await asyncio.to_thread(self.ensure)
+                await asyncio.to_thread(self.renew)
             except InvalidInputError as error:
                 log.error("certificates not renewed", roles=self._roles, error=str(error))
-            await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 8))

@@ -6,18 +6,25 @@ import os
 import pwd
 from dataclasses import dataclass
 
+import grpc
+
+from malletrain.common.addresses import is_loopback
+from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.credentials import Credential, service_credential
 from malletrain.runtime.access.interceptor import AccessInterceptor
 from malletrain.runtime.access.keys import keys_folder, load_key
 from malletrain.runtime.access.owner_token import OwnerToken, owner_file
+from malletrain.runtime.access.pki import certificate_path
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.config import Settings
+from malletrain.runtime.config import AUTHORITY_FILE, Settings
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.tls.credentials import public_server_credentials
+from malletrain.tls.files import CertificateFileError
 
 _OWNER_LIFESPAN_SECONDS = 86400.0
-_LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,37 @@ class Installation:
     def interceptor(self, address: str) -> AccessInterceptor:
         """What checks the calls of a service that listens on HOST:PORT."""
         reflection = self.settings.access.reflection
-        is_open = reflection == "on" or (reflection == "auto" and address.startswith(_LOOPBACK))
+        is_open = reflection == "on" or (reflection == "auto" and is_loopback(address))
         return AccessInterceptor(TokenChecker(self.tokens, self.revoked), open_reflection=is_open)
 
     def credential(self, service: str) -> Credential:
         """What a service shows when it calls another."""
         return service_credential(self.tokens, service, self.clock)
+
+    def certificates(self, *services: str) -> CertificateKeeper:
+        """Keeps the certificates that these services need, and the CA's, which everybody may read; none on loopback."""
+        settings = self.settings
+        if not settings.addresses.need_tls or settings.tls.certificate_file is not None:
+            return CertificateKeeper(settings.state_dir, (), self.clock, settings.tls.lifespan_seconds)
+        roles = [name for name in services if not is_loopback(settings.addresses.of(name))]
+        published = settings.state_dir / AUTHORITY_FILE
+        return CertificateKeeper(settings.state_dir, roles, self.clock, settings.tls.lifespan_seconds, published)
+
+    def server_credentials(self, service: str) -> grpc.ServerCredentials | None:
+        """Credentials of a service's server, once its certificate is made; None on loopback.
+
+        Raises:
+            InvalidInputError: its certificate can't be used.
+        """
+        if is_loopback(self.settings.addresses.of(service)):
+            return None
+        tls = self.settings.tls
+        certificate = tls.certificate_file or certificate_path(self.settings.state_dir, service)
+        try:
+            return public_server_credentials(certificate, tls.key_file)
+        except CertificateFileError as error:
+            field = "tls.certificate_file" if tls.certificate_file else "state_dir"
+            raise InvalidInputError(field, f"a usable certificate ({error})") from error
 
     def owner_token(self) -> OwnerToken:
         """The file by which the account that runs the services is known."""

@@ -6,6 +6,7 @@ other files are replaced in one step, each by one that is good by itself.
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from cryptography import x509
@@ -26,6 +27,7 @@ AUTHORITY_KEY = "ca.key"
 AUTHORITY_CERTIFICATE = "ca.pem"
 CERTIFICATES_FOLDER = "certificates"
 _PRIVATE = 0o600
+_PUBLIC = 0o644
 
 
 def certificate_path(state_dir: Path, role: str) -> Path:
@@ -50,16 +52,50 @@ def ensure_certificate(state_dir: Path, role: str, clock: Clock, lifespan_second
     Raises:
         InvalidInputError: there is no such role, the files can't be made or used, or they are open to others.
     """
+    return _certificate(state_dir, role, clock.time(), lifespan_seconds, anew=False)
+
+
+def renew_certificate(state_dir: Path, role: str, clock: Clock, lifespan_seconds: float) -> Path:
+    """Make a new certificate, however good the present one is. Otherwise as `ensure_certificate`.
+
+    Raises:
+        InvalidInputError: there is no such role, the files can't be made or used, or they are open to others.
+    """
+    return _certificate(state_dir, role, clock.time(), lifespan_seconds, anew=True)
+
+
+def publish_authority(state_dir: Path, path: Path, clock: Clock) -> None:
+    """Write the CA's certificate where everybody may read it. Makes the CA at first need.
+
+    Args:
+        state_dir: State folder of the installation.
+        path: The file.
+        clock: Wall clock.
+
+    Raises:
+        InvalidInputError: files can't be made or used, or are open to others.
+    """
+    try:
+        content = issuing.pem(_authority(make_keys_folder(state_dir), clock.time()).certificate)
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content.decode("ascii"), mode=_PUBLIC)
+        if stat.S_IMODE(path.stat().st_mode) != _PUBLIC:
+            # The umask says how new files are by default; this one is meant to be read.
+            path.chmod(_PUBLIC)
+    except OSError as error:
+        raise InvalidInputError("state_dir", f"a folder with usable certificates ({error})", str(state_dir)) from error
+
+
+def _certificate(state_dir: Path, role: str, now: float, lifespan_seconds: float, *, anew: bool) -> Path:
     if role not in ROLES:
         raise InvalidInputError("role", f"one of {', '.join(ROLES)}", role)
     if not lifespan_seconds > 0:
         raise InvalidInputError("lifespan_seconds", "more than 0", lifespan_seconds)
     path = certificate_path(state_dir, role)
-    now = clock.time()
     try:
         authority = _authority(make_keys_folder(state_dir), now)
         private_folder(path.parent)
-        if not _is_good(path, authority, role, now):
+        if anew or not _is_good(path, authority, role, now):
             _write(path, issuing.issue(authority, role, now, lifespan_seconds))
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with usable certificates ({error})", str(state_dir)) from error

@@ -8,6 +8,7 @@ from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.runtime.peer import Peer
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 
 
@@ -24,14 +25,14 @@ class NodeDemand(Protocol):
 class JobManagerDemand:
     """The sum of the largest scales of all jobs that have not ended. While JobManager is silent, it stays as it was."""
 
-    def __init__(self, address: str, credential: Credential | None) -> None:
+    def __init__(self, job_manager: Peer | str, credential: Credential | None) -> None:
         """Begin without jobs.
 
         Args:
-            address: HOST:PORT of JobManager.
+            job_manager: JobManager, or its address on loopback.
             credential: What is shown to it.
         """
-        self._address = address
+        self._job_manager = job_manager
         self._credential = credential
         self._max_nodes: dict[str, int] = {}
 
@@ -41,7 +42,7 @@ class JobManagerDemand:
 
     async def follow(self) -> None:
         """Keep the number up to date, until cancelled."""
-        async with open_channel(self._address, self._credential) as channel:
+        async with open_channel(self._job_manager, self._credential) as channel:
             stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
             await follow("jobs", lambda: stub.WatchJobs(job_manager_pb2.WatchJobsRequest()), self._handle)
 

@@ -170,14 +170,9 @@ class PlaceholderController:
                 await self.step()
             except SourceError as error:
                 self._log.warning("the scheduler does not answer", error=str(error))
-                self._unanswered, self._error = self._unanswered + 1, str(error)
                 await asyncio.sleep(_DECIDE_SECONDS)
-            else:
-                self._unanswered = 0
-            # Not `wait_for`, which loses a cancellation that comes just as there is news.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DECIDE_SECONDS):
-                    await self._changed.wait()
+                await asyncio.wait_for(self._changed.wait(), _DECIDE_SECONDS)
             self._changed.clear()
 
     async def step(self) -> None:
@@ -197,7 +192,12 @@ class PlaceholderController:
         if not due or not (self._state.placeholders or self._unsure or not self._listed):
             return
         self._asked_at, asked_at = self._clock.monotonic(), self._clock.time()
-        listed = await self._client.find()
+        try:
+            listed = await self._client.find()
+        except SourceError as error:
+            self._unanswered, self._error = self._unanswered + 1, str(error)
+            raise
+        self._unanswered = 0
         missing = self._state.missing(listed, asked_at, self._policy)
         ends = await self._client.explain(missing) if missing else {}
         now = self._clock.time()

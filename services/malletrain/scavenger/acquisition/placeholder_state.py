@@ -316,7 +316,7 @@ class PlaceholderState:
             for entry in self.placeholders.values()
             if entry.phase is not PlaceholderPhase.ENDING
             and not (entry.reported or entry.adopted)
-            and entry.since >= self.backoff.failed_at
+            and entry.since > self.backoff.failed_at
         ]
 
     def _failed(

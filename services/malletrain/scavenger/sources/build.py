@@ -80,7 +80,7 @@ def _scheduler_source(
     def build(scheduler: str, hold: HoldSettings, watched: Callable[..., NodeSource]) -> NodeSource:
         if not hold.held:
             return watched()
-        demand = JobManagerDemand(settings.addresses.job_manager, credential)
+        demand = JobManagerDemand(settings.peer("job_manager"), credential)
         debounce = section.debounce_seconds
         return build_held_source(scheduler, hold, watched, settings, debounce, clock, demand, reclaim_timer)
 

@@ -1,0 +1,184 @@
+"""Channels that outlive certificates: once the file has been replaced, new calls use the new content."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from malletrain.tls.files import CertificateFileError, file_stamp
+
+_log = logging.getLogger(__name__)
+
+
+def renewing_channel(path: Path, connect: Callable[[], grpc.aio.Channel]) -> grpc.aio.Channel:
+    """A channel of an event loop. Calls that are under way go on when the file is replaced.
+
+    Args:
+        path: The file that the channel's credentials come from.
+        connect: Opens a channel with what the file holds now; may raise CertificateFileError.
+
+    Raises:
+        CertificateFileError: the file can't be used now. Later the channel stays as it is then.
+    """
+    return cast("grpc.aio.Channel", _AioChannel(path, connect))
+
+
+def renewing_blocking_channel(path: Path, connect: Callable[[], grpc.Channel]) -> grpc.Channel:
+    """The same as a blocking channel, for any thread."""
+    return cast("grpc.Channel", _BlockingChannel(path, connect))
+
+
+class _Connection:
+    """A channel with credentials of one version of the file, and how many calls use it."""
+
+    def __init__(self, channel: Any, stamp: object) -> None:
+        self.channel = channel
+        self.stamp = stamp
+        self.calls = 0
+
+
+class _RenewingChannel:
+    """A channel whose methods choose the connection at each call."""
+
+    def __init__(self, path: Path, connect: Callable[[], Any]) -> None:
+        self._path = path
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._current = self._connected(file_stamp(path))
+        self._replaced: list[_Connection] = []
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, lambda channel: channel.unary_unary(*arguments, **options))
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, lambda channel: channel.unary_stream(*arguments, **options))
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, lambda channel: channel.stream_unary(*arguments, **options))
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, lambda channel: channel.stream_stream(*arguments, **options))
+
+    def __getattr__(self, name: str) -> Any:
+        """What concerns the connection, such as `channel_ready`."""
+        return getattr(self._current.channel, name)
+
+    def begin(self) -> _Connection:
+        """The connection of a new call, which must be ended."""
+        with self._lock:
+            self._renew()
+            unused = [found for found in self._replaced if not found.calls]
+            self._replaced = [found for found in self._replaced if found.calls]
+            self._current.calls += 1
+            connection = self._current
+        for found in unused:
+            self._close(found.channel)
+        return connection
+
+    def end(self, connection: _Connection) -> None:
+        """Note that a call has ended. Its connection, if it was replaced, is closed when the next call begins."""
+        with self._lock:
+            connection.calls -= 1
+
+    def _renew(self) -> None:
+        try:
+            stamp = file_stamp(self._path)
+            if stamp == self._current.stamp:
+                return
+            renewed = self._connected(stamp)
+        except CertificateFileError as error:
+            _log.warning("the connection stays as it was: %s", error)
+            return
+        self._replaced.append(self._current)
+        self._current = renewed
+
+    def _connected(self, stamp: object) -> _Connection:
+        return _Connection(self._connect(), stamp)
+
+    def _all(self) -> list[Any]:
+        with self._lock:
+            return [found.channel for found in (*self._replaced, self._current)]
+
+    def _close(self, channel: Any) -> None:
+        """Close a channel without calls."""
+        raise NotImplementedError
+
+
+class _AioChannel(_RenewingChannel):
+    def __init__(self, path: Path, connect: Callable[[], Any]) -> None:
+        super().__init__(path, connect)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def close(self, grace: float | None = None) -> None:
+        await asyncio.gather(*(channel.close(grace) for channel in self._all()), *self._closing)
+
+    async def __aenter__(self) -> _AioChannel:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    def _close(self, channel: Any) -> None:
+        task = asyncio.ensure_future(channel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class _BlockingChannel(_RenewingChannel):
+    def close(self) -> None:
+        for channel in self._all():
+            channel.close()
+
+    def __enter__(self) -> _BlockingChannel:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _close(self, channel: Any) -> None:
+        channel.close()
+
+
+class _Method:
+    """A method of a renewing channel: callable, with `with_call` and `future` where it blocks."""
+
+    def __init__(self, channel: _RenewingChannel, make: Callable[[Any], Any]) -> None:
+        self._channel = channel
+        self._make = make
+        self._made: tuple[_Connection | None, Any] = (None, None)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._call("__call__", arguments, options)
+
+    def with_call(self, *arguments: Any, **options: Any) -> Any:
+        return self._call("with_call", arguments, options)
+
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        return self._call("future", arguments, options)
+
+    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        connection = self._channel.begin()
+        under_way = False
+        try:
+            call = getattr(self._on(connection), name)(*arguments, **options)
+            if hasattr(call, "add_done_callback"):
+                call.add_done_callback(lambda _: self._channel.end(connection))
+                under_way = True
+        finally:
+            if not under_way:
+                self._channel.end(connection)
+        return call
+
+    def _on(self, connection: _Connection) -> Any:
+        made_for, method = self._made
+        if made_for is not connection:
+            method = self._make(connection.channel)
+            self._made = (connection, method)
+        return method

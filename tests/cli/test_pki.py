@@ -1,0 +1,164 @@
+"""`malletrain pki` and what `malletrain doctor` says of certificates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from malletrain.cli.doctor_certificates import examine_certificates
+from malletrain.cli.main import app
+from malletrain.runtime.access.pki import ensure_certificate, publish_authority
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import SERVICES, Addresses, Settings
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.tls.names import SERVICE_ROLES
+from tests.tls.serving import serial
+from tests.tls.site import SiteAuthority
+
+DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "malletrain.toml").write_text(f'state_dir = "{tmp_path}/state"\n')
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state folder with the certificates of Monitor and of agents."""
+    folder = tmp_path / "state"
+    for role in ("monitor", "agent"):
+        ensure_certificate(folder, role, SystemClock(), DAY)
+    publish_authority(folder, folder / "ca.pem", SystemClock())
+    return folder
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["pki", *arguments], catch_exceptions=False, env={"COLUMNS": "300"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def settings(state: Path, **addresses: str) -> Settings:
+    return Settings(state_dir=state, addresses=Addresses(**addresses))
+
+
+def test_show_lists_what_there_is(state: Path) -> None:
+    found = {entry["role"]: entry for entry in json.loads(run("show", "--json"))}
+    assert set(found) == {"authority", "monitor", "agent"}
+    entry = found["monitor"]
+    assert set(entry) == {"role", "serial", "notBefore", "notAfter", "fingerprint", "path"}
+    path = state / "keys/certificates/monitor.pem"
+    assert int(entry["serial"], 16) == serial(path)
+    assert entry["path"] == str(path)
+    assert entry["notBefore"] < time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) < entry["notAfter"]
+    assert len(entry["fingerprint"]) == 64
+    table = run("show")
+    assert all(role in table for role in found)
+    assert entry["notAfter"].replace("T", " ").removesuffix("Z") in table
+    assert "PRIVATE" not in table
+
+
+def test_without_certificates_there_is_nothing_to_show_or_renew(tmp_path: Path) -> None:
+    assert json.loads(run("show", "--json")) == []
+    assert "renewed" not in run("renew")
+    assert not (tmp_path / "state/keys/ca.key").exists()
+
+
+def test_show_lists_the_sites_own(tmp_path: Path) -> None:
+    tls = SiteAuthority(tmp_path / "site").settings("192.0.2.7")
+    text = f'certificate_file = "{tls.certificate_file}"\nkey_file = "{tls.key_file}"\n'
+    with (tmp_path / "malletrain.toml").open("a") as file:
+        file.write(f'[tls]\n{text}authority_file = "{tls.authority_file}"\n')
+    (entry,) = json.loads(run("show", "--json"))
+    assert (entry["role"], entry["path"]) == ("site", str(tls.certificate_file))
+
+
+def test_renew_makes_all_anew_or_those_that_are_named(state: Path) -> None:
+    paths = [state / f"keys/certificates/{role}.pem" for role in ("monitor", "agent")]
+    first = [serial(path) for path in paths]
+    run("renew", "monitor")
+    second = [serial(path) for path in paths]
+    assert (second[0] != first[0], second[1] == first[1]) == (True, True)
+    run("renew")
+    assert not {*first, *second} & {serial(path) for path in paths}
+    run("renew", "supervisor")
+    assert (state / "keys/certificates/supervisor.pem").exists()
+
+
+@pytest.mark.usefixtures("state")
+def test_renew_of_an_unknown_role_is_wrong_use() -> None:
+    with pytest.raises(InvalidInputError, match="role: expected one of scavenger"):
+        run("renew", "boss")
+
+
+def test_doctor_is_content_with_good_certificates(tmp_path: Path, state: Path) -> None:
+    assert examine_certificates(settings(tmp_path / "new")).found == "none needed on loopback"
+    assert examine_certificates(settings(tmp_path / "new", monitor="192.0.2.7:1")).found == "the first start makes them"
+    finding = examine_certificates(settings(state, monitor="192.0.2.7:1"))
+    assert finding.ok
+    assert finding.found == "good: monitor, agent"
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.pem", "certificates", "certificates/monitor.pem"])
+def test_doctor_tells_of_files_that_others_could_read(state: Path, name: str) -> None:
+    path = state / "keys" / name
+    path.chmod(path.stat().st_mode | 0o040)
+    finding = examine_certificates(settings(state))
+    assert not finding.ok
+    assert f"{path} has mode" in finding.found
+    assert "malletrain pki renew" in finding.remedy
+
+
+def test_doctor_tells_of_an_expired_certificate_where_services_run(state: Path) -> None:
+    later = time.time() + 2 * DAY
+    assert examine_certificates(settings(state), later).ok
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        running = settings(state, monitor=f"127.0.0.1:{server.getsockname()[1]}")
+        assert examine_certificates(running).ok
+        finding = examine_certificates(running, later)
+    assert not finding.ok
+    assert "monitor.pem has expired" in finding.found
+
+
+def test_doctor_tells_of_a_foreign_certificate(tmp_path: Path, state: Path) -> None:
+    ours = state / "keys/certificates/monitor.pem"
+    shutil.copy(ensure_certificate(tmp_path / "other", "monitor", SystemClock(), DAY), ours)
+    assert f"{ours} is of another CA" in examine_certificates(settings(state)).found
+    shutil.copy(state / "keys/certificates/agent.pem", ours)
+    assert f"{ours} is of another role" in examine_certificates(settings(state)).found
+    ours.write_text("rubbish")
+    assert f"{ours} can't be used" in examine_certificates(settings(state)).found
+
+
+def test_doctor_tells_of_a_published_certificate_of_another_ca(tmp_path: Path, state: Path) -> None:
+    publish_authority(tmp_path / "other", state / "ca.pem", SystemClock())
+    assert f"{state / 'ca.pem'} is of another CA" in examine_certificates(settings(state, monitor="192.0.2.7:1")).found
+    (state / "ca.pem").unlink()
+    assert "ca.pem: expected a file" in examine_certificates(settings(state, monitor="192.0.2.7:1")).found
+
+
+def test_doctor_looks_at_the_sites_own(tmp_path: Path) -> None:
+    site = SiteAuthority(tmp_path / "site")
+    tls = site.settings("192.0.2.7")
+    found = Settings(state_dir=tmp_path / "state", addresses=Addresses(monitor="192.0.2.7:1"), tls=tls)
+    assert examine_certificates(found).found == "good: the site's own"
+    assert "has expired" in examine_certificates(found, time.time() + 40 * DAY).found
+    assert tls.key_file is not None
+    kept = tls.key_file.read_bytes()
+    site.settings("192.0.2.7")
+    tls.key_file.write_bytes(kept)
+    assert "is not the key of" in examine_certificates(found).found
+    tls.key_file.chmod(0o604)
+    assert "mode 604" in examine_certificates(found).found
+
+
+def test_every_service_has_a_role() -> None:
+    assert set(SERVICE_ROLES) == set(SERVICES)
