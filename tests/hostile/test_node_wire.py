@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -169,10 +170,13 @@ def test_a_supervisor_that_sends_nonsense_is_told_and_loses_its_own_workers_only
     shown = certificate(node.folder, "supervisor")
     link = AgentLink("n1", node.agent.address, shown)
     with secure_channel(node.agent.address, shown, "agent") as channel:
-        good = start(worker=1, command=["/bin/sleep", "600"])
-        call = channel.stream_stream(CONTROL, None, pb.ControlWorkersResponse.FromString)(iter([good, message]))
+        requests: SimpleQueue[bytes] = SimpleQueue()
+        requests.put(start(worker=1, command=["/bin/sleep", "600"]))
+        call = channel.stream_stream(CONTROL, None, pb.ControlWorkersResponse.FromString)(iter(requests.get, b"end"))
         pid = next(response.started.pid for response in call if response.HasField("started"))
+        requests.put(message)
         assert ended(call)[0] is code
+        requests.put(b"end")
         wait_until(lambda: not psutil.pid_exists(pid), 10, "the end of the session's worker")
     assert link.sweep("nobody's job")
     link.close()

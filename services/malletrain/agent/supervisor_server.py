@@ -100,11 +100,11 @@ class SupervisorServer:
         session = self._open_session(queue.put)
         self.sessions.add(session)
         self._queues[session] = queue
-        # By this the supervisor knows that it is connected.
-        await context.send_initial_metadata(())
         reading = asyncio.create_task(self._read(session, requests))
         reading.add_done_callback(lambda _: queue.close())
         try:
+            # By this the supervisor knows that it is connected.
+            await context.send_initial_metadata(())
             while (response := await queue.next()) is not None:
                 await context.write(response)
             await self._end(reading, queue, context)
