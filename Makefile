@@ -11,7 +11,7 @@ TORCH := torch==2.13.0
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-faults docs format benchmarks clean
+.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-netns test-faults docs format benchmarks clean
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,10 +37,10 @@ demo: setup ## The main job on this machine: five services, eight virtual nodes,
 	$(BIN)/malletrain demo
 
 test: setup check ## Static checks, then every test that needs no privilege
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not netns and not training'
 
 test-quick: $(VENV)/.package ## The tests that start no trainings
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not netns and not training'
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
@@ -57,6 +57,9 @@ test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, a
 	else \
 	  exit 1; \
 	fi
+
+test-netns: setup ## Head node and nodes as network namespaces: a training over TLS, and what can be read on the way (root)
+	$(BIN)/python -m pytest -m netns
 
 test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py

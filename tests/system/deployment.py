@@ -31,11 +31,13 @@ class Deployment:
         folder: State folder.
         config: TOML file.
         process: The process of `malletrain up`.
+        prefix: What goes before each command, e.g. to run it in another network namespace.
     """
 
     folder: Path
     config: Path
     process: subprocess.Popen[bytes]
+    prefix: tuple[str, ...] = ()
 
     @property
     def stubs(self) -> ServiceStubs:
@@ -53,7 +55,7 @@ class Deployment:
 
     def command(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
         """Run `malletrain` against this system."""
-        return run_command(*arguments, cwd=self.folder, timeout=timeout)
+        return run_command(*arguments, cwd=self.folder, timeout=timeout, prefix=self.prefix)
 
     def json(self, *arguments: str) -> Any:
         """The JSON that a verb prints."""
@@ -62,11 +64,13 @@ class Deployment:
         return json.loads(done.stdout)
 
 
-def run_command(*arguments: str, cwd: Path, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+def run_command(
+    *arguments: str, cwd: Path, timeout: float = 30, prefix: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run `malletrain` in a folder, whose malletrain.toml it reads where there is one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLETRAIN_")}
     return subprocess.run(
-        [sys.executable, "-m", "malletrain.cli.main", *arguments],
+        [*prefix, sys.executable, "-m", "malletrain.cli.main", *arguments],
         cwd=cwd,
         env=environment | {"COLUMNS": "200", "MALLETRAIN_VALIDATE_STATE": "1"},
         capture_output=True,
@@ -90,7 +94,9 @@ def service_pids(up_pid: int) -> dict[str, int]:
 
 
 @contextmanager
-def deployed(folder: Path, settings: str, host: str = "127.0.0.1") -> Iterator[Deployment]:
+def deployed(
+    folder: Path, settings: str, host: str = "127.0.0.1", prefix: tuple[str, ...] = ()
+) -> Iterator[Deployment]:
     """Start the five services with these TOML settings, on free ports of a host; stop them at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     addresses = "\n".join(f'{name} = "{host}:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
@@ -98,7 +104,7 @@ def deployed(folder: Path, settings: str, host: str = "127.0.0.1") -> Iterator[D
     config.write_text(f'state_dir = "{folder}"\n[addresses]\n{addresses}\n{settings}')
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "malletrain.cli.main", "up"],
+            [*prefix, sys.executable, "-m", "malletrain.cli.main", "up"],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -106,7 +112,7 @@ def deployed(folder: Path, settings: str, host: str = "127.0.0.1") -> Iterator[D
         )
     try:
         wait_until(lambda: "stop with Ctrl-C" in (folder / "up.log").read_text(), 60, "all services serving")
-        yield Deployment(folder, config, process)
+        yield Deployment(folder, config, process, prefix)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
