@@ -117,7 +117,7 @@ class SupervisorSession:
     def _start(self, start: pb.StartWorker) -> None:
         self._check(start)
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
-        environment = worker_environment(os.environ, start.environment, programs, cpus)
+        environment = worker_environment(os.environ, dict(start.environment), programs, cpus)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         try:
             if monitor := environment.get(env.MONITOR_FOR_NODES):

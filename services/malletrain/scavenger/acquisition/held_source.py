@@ -35,9 +35,9 @@ from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 _RETURN_SECONDS = 3.0
 """How long the agents of an earlier life of this service have to report before the first observation."""
 _LOOK_SECONDS = 0.05
+_OWN_ROLE, _AGENT_ROLE = "scavenger", "agent"
 _LEAVE_SECONDS = 2.0
 """How long agents may take to leave, beyond the grace of their workers, when this service ends."""
-_OWN_ROLE, _AGENT_ROLE = "scavenger", "agent"
 
 
 class HeldSource:
@@ -70,10 +70,10 @@ class HeldSource:
             address: Host and port of the registry.
             debounce_seconds: How long a node must be idle before it is taken.
             clock: Wall clock.
+            certificates: Keeps those of the Scavenger and of its agents.
             margin_seconds: How long before a reservation a node is left.
             grace_seconds: How long the workers of an agent that leaves may take.
             give_back: Whether all nodes are given back at a graceful end.
-            certificates: Keeps those of the Scavenger and of its agents.
             watched_only: No placeholder holds the nodes: they are ours only while they are idle.
             validate: Whether invariants are checked.
         """
@@ -84,11 +84,11 @@ class HeldSource:
         self._address = address
         self._debounce = debounce_seconds
         self._clock = clock
+        self._certificates = certificates
         self._margin = margin_seconds
         self._grace = grace_seconds
         self._give_back = give_back
         self._excluded: dict[str, float] = {}
-        self._certificates = certificates
         self._watched_only = watched_only
         self._validate = validate
         self._listening = False
@@ -258,10 +258,10 @@ def build_held_source(
     certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock, settings.tls.lifespan_seconds)
     certificates.renew()
     by_ssh = bool(section.ssh)
+    installation = installation_id(settings.state_dir)
     registry = AgentRegistry(
         certificates.path(_OWN_ROLE), lambda: source.agents_changed(), reclaim_timer, settings.limits
     )
-    installation = installation_id(settings.state_dir)
     client = _batch_client(scheduler, section, str(certificates.path(_AGENT_ROLE)), installation, registry)
     validate = settings.validate_state
     controller = PlaceholderController(

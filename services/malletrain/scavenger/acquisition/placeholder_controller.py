@@ -171,8 +171,10 @@ class PlaceholderController:
             except SourceError as error:
                 self._log.warning("the scheduler does not answer", error=str(error))
                 await asyncio.sleep(_DECIDE_SECONDS)
+            # Not `wait_for`, which loses a cancellation that comes just as there is news.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _DECIDE_SECONDS)
+                async with asyncio.timeout(_DECIDE_SECONDS):
+                    await self._changed.wait()
             self._changed.clear()
 
     async def step(self) -> None:
