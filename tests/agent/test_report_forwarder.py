@@ -126,6 +126,12 @@ def test_monitors_address_for_nodes_asks_for_an_agents_certificate_and_for_the_t
         assert code("supervisor", job) is Code.PERMISSION_DENIED
         assert code("agent", service, "GetProgress") is Code.PERMISSION_DENIED, "agents pass on reports only"
         assert code("agent", job, folder=tmp_path / "other") is Code.UNAVAILABLE, "another installation"
+        with secure_channel(for_nodes, certificate(tmp_path, "agent"), "monitor") as channel:
+            shown = (("authorization", f"Bearer {job}"),)
+            broken = channel.stream_stream(REPORT)(iter([b"\xff no message"]), metadata=shown, timeout=5)
+            with pytest.raises(grpc.RpcError):
+                list(broken)
+            assert broken.code() is Code.INVALID_ARGUMENT
         with grpc.insecure_channel(for_nodes) as channel, pytest.raises(grpc.RpcError):
             monitor_pb2_grpc.MonitorServiceStub(channel).GetProgress(monitor_pb2.GetProgressRequest(), timeout=5)
 
