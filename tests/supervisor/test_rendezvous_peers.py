@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.common.connection_owner import connection_owner, owners_of_peers, plain_address
+from malletrain.common.connection_owner import connection_owner, listed_owner, owners_of_peers, plain_address
 from malletrain.supervisor.guarded_store import GuardedStore
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.peer_filter import PeerFilter
@@ -63,11 +63,15 @@ def test_the_owner_of_a_connection_is_known_while_it_lasts(family: socket.Addres
         accepted, peer = listening.accept()
         with accepted:
             assert connection_owner(peer[:2], accepted.getsockname()[:2]) == os.geteuid()
+            assert listed_owner(peer[:2], accepted.getsockname()[:2]) == os.geteuid()
             assert owners_of_peers(listening.getsockname()[:2]) == {os.geteuid()}
             assert connection_owner((peer[0], peer[1] ^ 1), accepted.getsockname()[:2]) is None
         client.close()
-    assert connection_owner(("10.9.8.7", 1), HERE) is None
-    assert connection_owner(("not an address", 1), HERE) is None
+        wait_until(lambda: connection_owner(peer[:2], listening.getsockname()[:2]) is None, 5, "its end")
+    for owner_of in (connection_owner, listed_owner):
+        assert owner_of(("10.9.8.7", 1), HERE) is None
+        assert owner_of(("not an address", 1), HERE) is None
+        assert owner_of(("::1", 1), HERE) is None
 
 
 def test_ipv4_in_the_form_of_ipv6_is_ipv4() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
+import socket
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,19 +16,40 @@ Endpoint = tuple[str, int]
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _UID_COLUMN = 7
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY, _REQUEST, _ERROR = 20, 1, 2
+_HEADER_BYTES, _ADDRESS_BYTES, _UID_OFFSET, _LARGEST_ANSWER = 16, 16, 64, 8192
+_NO_COOKIE = (0xFFFFFFFF, 0xFFFFFFFF)
+_ALL_STATES = 0xFFFFFFFF
+_OVER = (6, 7, 10, 12)
+"""TIME_WAIT, CLOSE, LISTEN and NEW_SYN_RECV: nobody's connection, or somebody else's."""
+_ANSWER_SECONDS = 1.0
 _WORD_BYTES = 4
 
 
-def connection_owner(peer: Endpoint, local: Endpoint, tables: tuple[Path, ...] = _TABLES) -> int | None:
+def connection_owner(peer: Endpoint, local: Endpoint) -> int | None:
     """The user id of whoever has opened a connection to us.
 
     Args:
         peer: The peer's side, as `getpeername` tells it.
         local: Our side.
-        tables: The kernel's lists of connections.
 
     Returns:
         The user id; None if the connection is not from this machine, or has ended.
+    """
+    try:
+        return _asked_for_owner(peer, local)
+    except OSError:  # a kernel without this interface
+        return listed_owner(peer, local)
+
+
+def listed_owner(peer: Endpoint, local: Endpoint, tables: tuple[Path, ...] = _TABLES) -> int | None:
+    """The same from the kernel's lists of connections, which are slow to read where there are thousands.
+
+    Args:
+        peer: The peer's side.
+        local: Our side.
+        tables: The kernel's lists.
     """
     for table in tables:
         wanted = [_hexadecimal(side, wide=table.name == "tcp6") for side in (peer, local)]
@@ -47,6 +72,37 @@ def owners_of_peers(local: Endpoint, tables: tuple[Path, ...] = _TABLES) -> froz
         for words in _rows(table)
         if words[2] == _hexadecimal(local, wide=table.name == "tcp6")
     )
+
+
+def _asked_for_owner(peer: Endpoint, local: Endpoint) -> int | None:
+    """Ask the kernel for one connection (sock_diag(7)).
+
+    Raises:
+        OSError: it does not answer such questions.
+    """
+    try:
+        addresses = [ipaddress.ip_address(plain_address(side[0])) for side in (peer, local)]
+    except ValueError:
+        return None
+    family = socket.AF_INET if addresses[0].version == 4 else socket.AF_INET6
+    if addresses[0].version != addresses[1].version:
+        return None
+    packed = [address.packed.ljust(_ADDRESS_BYTES, b"\0") for address in addresses]
+    identity = struct.pack("!HH", peer[1], local[1]) + b"".join(packed) + struct.pack("=III", 0, *_NO_COOKIE)
+    request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, _ALL_STATES) + identity
+    header = struct.pack("=IHHII", _HEADER_BYTES + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
+        diag.settimeout(_ANSWER_SECONDS)
+        diag.send(header + request)
+        answer = diag.recv(_LARGEST_ANSWER)
+    kind = struct.unpack_from("=H", answer, 4)[0]
+    if kind == _ERROR:
+        code = -struct.unpack_from("=i", answer, _HEADER_BYTES)[0]
+        if code == errno.ENOENT:
+            return None
+        raise OSError(code, os.strerror(code))
+    state = answer[_HEADER_BYTES + 1]
+    return None if state in _OVER else int(struct.unpack_from("=I", answer, _HEADER_BYTES + _UID_OFFSET)[0])
 
 
 def _rows(table: Path) -> Iterator[list[str]]:
