@@ -195,6 +195,17 @@ def weights(machine: MachineHarness) -> list[float]:
     return [job.share_weight for job in machine.state.jobs.values()]
 
 
+def test_own_weights_count_among_the_jobs_of_their_owner_and_not_against_others() -> None:
+    machine = MachineHarness(ManagerPolicy(fair_share_half_life_seconds=7 * DAY))
+    machine.submit(spec(weight=100.0), spec(weight=300.0), owner="ada")
+    machine(NodesChanged(frozenset("e"), frozenset(), machine.now))
+    assert weights(machine) == [1.0, 1.0], "an owner who is alone is asked nothing"
+    machine.submit(spec(weight=0.5), owner="bob")
+    machine(NodesChanged(frozenset("f"), frozenset(), machine.now))
+    effective = [job.spec.weight * job.share_weight for job in machine.state.jobs.values()]
+    assert effective == pytest.approx([0.5, 1.5, 1.0])
+
+
 def test_owners_are_charged_for_what_their_jobs_hold_and_weigh_accordingly() -> None:
     machine = two_owners()
     result = machine(NodesChanged(frozenset("e"), frozenset(), machine.now))

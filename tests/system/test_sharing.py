@@ -41,7 +41,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 def submit(system: Deployment, user: str, count: int) -> list[str]:
     done = system.command("token", "--user", user, "--role", "user", "--lifespan", "10m")
     assert done.returncode == 0, done.stderr
-    stubs = ServiceStubs(load(system.config).addresses, FixedToken(done.stdout.strip()))
+    stubs = ServiceStubs(load(system.config), FixedToken(done.stdout.strip()))
     spec = resources_pb2.JobSpec(
         name=f"of {user}",
         command=["sleep", "1000"],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from malletrain.job_manager.fair_share import settled, weighed
+from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.transaction import Transaction
 
@@ -31,10 +33,23 @@ def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
         transaction.ledger = settled(transaction.ledger, held, now, half_life)
         if weigh:
             transaction.ledger = weighed(transaction.ledger, frozenset(held), now, half_life)
+    means = _mean_own_weights(admitted) if len(held) > 1 and half_life > 0 else {}
     for job in admitted:
         weight = transaction.ledger[job.owner].weight if job.owner in transaction.ledger else 1.0
+        weight /= means.get(job.owner, 1.0)
         if job.share_weight != weight:
             transaction.put(job, share_weight=weight)
+
+
+def _mean_own_weights(admitted: Iterable[Job]) -> dict[str, float]:
+    """Mean of the weights that the admitted jobs of each owner were submitted with.
+
+    Divided by it, they count among the jobs of their owner, and nobody gets more by asking for large ones.
+    """
+    own: dict[str, list[float]] = {}
+    for job in admitted:
+        own.setdefault(job.owner, []).append(job.spec.weight)
+    return {owner: sum(weights) / len(weights) for owner, weights in own.items()}
 
 
 @dataclass(frozen=True)
