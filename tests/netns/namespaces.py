@@ -31,6 +31,15 @@ with open(sys.argv[1], "wb", buffering=0) as file:
         if place[0] != "lo":
             file.write(frame)
 """
+_PROBE = """
+import socket, sys
+socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
+try:
+    socket.create_connection((sys.argv[1], 9), 5)
+except ConnectionRefusedError:
+    pass
+"""
+"""Whether there may be a capture, and whether the other side can be reached: nobody listens there, and it says so."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +84,12 @@ def missing() -> str:
     """Why there can be no namespaces here; empty where there can."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "needs root and iproute2"
-    probe = f"mt-probe-{os.getpid()}"
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"network namespaces can't be made here: {done.stderr.strip()}"
-    run("ip", "netns", "delete", probe)
+    try:
+        with namespaces("probe") as made:
+            run(*made.on("probe"), sys.executable, "-c", _PROBE, HEAD_ADDRESS)
+            run(*made.on_head, sys.executable, "-c", _PROBE, "10.77.0.11")
+    except (AssertionError, OSError) as error:
+        return f"network namespaces can't be made here, or not connected: {error}"
     return ""
 
 
