@@ -25,7 +25,19 @@ def check_node_names(names: Sequence[str], field: str, part: str = "") -> tuple[
     """
     if len(names) > MOST_NODES:
         raise InvalidInputError(field, f"at most {MOST_NODES} nodes", len(names))
-    for index, name in enumerate(names):
-        if not _NODE_NAME.match(name):
-            raise InvalidInputError(f"{field}[{index}]{part}", "the name of a node", name)
-    return tuple(names)
+    return tuple(check_node_name(name, f"{field}[{index}]{part}") for index, name in enumerate(names))
+
+
+def check_node_name(name: str, field: str) -> str:
+    """The name as it came.
+
+    Args:
+        name: What the request says.
+        field: Path of the field, for errors.
+
+    Raises:
+        InvalidInputError: it is no name of a node.
+    """
+    if not _NODE_NAME.match(name):
+        raise InvalidInputError(field, "the name of a node", name)
+    return name

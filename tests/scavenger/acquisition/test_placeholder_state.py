@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -246,6 +247,18 @@ def test_a_node_that_fails_again_and_again_is_avoided_for_longer() -> None:
 
 
 # -- what always holds -------------------------------------------------------------------------------------------------
+
+
+def test_placeholders_that_are_submitted_at_once_do_not_end_at_once() -> None:
+    usable = dict.fromkeys("abcdefgh", math.inf)
+    _, actions = PlaceholderState().decide(usable, 8, POLICY, NOW)
+    limits = sorted(seconds for _, seconds in actions.submit)
+    assert limits[0] >= POLICY.longest_seconds / 2
+    assert limits[-1] == POLICY.longest_seconds
+    assert min(after - before for before, after in pairwise(limits)) > POLICY.longest_seconds / 40
+    _, actions = PlaceholderState().decide(dict.fromkeys("abc", 600.0), 3, POLICY, NOW)
+    assert {seconds for _, seconds in actions.submit} == {600.0}, "the end of the idleness is what it is"
+
 
 STEPS = ["decide", "started", "preempted", "given back", "ended", "listed", "observed", "refused", "ended early"]
 

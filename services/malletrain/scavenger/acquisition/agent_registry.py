@@ -18,6 +18,7 @@ from malletrain.runtime.access.peers import PeerInterceptor
 from malletrain.runtime.error_interceptor import ErrorInterceptor
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
+from malletrain.runtime.node_names import check_node_name
 from malletrain.runtime.server import server_options
 from malletrain.scavenger.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
 from malletrain.tls.credentials import server_credentials
@@ -271,8 +272,7 @@ def _introduced(request: pb.RegisterRequest | None, peer: str) -> RegisteredAgen
     if request is None or not request.HasField("introduction"):
         raise InvalidInputError("request", "an introduction first", request and request.WhichOneof("request"))
     told = request.introduction
-    if not 0 < len(told.node) <= _LONGEST_NAME:
-        raise InvalidInputError("introduction.node", f"1 to {_LONGEST_NAME} characters", told.node)
+    check_node_name(told.node, "introduction.node")
     if not 0 < told.port <= 65535:
         raise InvalidInputError("introduction.port", "1 to 65535", told.port)
     if len(told.placeholder) > _LONGEST_NAME:

@@ -23,6 +23,8 @@ _UNLISTED_SECONDS = 30.0
 """A placeholder that was just submitted may be missing in the scheduler's list for so long."""
 _KEPT_EVENTS = 400
 _MAX_DOUBLINGS = 32
+_GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
+"""Multiples of it, modulo 1, are spread evenly however many there are."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,10 @@ class PlaceholderState:
         # Nodes without failures first, of these the ones that stay longest; equal ones keep their order.
         free.sort(key=lambda entry: (state.node_failures.get(entry[0], 0), -entry[1]))
         room = max(0, state.room(wanted, policy, now))
-        submit = tuple((node, min(seconds, policy.longest_seconds)) for node, seconds in free[:room])
+        submit = tuple(
+            (node, min(seconds, _time_limit(len(state.placeholders) + index, policy)))
+            for index, (node, seconds) in enumerate(free[:room])
+        )
         if submit:
             state = replace(state, backoff=state.backoff.probed(now, policy.backoff))
         return state, PlaceholderActions(submit, tuple(entry.id for entry in cancel))
@@ -340,6 +345,15 @@ class PlaceholderState:
 
     def _note(self, node: str, what: str, now: float) -> PlaceholderState:
         return replace(self, events=(*self.events, PlaceholderEvent(now, node, what))[-_KEPT_EVENTS:])
+
+
+def _time_limit(number: int, policy: PlaceholderPolicy) -> float:
+    """Time limit in seconds of the placeholder with this number among those that there are, counted from 0.
+
+    Limits are spread between half of the longest and the longest, so that jobs do not lose all their nodes at once.
+    """
+    spread = 1.0 - 0.5 * math.fmod(number * _GOLDEN_RATIO, 1.0)
+    return min(policy.longest_seconds, max(policy.shortest_seconds, policy.longest_seconds * spread))
 
 
 def _is_late(entry: Placeholder, policy: PlaceholderPolicy, now: float) -> bool:

@@ -40,7 +40,11 @@ class HoldSettings(BaseModel):
     shortest_seconds: float = Field(
         default=120.0, ge=60, description="A node that is expected to be idle for less is not held."
     )
-    longest_seconds: float = Field(default=14400.0, ge=60, description="The longest time limit of a placeholder.")
+    longest_seconds: float = Field(
+        default=14400.0,
+        ge=60,
+        description="The longest time limit of a placeholder; limits are spread down to half of it.",
+    )
     patience_seconds: float = Field(
         default=15.0, gt=0, description="A placeholder that has not started by then is cancelled: its node was taken."
     )
@@ -108,7 +112,11 @@ class PbsHoldSettings(HoldSettings):
     PBS plans the starts of main jobs by the time limits of placeholders, and refuses reservations before their ends.
     """
 
-    longest_seconds: float = Field(default=3600.0, ge=60, description="The longest time limit of a placeholder.")
+    longest_seconds: float = Field(
+        default=3600.0,
+        ge=60,
+        description="The longest time limit of a placeholder; limits are spread down to half of it.",
+    )
 
 
 class SchedulerSettings(BaseModel):
