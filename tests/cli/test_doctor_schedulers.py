@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from malletrain.cli.doctor_checks import CommandResult, Finding, ask, judge_reach, programs
+from malletrain.cli.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
 from malletrain.cli.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
 from malletrain.cli.doctor_slurm import SlurmReport, judge_slurm, parse_config, parse_partitions
 from malletrain.cli.main import app
@@ -192,6 +192,19 @@ def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["doctor", "--source", "slurm", "--json"], env=environment)
     assert done.exit_code == 1
     assert missing in done.output
+
+
+def test_nodes_are_given_back_at_the_end_if_jobs_are_stopped_and_kept_if_they_train_on() -> None:
+    stops, goes_on = (
+        AllSettings.model_validate({"job_manager": {"stop_jobs_on_exit": stop}}) for stop in (True, False)
+    )
+    keeps = HOLDING.hold.model_copy(update={"give_back_at_exit": False})
+    assert judge_end("slurm", HOLDING.hold, stops).ok
+    assert judge_end("slurm", keeps, goes_on).ok
+    assert not judge_end("slurm", keeps, stops).ok
+    finding = judge_end("slurm", HOLDING.hold, goes_on)
+    assert "give_back_at_exit = false" in finding.remedy
+    assert judge_end("slurm", WATCHING.hold, goes_on).ok, "nothing is held"
 
 
 def test_nodes_and_head_see_each_other_or_all_is_loopback() -> None:

@@ -16,7 +16,7 @@ import typer
 
 from malletrain.cli.doctor_access import examine_key, examine_munge
 from malletrain.cli.doctor_certificates import examine_certificates
-from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_reach
+from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_end, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
 from malletrain.cli.doctor_slurm import examine_slurm
 from malletrain.cli.output import JsonOption, print_json, print_table
@@ -26,6 +26,7 @@ from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 
 _LEAST_FREE_BYTES = 2 * 1024**3
 _IMPORT_SECONDS = 120
@@ -52,10 +53,10 @@ def doctor(
     match source:
         case Scheduler.SLURM:
             slurm = settings.scavenger.slurm
-            findings = [*examine_slurm(slurm), judge_reach("slurm", slurm.hold, settings)]
+            findings = [*examine_slurm(slurm), *_judge_settings("slurm", slurm.hold, settings)]
         case Scheduler.PBS:
             pbs = settings.scavenger.pbs
-            findings = [*examine_pbs(pbs), judge_reach("pbs", pbs.hold, settings)]
+            findings = [*examine_pbs(pbs), *_judge_settings("pbs", pbs.hold, settings)]
         case None:
             findings = list(examine(settings))
     findings += examine_placeholders(settings)
@@ -66,6 +67,10 @@ def doctor(
         print_table(("check", "", "found", "what to do"), rows)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+def _judge_settings(scheduler: str, hold: HoldSettings, settings: AllSettings) -> list[Finding]:
+    return [judge_reach(scheduler, hold, settings), judge_end(scheduler, hold, settings)]
 
 
 def examine(settings: AllSettings) -> Iterator[Finding]:

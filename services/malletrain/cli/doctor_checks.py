@@ -126,6 +126,22 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Fi
     )
 
 
+def judge_end(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Finding:
+    """Whether jobs and nodes are treated alike when the services end in good order. Pure.
+
+    Args:
+        scheduler: "slurm" or "pbs".
+        hold: How nodes are held.
+        settings: All settings.
+    """
+    stops, gives_back = settings.job_manager.stop_jobs_on_exit, hold.give_back_at_exit
+    found = f"jobs {'are stopped' if stops else 'train on'}, nodes are {'given back' if gives_back else 'kept'}"
+    remedy = (
+        f"set scavenger.{scheduler}.hold.give_back_at_exit = {str(stops).lower()}, as job_manager.stop_jobs_on_exit"
+    )
+    return judge("end of services", stops == gives_back or not hold.held, found, remedy)
+
+
 def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
     """How the placeholders of a running Scavenger fare; nothing if none runs.
 
