@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.impact.figures import most_in_window
 
 _COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel")
-_QUERIES = {"-o %T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n|%r": "placeholders", "reservations": "reservations"}
+_QUERIES = {"-o %T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n|%k|%r": "placeholders", "reservations": "reservations"}
 """Kinds of queries, by a part of their arguments."""
 _SLACK = 0.1
 """By this share of an interval, calls may be closer: processes start late on a loaded machine."""
@@ -33,11 +33,13 @@ def write_wrappers(folder: Path, log: Path) -> None:
 
 
 def read_calls(log: Path) -> list[tuple[float, str]]:
-    """Time and kind of each call."""
-    found = []
+    """Time and kind of each call. The list of placeholders is asked for once more before some are cancelled."""
+    found: list[tuple[float, str]] = []
     for line in log.read_text().splitlines():
         time, _, words = line.partition(" ")
         kind = next((kind for part, kind in _QUERIES.items() if part in words), words.split()[0])
+        if kind == "scancel" and found and found[-1][1] == "placeholders":
+            found[-1] = found[-1][0], "check"
         found.append((float(time), kind))
     return found
 
