@@ -10,7 +10,12 @@ from pathlib import Path
 from benchmarks.impact.figures import most_in_window
 
 _COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel")
-_QUERIES = {"-o %T|%N": "nodes", "%i|%S|%Y": "queue", "%i|%T|%N|%n|%k|%r": "placeholders", "reservations": "reservations"}
+_QUERIES = {
+    "-o %T|%N": "nodes",
+    "%i|%S|%Y": "queue",
+    "%i|%T|%N|%n|%k|%r": "placeholders",
+    "reservations": "reservations",
+}
 """Kinds of queries, by a part of their arguments."""
 _SLACK = 0.1
 """By this share of an interval, calls may be closer: processes start late on a loaded machine."""
