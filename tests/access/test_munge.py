@@ -73,7 +73,8 @@ def test_a_payload_can_not_claim_to_be_somebody_else(munge: Munge) -> None:
 
 def test_what_is_no_credential_is_refused(munge: Munge) -> None:
     good = munge.make_credential()
-    for text in ("", "hello", "MUNGE:AwQDAAB:", good[:40] + "x" + good[41:], "M" * 5000, "MUNGE:é:", good * 2):
+    changed = good[:40] + ("y" if good[40] == "x" else "x") + good[41:]
+    for text in ("", "hello", "MUNGE:AwQDAAB:", changed, "M" * 5000, "MUNGE:é:", good * 2):
         with pytest.raises(UnauthenticatedError, match="MUNGE credential"):
             munge.user_of(text)
 
