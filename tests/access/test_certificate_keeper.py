@@ -12,21 +12,25 @@ from malletrain.runtime.clock import ManualClock
 from tests.support.waiting import wait_until_async
 
 NOW = 1_800_000_000.0
-LIFESPAN = 0.2
+LIFESPAN = 4.0
 """In seconds; a keeper looks eight times as often. Only the clock below says how old certificates are."""
 
 
 async def test_each_role_has_a_certificate_that_is_renewed_when_half_is_over(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
-    keeper = CertificateKeeper(tmp_path, ("supervisor", "agent"), clock, LIFESPAN)
+    keeper = CertificateKeeper(tmp_path, ("supervisor", "agent"), clock, LIFESPAN, tmp_path / "ca.pem")
     keeper.renew()
     first = [keeper.path(role).read_bytes() for role in ("supervisor", "agent")]
+    published = (tmp_path / "ca.pem").read_bytes()
+    keeper.renew()
+    assert [keeper.path(role).read_bytes() for role in ("supervisor", "agent")] == first, "they are good"
     keeping = asyncio.create_task(keeper.keep())
     try:
         clock.advance(LIFESPAN * 10)
         await wait_until_async(lambda: keeper.path("agent").read_bytes() != first[1], 10, "another certificate")
         assert keeper.path("supervisor").read_bytes() != first[0]
         assert {path.name for path in keeper.path("agent").parent.iterdir()} == {"supervisor.pem", "agent.pem"}
+        assert (tmp_path / "ca.pem").read_bytes() == published
     finally:
         keeping.cancel()
 
@@ -49,3 +53,8 @@ async def test_what_can_not_be_renewed_is_said_and_tried_again(tmp_path: Path) -
         finally:
             keeping.cancel()
     assert logs[0]["event"] == "certificates not renewed"
+
+
+def test_without_roles_and_place_nothing_is_made(tmp_path: Path) -> None:
+    CertificateKeeper(tmp_path, (), ManualClock(NOW), LIFESPAN).renew()
+    assert not list(tmp_path.iterdir())

@@ -17,13 +17,6 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
-def umask(request: pytest.FixtureRequest) -> object:
-    before = os.umask(request.param)
-    yield
-    os.umask(before)
-
-
 @pytest.mark.usefixtures("umask")
 def test_the_key_and_its_folder_are_their_owners_only(tmp_path: Path) -> None:
     key = load_key(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import sys
@@ -34,13 +33,6 @@ def leaf(path: Path) -> x509.Certificate:
 
 def authority(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(read_certificate_file(path).authority)
-
-
-@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
-def umask(request: pytest.FixtureRequest) -> object:
-    before = os.umask(request.param)
-    yield
-    os.umask(before)
 
 
 @pytest.mark.usefixtures("umask")

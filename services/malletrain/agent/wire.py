@@ -11,33 +11,17 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from malletrain.tls.credentials import channel_credentials, peer_options
+from malletrain.tls.options import KEEPALIVE, NODE_CHANNEL
 
-CONNECT_SECONDS = 5.0
-"""Time limit of connecting, the TLS handshake included."""
 LONGEST_REQUEST_BYTES = 4 << 20
 """Longest message of a supervisor."""
 
-# A process that dies closes its connections; one whose machine dies is noticed within half a minute.
-_KEEPALIVE = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
 _SERVER_OPTIONS = (
-    *_KEEPALIVE,
+    *KEEPALIVE,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_concurrent_streams", 256),
-)
-_CHANNEL_OPTIONS = (
-    *_KEEPALIVE,
-    # The time limit of an attempt to connect.
-    ("grpc.min_reconnect_backoff_ms", round(CONNECT_SECONDS * 1000)),
-    # A channel does not wait because an earlier one could not connect.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
 )
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -94,7 +78,7 @@ def open_channel(address: str, certificate: Path, role: str) -> grpc.aio.Channel
     Raises:
         CertificateFileError: the certificate can't be used.
     """
-    options = (*_CHANNEL_OPTIONS, *peer_options(role))
+    options = (*NODE_CHANNEL, *peer_options(role))
     return grpc.aio.secure_channel(address, channel_credentials(certificate), options)
 
 

@@ -123,7 +123,7 @@ def plain_address(text: str) -> str:
     return str(mapped or address)
 
 
-def is_loopback(text: str) -> bool:
+def is_loopback_address(text: str) -> bool:
     """Whether an address is one of the loopback interface."""
     try:
         return ipaddress.ip_address(plain_address(text)).is_loopback

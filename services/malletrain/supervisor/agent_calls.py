@@ -10,24 +10,11 @@ import grpc
 
 from malletrain.tls.credentials import channel_credentials, peer_options
 from malletrain.tls.files import CertificateFileError
+from malletrain.tls.options import NODE_CHANNEL
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 
 _ROLE = "agent"
-_CONNECT_SECONDS = 5.0
-_OPTIONS = (
-    # An agent that dies closes the connection; one whose node dies is noticed within half a minute.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # The time limit of an attempt to connect, the TLS handshake included.
-    ("grpc.min_reconnect_backoff_ms", round(_CONNECT_SECONDS * 1000)),
-    # A channel does not wait because an earlier one could not connect.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", 4 << 20),
-)
 
 
 class AgentCallError(Exception):
@@ -38,7 +25,7 @@ class AgentCall:
     """A session with an agent. One thread reads; any thread may send or close."""
 
     def __init__(self, address: str, certificate: Path | None) -> None:
-        """Nothing happens before `connect`.
+        """Nothing happens before `responses` is followed.
 
         Args:
             address: HOST:PORT of the agent.
@@ -55,7 +42,7 @@ class AgentCall:
         Raises:
             AgentCallError: it can't be reached, refuses us, or is lost.
         """
-        self._channel = grpc.secure_channel(self._address, self._credentials(), (*_OPTIONS, *peer_options(_ROLE)))
+        self._channel = grpc.secure_channel(self._address, self._credentials(), (*NODE_CHANNEL, *peer_options(_ROLE)))
         call = agent_pb2_grpc.AgentServiceStub(self._channel).ControlWorkers(iter(self._outgoing.get, None))
         try:
             call.initial_metadata()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Set
 
-from malletrain.common.connection_owner import Endpoint, connection_owner, is_loopback, plain_address
+from malletrain.common.connection_owner import Endpoint, connection_owner, is_loopback_address, plain_address
 
 
 class PeerFilter:
@@ -36,6 +36,6 @@ class PeerFilter:
             local: Our side.
         """
         address = plain_address(peer[0])
-        if is_loopback(address) or address == plain_address(local[0]):
+        if is_loopback_address(address) or address == plain_address(local[0]):
             return self._owner_of(peer[:2], local[:2]) == self._user_id
         return address in self._addresses()

@@ -23,14 +23,13 @@ from malletrain.runtime.server import server_options
 from malletrain.scavenger.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
 from malletrain.tls.credentials import server_credentials
 from malletrain.tls.files import CertificateFileError
+from malletrain.tls.options import KEEPALIVE
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 
 _LOST_SECONDS = 2.0
 """An agent whose connection breaks reconnects within a third of a second. One that does not has died."""
 _LONGEST_NAME = 256
-# An agent whose node dies is noticed within half a minute.
-_KEEPALIVE = {"grpc.keepalive_time_ms": 10_000, "grpc.keepalive_timeout_ms": 20_000}
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         Raises:
             OSError: the address or the certificate can't be used.
         """
-        options = dict(server_options(self._limits)) | _KEEPALIVE
+        options = dict(server_options(self._limits)) | dict(KEEPALIVE)
         server = grpc.aio.server(
             interceptors=[PeerInterceptor(), ErrorInterceptor()],
             options=tuple(options.items()),
