@@ -49,10 +49,10 @@ def test_a_weight_that_is_as_submitted_needs_no_words(share: float) -> None:
 
 
 def test_a_weight_says_where_it_comes_from() -> None:
-    found = weight_in_words(job(share_weight=0.5), (ADA, BOB, GONE))
-    assert found == (
-        "1.5: 3 as submitted, times 0.5 for fair share (ada has 75% of the decayed use, an equal share is 50%)"
-    )
+    share = "times 0.707 for fair share (ada has 75% of the decayed use, an equal share is 50%)"
+    assert weight_in_words(job(share_weight=0.707), (ADA, BOB, GONE)) == f"2.12: 3 as submitted, {share}"
+    found = weight_in_words(job(share_weight=0.707 / 2), (ADA, BOB, GONE))
+    assert found == f"1.06: 3 as submitted, divided by 2, the mean of ada's jobs, {share}"
     assert weight_in_words(job(share_weight=0.5), ()) == "1.5: 3 as submitted, times 0.5 for fair share"
 
 

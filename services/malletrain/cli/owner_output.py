@@ -55,11 +55,15 @@ def weight_in_words(job: resources_pb2.Job, owners: Sequence[job_manager_pb2.Own
     share = job.share_weight or 1.0
     if share == 1.0:
         return f"{job.spec.weight:g}"
-    text = f"{job.spec.weight * share:.3g}: {job.spec.weight:g} as submitted, times {share:.3g} for fair share"
+    text = f"{job.spec.weight * share:.3g}: {job.spec.weight:g} as submitted"
     taking_part = [entry for entry in owners if entry.admitted_jobs]
     mine = next((entry for entry in taking_part if entry.owner == job.owner), None)
     if mine is None or len(taking_part) < 2:
-        return text
+        return f"{text}, times {share:.3g} for fair share"
+    mean = f"{mine.weight / share:.3g}"
+    if mean != "1":
+        text += f", divided by {mean}, the mean of {job.owner}'s jobs"
+    text += f", times {mine.weight:.3g} for fair share"
     equal = 1 / len(taking_part)
     return f"{text} ({job.owner} has {mine.used_fraction:.0%} of the decayed use, an equal share is {equal:.0%})"
 
