@@ -45,7 +45,7 @@ debounce_seconds = 0
 [job_manager]
 backend = "command"
 run_as = "owner"
-min_user_id = 5
+min_uid = 5
 jobs_dir = "{jobs}"
 trainer_python = "{python}"
 [access]

@@ -33,7 +33,7 @@ PATIENCE = 180.0
 SETTINGS = """
 [job_manager]
 run_as = "owner"
-min_user_id = 5
+min_uid = 5
 jobs_dir = "{jobs}"
 trainer_python = "{python}"
 """

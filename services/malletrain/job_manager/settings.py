@@ -48,7 +48,7 @@ class JobManagerSettings(BaseModel):
         description="Folder of the jobs' folders, which all nodes reach by the same path; by default `jobs` in the "
         "state folder. Jobs that run as their owners need one outside of it.",
     )
-    min_user_id: int = Field(
+    min_uid: int = Field(
         default=1000, ge=1, description="Accounts with smaller numbers, such as those of daemons, run no jobs."
     )
     backend: Literal["horovod", "torchrun", "command"] = Field(

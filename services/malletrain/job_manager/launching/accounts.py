@@ -75,10 +75,10 @@ class AccountsOfOwners:
     """Each job runs as its owner (`run_as = "owner"`).
 
     Attributes:
-        min_user_id: Accounts with smaller numbers run no jobs.
+        min_uid: Accounts with smaller numbers run no jobs.
     """
 
-    min_user_id: int
+    min_uid: int
     _known: dict[int, Account] = field(default_factory=dict, init=False)
 
     def of_owner(self, owner: str) -> Account:
@@ -91,10 +91,10 @@ class AccountsOfOwners:
             account = account_named(owner)
         except AccountError as error:
             raise PreconditionError(f"jobs run as their owners (job_manager.run_as): {error}") from error
-        if account.user_id < self.min_user_id:
+        if account.user_id < self.min_uid:
             raise PreconditionError(
                 f"jobs run as their owners: {owner!r} has the user id {account.user_id}, and "
-                f"job_manager.min_user_id is {self.min_user_id}"
+                f"job_manager.min_uid is {self.min_uid}"
             )
         self._known[account.user_id] = account
         return account
@@ -111,7 +111,7 @@ class AccountsOfOwners:
 
     def may_end(self, user_ids: frozenset[int]) -> bool:
         """Whether they are one user's that may run jobs: anybody can start a process that looks like one of a job."""
-        return len(user_ids) == 1 and min(user_ids) >= self.min_user_id
+        return len(user_ids) == 1 and min(user_ids) >= self.min_uid
 
     def make_jobs_folder(self, folder: Path) -> None:
         """Make it, for all to pass through and for nobody to list."""
@@ -132,7 +132,7 @@ def open_accounts(section: JobManagerSettings, state_dir: Path) -> JobAccounts:
     if section.run_as == "service":
         return CommonAccount()
     jobs_dir = _jobs_dir(section, state_dir)
-    accounts = AccountsOfOwners(section.min_user_id)
+    accounts = AccountsOfOwners(section.min_uid)
     try:
         accounts.make_jobs_folder(jobs_dir)
     except OSError as error:
