@@ -44,6 +44,8 @@ def test_every_rpc_of_every_proto_is_known() -> None:
         ("JobManagerService/CancelJob", Role.USER),
         ("ProfilerService/StartProfile", Role.USER),
         ("ScavengerService/ReclaimNodes", Role.OPERATOR),
+        ("ScavengerService/DrainNodes", Role.OPERATOR),
+        ("ScavengerService/ResumeNodes", Role.OPERATOR),
         ("AllocatorService/Solve", Role.OPERATOR),
         ("AccessService/CreateToken", Role.OPERATOR),
         ("JobManagerService/ApplyPlan", Role.SERVICE),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +230,7 @@ class Moody:
     def status(self) -> SourceStatus:
         return SourceStatus()
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         self.excluded = dict(until)
 
     async def close(self) -> None:

@@ -49,4 +49,8 @@ async def test_drained_and_reclaimed_nodes_are_given_back_and_all_at_the_end_but
         await wait_until_async(lambda: not held(), PATIENCE, "the end of the other placeholder")
         slurm.run("scontrol", "update", f"NodeName={drained}", "State=RESUME")
         await wait_until_async(lambda: set(watch.idle) == {drained}, PATIENCE, "the node to be taken again")
+        await scavenger.stub.DrainNodes(scavenger_pb2.DrainNodesRequest(all=True), timeout=10)
+        await wait_until_async(lambda: not held(), PATIENCE, "the end of all placeholders")
+        await scavenger.stub.ResumeNodes(scavenger_pb2.ResumeNodesRequest(all=True), timeout=10)
+        await wait_until_async(lambda: set(watch.idle) == {drained}, PATIENCE, "the node to be taken once more")
     wait_until(lambda: slurm.jobs() == [(foreign, "RUNNING", (theirs,))], 20, "the end of all placeholders")

@@ -12,6 +12,7 @@ from malletrain.cli.curve import curve
 from malletrain.cli.debug import debug_app
 from malletrain.cli.demo.command import demo
 from malletrain.cli.doctor import doctor
+from malletrain.cli.drain import drain, resume
 from malletrain.cli.job import job
 from malletrain.cli.jobs import jobs
 from malletrain.cli.logs import logs
@@ -47,6 +48,8 @@ for command in (
     logs,
     cancel,
     nodes,
+    drain,
+    resume,
     plan,
     profile,
     curve,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -64,6 +64,7 @@ class IdleSet:
         self._members: dict[str, float] = {}
         self._cooldowns: dict[str, float] = dict(cooldowns or {})
         self._announced: set[str] = set()
+        self._drained: Container[str] = frozenset()
 
     def observe(self, now: float, idle: Mapping[str, float]) -> IdleEvent:
         """Take over what a source observed: all idle nodes, and since when each is idle."""
@@ -81,13 +82,19 @@ class IdleSet:
             self._cooldowns[name] = max(self._cooldowns.get(name, now), now + cooldown_seconds)
         return self._settle(now)
 
+    def drain(self, now: float, drained: Container[str]) -> IdleEvent:
+        """Keep out these nodes, and no others that were drained before, whatever the source calls them."""
+        self._drained = drained
+        return self._settle(now)
+
     def tick(self, now: float) -> IdleEvent:
         """Let nodes join whose debounce and cooldown are over."""
         return self._settle(now)
 
     def next_deadline(self) -> float | None:
         """When the next node joins unless something else happens; may be in the past. None if no node will join."""
-        return min((self._due(name) for name in self._idle if name not in self._members), default=None)
+        waiting = (name for name in self._idle if name not in self._members and name not in self._drained)
+        return min((self._due(name) for name in waiting), default=None)
 
     def members(self) -> tuple[IdleNode, ...]:
         """The nodes that count as idle, in order."""
@@ -100,6 +107,10 @@ class IdleSet:
     def was_announced(self, name: str) -> bool:
         """Whether the node has counted as idle at any time since the start of the service."""
         return name in self._announced
+
+    def announced(self) -> list[str]:
+        """The nodes that have counted as idle at any time since the start of the service, by name."""
+        return sorted(self._announced)
 
     def cooldowns(self) -> dict[str, float]:
         """Until when reclaimed nodes stay out."""
@@ -118,14 +129,15 @@ class IdleSet:
         joined = {
             name: since
             for name, since in self._idle.items()
-            if name not in self._members and name not in left and self._due(name) <= now
+            if name not in self._members and name not in left and name not in self._drained and self._due(name) <= now
         }
         self._members = {name: self._idle[name] for name in self._members} | joined
         self._announced.update(joined)
         return IdleEvent(self._in_order(joined), tuple(left))
 
     def _has_left(self, name: str, since: float) -> bool:
-        return name not in self._idle or name in self._cooldowns or self._idle[name] > since
+        out = name not in self._idle or name in self._cooldowns or name in self._drained
+        return out or self._idle[name] > since
 
     def _in_order(self, nodes: Mapping[str, float]) -> tuple[IdleNode, ...]:
         return tuple(IdleNode(name, nodes[name]) for name in sorted(nodes, key=self._rank.__getitem__))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from malletrain.runtime.messages import timestamp
+from malletrain.scavenger.drains import DrainSet
 from malletrain.scavenger.idle_set import IdleNode
 from malletrain.scavenger.quarantine import NodeFailureRecord
 from malletrain.scavenger.sources.base import NO_FACTS, Observation, PlaceholderStatus, QueryStatus
@@ -92,3 +93,12 @@ def quarantine_message(name: str, record: NodeFailureRecord) -> scavenger_pb2.Qu
     return scavenger_pb2.QuarantinedNode(
         name=name, until=timestamp(record.until), failures=record.failures, reason=record.reason
     )
+
+
+def drain_messages(drains: DrainSet) -> list[scavenger_pb2.DrainedNode]:
+    """What is drained: first the entry without a name, if all nodes are."""
+    entries = [] if drains.everything is None else [("", drains.everything)]
+    return [
+        scavenger_pb2.DrainedNode(name=name, reason=drain.reason, user=drain.user, since=timestamp(drain.since))
+        for name, drain in [*entries, *sorted(drains.nodes.items())]
+    ]

@@ -12,6 +12,7 @@ import grpc.aio
 import structlog
 
 from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.access.identity import current_caller
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -20,15 +21,22 @@ from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.server import ServiceHost
+from malletrain.scavenger.drains import Drain, DrainSet, read_drains
 from malletrain.scavenger.idle_set import IdleEvent, IdleSet
 from malletrain.scavenger.job_manager_client import Releaser
-from malletrain.scavenger.messages import NodeDescriber, placeholder_message, quarantine_message, query_message
+from malletrain.scavenger.messages import (
+    NodeDescriber,
+    drain_messages,
+    placeholder_message,
+    quarantine_message,
+    query_message,
+)
 from malletrain.scavenger.metrics import CONFIRMED, Gauges, ScavengerMetrics
 from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, Observation, SourceError
 from malletrain.scavenger.sources.build import build_source, past_lengths
-from malletrain.scavenger.state_file import RECLAIM_COOLDOWNS, ScavengerStateFile
+from malletrain.scavenger.state_file import DRAINS, RECLAIM_COOLDOWNS, ScavengerStateFile
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
@@ -118,6 +126,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
         )
         self._quarantine = Quarantine(policy)
+        self._drains = read_drains(state_file.section(DRAINS))
+        self._idle_set.drain(clock.time(), self._drains)
         self._metrics = metrics or ScavengerMetrics()
         self._log = structlog.get_logger(__name__)
 
@@ -128,7 +138,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
-        self._source.exclude(self._idle_set.cooldowns())
+        self._exclude()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_source(), name="source")
@@ -200,7 +210,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         cooldown = request.hold_seconds or self._section.reclaim_hold_seconds
         if not 0 < cooldown < math.inf:
             raise InvalidInputError("hold_seconds", "a finite number, at least 0", request.hold_seconds)
-        known = [name for name in names if self._idle_set.was_announced(name) or not self._seen]
+        known = [name for name in names if self._was_used(name)]
         begin, now = self._clock.monotonic(), self._clock.time()
         self._announce(self._idle_set.reclaim(now, names, cooldown), now)
         self._reschedule.set()
@@ -210,7 +220,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             if known:
                 released = await self._releaser.release(known, context.time_remaining())
         finally:
-            self._source.exclude(self._idle_set.cooldowns())
+            self._exclude()
             if len(released) < len(known):
                 self._metrics.reclaim_unconfirmed()
         if known and len(released) == len(known):
@@ -218,6 +228,56 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         unknown = [name for name in names if name not in known]
         self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, cooldown_seconds=cooldown)
         return scavenger_pb2.ReclaimNodesResponse(released=released, unknown=unknown)
+
+    async def DrainNodes(
+        self, request: scavenger_pb2.DrainNodesRequest, context: _Context
+    ) -> scavenger_pb2.DrainNodesResponse:
+        """Takes nodes out until they are resumed, and has JobManager confirm that they are free."""
+        names = _names_or_all(request.nodes, request.all)
+        if len(request.reason) > _LONGEST_REASON:
+            raise InvalidInputError("reason", f"at most {_LONGEST_REASON} characters", request.reason)
+        drain = Drain(request.reason, current_caller().user, self._clock.time())
+        self._set_drains(self._drains.all_drained(drain) if request.all else self._drains.drained(names, drain))
+        leaving = [name for name in (self._idle_set.announced() if request.all else names) if self._was_used(name)]
+        released = await self._releaser.release(leaving, context.time_remaining()) if leaving else []
+        self._log.info("drained", nodes=names, all=request.all, user=drain.user, reason=drain.reason)
+        unconfirmed = sorted(set(leaving).difference(released))
+        return scavenger_pb2.DrainNodesResponse(released=released, unconfirmed=unconfirmed)
+
+    async def ResumeNodes(
+        self, request: scavenger_pb2.ResumeNodesRequest, context: _Context
+    ) -> scavenger_pb2.ResumeNodesResponse:
+        """Lets drained nodes be used again."""
+        del context
+        names = _names_or_all(request.nodes, request.all)
+        before = self._drains
+        self._set_drains(DrainSet() if request.all else before.resumed(names))
+        resumed = sorted(before.nodes.keys() - self._drains.nodes.keys())
+        self._log.info("resumed", nodes=resumed, all=request.all, user=current_caller().user)
+        all_resumed = request.all and before.everything is not None
+        return scavenger_pb2.ResumeNodesResponse(resumed=resumed, all_resumed=all_resumed)
+
+    def _set_drains(self, drains: DrainSet) -> None:
+        """Take over what is drained. It is stored first: a restart must not use nodes that were taken out.
+
+        Raises:
+            UnavailableError: it can't be stored.
+        """
+        try:
+            self._state_file.write(DRAINS, drains.to_json())
+        except OSError as error:
+            raise UnavailableError(f"nothing is changed: the state file can't be written ({error})") from error
+        self._drains = drains
+        now = self._clock.time()
+        self._announce(self._idle_set.drain(now, drains), now)
+        self._reschedule.set()
+        self._exclude()
+
+    def _exclude(self) -> None:
+        self._source.exclude(self._idle_set.cooldowns(), self._drains)
+
+    def _was_used(self, name: str) -> bool:
+        return self._idle_set.was_announced(name) or not self._seen
 
     async def ReportNodeFailures(
         self, request: scavenger_pb2.ReportNodeFailuresRequest, context: _Context
@@ -232,7 +292,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
                 self._announce(self._idle_set.reclaim(now, [failure.node], seconds), now)
                 self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=reason)
         self._reschedule.set()
-        self._source.exclude(self._idle_set.cooldowns())
+        self._exclude()
         self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
         return scavenger_pb2.ReportNodeFailuresResponse(quarantined=self._quarantined(now))
 
@@ -249,6 +309,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             queries=[query_message(query) for query in status.queries],
             quarantined=self._quarantined(self._clock.time()),
             placeholders=[placeholder_message(entry) for entry in status.placeholders],
+            drained=drain_messages(self._drains),
         )
 
     def _gauges(self) -> Gauges:
@@ -322,6 +383,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             left=list(event.left),
             source_ended=self._source_ended,
         )
+
+
+def _names_or_all(nodes: Sequence[str], everything: bool) -> list[str]:
+    if not everything:
+        return _names(nodes)
+    if nodes:
+        raise InvalidInputError("nodes", "none where all is set", list(nodes))
+    return []
 
 
 def _names(nodes: Sequence[str], field: str = "nodes", part: str = "") -> list[str]:

@@ -14,6 +14,8 @@ from malletrain.common.files import write_atomically
 STATE_FILE = "scavenger.json"
 RECLAIM_COOLDOWNS = "reclaim_cooldowns"
 """Section: until when each reclaimed node stays out, in seconds since the epoch."""
+DRAINS = "drains"
+"""Section: what operators have drained."""
 TRACE_ORIGIN = "trace_origin"
 """Section: which trace is replayed, and when its second 0 was."""
 IDLE_AGES = "idle_ages_"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -46,7 +46,7 @@ class Watched:
     def status(self) -> SourceStatus:
         return SourceStatus()
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         raise AssertionError("nothing is held there")
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.runtime.access.certificate_keeper import CertificateKeeper
@@ -89,6 +89,7 @@ class HeldSource:
         self._grace = grace_seconds
         self._give_back = give_back
         self._excluded: dict[str, float] = {}
+        self._drained: Container[str] = frozenset()
         self._watched_only = watched_only
         self._validate = validate
         self._listening = False
@@ -108,9 +109,10 @@ class HeldSource:
         """As the inner source, with the placeholders."""
         return replace(self._inner.status(), placeholders=(self._controller.status(),))
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """See `NodeSource`."""
         self._excluded = dict(until)
+        self._drained = drained
         self._news.set()
 
     async def close(self) -> None:
@@ -189,7 +191,8 @@ class HeldSource:
             return
         latest = self._clock.time() - self._debounce
         barred = self._registry.present.keys() | self._controller.unwanted
-        free = (node for node, since in seen.idle.items() if since <= latest and node not in barred)
+        usable = (node for node, since in seen.idle.items() if since <= latest and node not in self._drained)
+        free = (node for node in usable if node not in barred)
         self._controller.set_candidates({node: seen.ends.get(node, float("inf")) for node in free}, seen.facts)
 
     def _give_nodes_back(self) -> None:
@@ -204,11 +207,13 @@ class HeldSource:
     def _unwanted(self) -> frozenset[str]:
         """Nodes that operators have taken out of use or back, and nodes whose reservation is about to begin."""
         now = self._clock.time()
-        excluded = frozenset(node for node, until in self._excluded.items() if until > now)
+        excluded = {node for node, until in self._excluded.items() if until > now}
+        ours = self._registry.present.keys() | self._controller.state.nodes
+        excluded |= {node for node in ours if node in self._drained}
         if self._seen is None or self._seen.stale:
-            return excluded
+            return frozenset(excluded)
         soon = (node for node, start in self._seen.reserved.items() if start - now <= self._margin)
-        return excluded.union(self._seen.offline, soon)
+        return frozenset(excluded.union(self._seen.offline, soon))
 
     def _held(self, seen: Observation) -> Observation:
         """The nodes with agents. One that was just taken may not be in what the inner source has seen."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -167,10 +167,14 @@ class NodeSource(Protocol):
     def status(self) -> SourceStatus:
         """How queries to a scheduler and placeholders fare."""
 
-    def exclude(self, until: Mapping[str, float]) -> None:
-        """Give back nodes that are held, and hold none of them before a time in seconds since the epoch.
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
+        """Give back nodes that are held, and hold none of them again.
 
         Each call replaces the nodes of the call before.
+
+        Args:
+            until: Before a time in seconds since the epoch, by node.
+            drained: At no time.
         """
 
     async def close(self) -> None:

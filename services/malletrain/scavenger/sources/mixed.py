@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from malletrain.scavenger.sources.base import NodeFacts, NodeSource, Observation, SourceStatus
@@ -65,10 +65,10 @@ class MixedSource:
                     left.cancel()
             await asyncio.gather(*following, return_exceptions=True)
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """From all sources."""
         for source in self._sources:
-            source.exclude(until)
+            source.exclude(until, drained)
 
     async def close(self) -> None:
         """Close all sources."""

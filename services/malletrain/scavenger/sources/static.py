@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import Observation, SourceStatus
@@ -32,7 +32,7 @@ class StaticSource:
         """Empty: no scheduler is asked."""
         return SourceStatus()
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Nothing is held."""
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from itertools import groupby
 
 from malletrain.runtime.clock import Clock
@@ -94,7 +94,7 @@ class TraceSource:
         """Empty: no scheduler is asked."""
         return SourceStatus()
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Nothing is held."""
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -128,7 +128,7 @@ class PolledSource:
         """How each query fares."""
         return SourceStatus(tuple(query.status() for query in self.queries.all()))
 
-    def exclude(self, until: Mapping[str, float]) -> None:
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Nothing is held: what holds nodes is told by `HeldSource`."""
 
     async def close(self) -> None:
