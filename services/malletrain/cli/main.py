@@ -12,6 +12,7 @@ from malletrain.cli.curve import curve
 from malletrain.cli.debug import debug_app
 from malletrain.cli.demo.command import demo
 from malletrain.cli.doctor import doctor
+from malletrain.cli.health import health
 from malletrain.cli.job import job
 from malletrain.cli.jobs import jobs
 from malletrain.cli.logs import logs
@@ -41,6 +42,7 @@ app = typer.Typer(
 for command in (
     up,
     serve,
+    health,
     submit,
     jobs,
     job,

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# deploy/docker/with-engine.sh COMMAND ...: runs a command where `docker build` and `docker compose` work: as they are,
+# or with an engine that $CONTAINERS_RECIPE (../shared/containers) sets up, which ends with the command.
+# Exit status 3: there is no engine.
+set -euo pipefail
+
+recipe=${CONTAINERS_RECIPE:-../shared/containers}
+
+if docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1 && docker buildx version >/dev/null 2>&1; then
+  exec "$@"
+fi
+if [[ ! -x $recipe/setup.sh ]]; then
+  echo "no container engine with BuildKit and compose answers" >&2
+  exit 3
+fi
+if [[ $EUID != 0 ]]; then
+  echo "no container engine answers, and only root can start the one of $recipe" >&2
+  exit 3
+fi
+recipe=$(realpath "$recipe")
+nice "$recipe/setup.sh" >&2
+# Builds and containers inherit the niceness of the engine.
+nice bash -c '. "$1/env.sh"' - "$recipe"
+# shellcheck disable=SC1091
+. "$recipe/env.sh"
+trap '"$recipe/engine.sh" stop' EXIT
+"$@"
