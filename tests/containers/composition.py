@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +71,19 @@ class Composition:
         return self.run("run", "--rm", "--no-TTY", "cli", *arguments)
 
     def submit(self, samples: int, most: int) -> str:
-        """Submit a training on digits; returns its identifier."""
+        """Submit a training on digits; returns its identifier. On a crowded machine it may take several calls."""
+        options = ("--max", str(most), "--env", "OMP_NUM_THREADS=1", "--request-id", uuid.uuid4().hex)
         train = ("python", "digits/train.py", "--samples", str(samples), "--step-seconds", "0.06")
-        return self.cli("submit", "--max", str(most), "--env", "OMP_NUM_THREADS=1", "--", *train).strip()
+
+        def submitted() -> str:
+            try:
+                return self.cli("submit", *options, "--", *train).strip()
+            except AssertionError as error:
+                if "does not answer" not in str(error):
+                    raise
+                return ""
+
+        return wait_until(submitted, _DEADLINE_SECONDS, "a submission")
 
     def jobs(self) -> dict[str, Job]:
         """All jobs, by identifier.
@@ -91,7 +102,9 @@ class Composition:
             pause.wait(_POLL_SECONDS)
             try:
                 jobs = self.jobs()
-            except AssertionError:
+            except AssertionError as error:
+                if "does not answer" not in str(error):
+                    raise
                 return None
             return jobs if condition(jobs) else None
 

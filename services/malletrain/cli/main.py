@@ -13,6 +13,7 @@ from malletrain.cli.debug import debug_app
 from malletrain.cli.demo.command import demo
 from malletrain.cli.doctor import doctor
 from malletrain.cli.health import health
+from malletrain.cli.install import install_app
 from malletrain.cli.job import job
 from malletrain.cli.jobs import jobs
 from malletrain.cli.logs import logs
@@ -64,6 +65,7 @@ for command in (
     app.command()(command)
 app.add_typer(trace_app, name="trace")
 app.add_typer(pki_app, name="pki")
+app.add_typer(install_app, name="install")
 app.add_typer(debug_app)
 
 
