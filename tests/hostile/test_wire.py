@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from malletrain.cli.settings import load
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.limits import raise_file_limit
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, profiler_pb2, scavenger_pb2
@@ -38,7 +39,7 @@ OPENINGS = {
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    more = f'monitor_for_nodes = "127.0.0.1:{free_port()}"\nscavenger_metrics = "127.0.0.1:{free_port()}"\n'
+    more = f'monitor_for_nodes = "127.0.0.1:{free_port()}"\n[metrics]\njob_manager = "127.0.0.1:{free_port()}"\n'
     toml = f'{more}[scavenger]\nsource = "static"\nnodes = ["n1", "n2"]\ndebounce_seconds = 0\n'
     with deployed(tmp_path_factory.mktemp("up"), toml) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == 2, 30, "all nodes")
@@ -70,11 +71,8 @@ def answers(system: Deployment) -> None:
 
 
 def ports(system: Deployment) -> list[int]:
-    services = [int(system.address(name).rpartition(":")[2]) for name in SERVICES]
-    return [
-        *services,
-        *(int(system.address(name).rpartition(":")[2]) for name in ("monitor_for_nodes", "scavenger_metrics")),
-    ]
+    listening = [system.address(name) for name in (*SERVICES, "monitor_for_nodes")]
+    return [int(address.rpartition(":")[2]) for address in (*listening, load(system.config).metrics.job_manager)]
 
 
 @contextlib.contextmanager

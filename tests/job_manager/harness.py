@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,11 @@ def spec(low: int = 1, high: int = 4, **changes: Any) -> JobSpec:
 
 @dataclass
 class MachineHarness:
-    """A state that is advanced stimulus by stimulus, and all that came out on the way; invariants are checked."""
+    """A state that is advanced stimulus by stimulus, and all that came out on the way; invariants are checked.
+
+    Attributes:
+        observe: Told of each step: the stimulus, the state before, and the result.
+    """
 
     policy: ManagerPolicy = field(default_factory=ManagerPolicy)
     now: float = 1000.0
@@ -39,10 +44,13 @@ class MachineHarness:
     events: list[JobEvent] = field(default_factory=list)
     ended: dict[str, Job] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    observe: Callable[[Stimulus, ManagerState, TransactionResult], None] | None = None
 
     def __call__(self, stimulus: Stimulus) -> TransactionResult:
         result = advance(self.state, stimulus, self.now, self.policy)
         check_result(self.state, result)
+        if self.observe is not None:
+            self.observe(stimulus, self.state, result)
         self.state = result.state
         self.events += result.events
         self.ended.update((job.id, job) for job in result.changed if job.state.final)

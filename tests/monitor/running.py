@@ -15,6 +15,7 @@ from malletrain.monitor.settings import MonitorSettings
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock, SystemClock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.support.access import CREDENTIAL, checked
@@ -38,10 +39,14 @@ class RunningMonitor:
 
 @asynccontextmanager
 async def running_monitor(
-    state_dir: Path, section: MonitorSettings = FAST, clock: Clock | None = None, address: str = "127.0.0.1:0"
+    state_dir: Path,
+    section: MonitorSettings = FAST,
+    clock: Clock | None = None,
+    address: str = "127.0.0.1:0",
+    metrics: ServiceMetrics | None = None,
 ) -> AsyncIterator[RunningMonitor]:
     service = create(Settings(state_dir=state_dir), section, clock or SystemClock())
-    host = ServiceHost(address, checked())
+    host = ServiceHost(address, checked(), metrics=metrics)
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())

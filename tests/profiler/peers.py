@@ -18,6 +18,7 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.runtime.hub import Hub
+from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import (
     job_manager_pb2,
@@ -119,6 +120,7 @@ async def running_profiler(
     section: ProfilerSettings | None = None,
     scavenger: str = NOWHERE,
     state_dir: Path | None = None,
+    metrics: ServiceMetrics | None = None,
 ) -> AsyncIterator[RunningProfiler]:
     folder = tempfile.TemporaryDirectory() if state_dir is None else None
     settings = Settings(
@@ -126,7 +128,7 @@ async def running_profiler(
         addresses=Addresses(job_manager=job_manager, monitor=monitor, scavenger=scavenger),
     )
     service = create(settings, section or ProfilerSettings(snapshot_seconds=60), SystemClock(), CREDENTIAL)
-    host = ServiceHost("127.0.0.1:0", checked())
+    host = ServiceHost("127.0.0.1:0", checked(), metrics=metrics)
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())

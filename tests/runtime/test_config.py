@@ -20,7 +20,7 @@ def test_defaults_run_as_they_are() -> None:
     settings = load()
     assert settings.addresses.monitor == "127.0.0.1:7704"
     assert len({settings.addresses.of(name) for name in SERVICES}) == len(SERVICES)
-    assert (settings.addresses.monitor_for_nodes, settings.addresses.scavenger_metrics) == ("", "")
+    assert settings.addresses.monitor_for_nodes == ""
 
 
 def test_state_is_validated_in_tests_and_not_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +29,12 @@ def test_state_is_validated_in_tests_and_not_otherwise(monkeypatch: pytest.Monke
     assert not load().validate_state
 
 
-@pytest.mark.parametrize("name", ["MONITOR_FOR_NODES", "SCAVENGER_METRICS"])
-def test_what_others_may_reach_may_be_any_address_of_this_machine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"MALLETRAIN_ADDRESSES__{name}", "10.0.0.1:7714")
-    assert load().addresses.of(name.lower()) == "10.0.0.1:7714"
+def test_what_others_may_reach_may_be_any_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLETRAIN_ADDRESSES__MONITOR_FOR_NODES", "10.0.0.1:7714")
+    assert load().addresses.monitor_for_nodes == "10.0.0.1:7714"
     for wrong in ("nonsense", ":1", "10.0.0.1:0", "10.0.0.1:70000"):
-        monkeypatch.setenv(f"MALLETRAIN_ADDRESSES__{name}", wrong)
-        with pytest.raises(InvalidInputError, match=rf"addresses\.{name.lower()}: expected HOST:PORT"):
+        monkeypatch.setenv("MALLETRAIN_ADDRESSES__MONITOR_FOR_NODES", wrong)
+        with pytest.raises(InvalidInputError, match=r"addresses\.monitor_for_nodes: expected HOST:PORT"):
             load()
 
 

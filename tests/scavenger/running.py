@@ -15,6 +15,7 @@ import grpc.aio
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
@@ -82,9 +83,9 @@ class Running:
 
 
 @asynccontextmanager
-async def serving(service: ScavengerService) -> AsyncIterator[Running]:
+async def serving(service: ScavengerService, metrics: ServiceMetrics | None = None) -> AsyncIterator[Running]:
     """Serve until the block is left."""
-    host = ServiceHost("127.0.0.1:0", checked())
+    host = ServiceHost("127.0.0.1:0", checked(), metrics=metrics)
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())
@@ -102,13 +103,12 @@ async def serving(service: ScavengerService) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def running_scavenger(
-    state_dir: Path, section: Mapping[str, object], job_manager: str = NOBODY, **addresses: str
+    state_dir: Path, section: Mapping[str, object], job_manager: str = NOBODY, metrics: ServiceMetrics | None = None
 ) -> AsyncIterator[Running]:
     """A Scavenger by its settings."""
-    settings = Settings(state_dir=state_dir, addresses=Addresses(job_manager=job_manager, **addresses))
-    async with serving(
-        create(settings, ScavengerSettings.model_validate(section), SystemClock(), CREDENTIAL)
-    ) as running:
+    settings = Settings(state_dir=state_dir, addresses=Addresses(job_manager=job_manager))
+    service = create(settings, ScavengerSettings.model_validate(section), SystemClock(), CREDENTIAL)
+    async with serving(service, metrics) as running:
         yield running
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from malletrain.allocator import messages
 from malletrain.allocator.cluster_cache import ClusterCache
+from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.plan_trigger import PlanTrigger
 from malletrain.allocator.planner import plan_problem
@@ -36,6 +37,7 @@ from malletrain.v1 import (
 )
 
 _STAYS_DEADLINE_SECONDS = 0.5
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 SolveProblem = Callable[[AllocationProblem], Awaitable[Allocation]]
 
@@ -56,7 +58,13 @@ class ControlLoop:
     """
 
     def __init__(
-        self, peers: AllocatorPeers, settings: AllocatorSettings, clock: Clock, store: PlanStore, solve: SolveProblem
+        self,
+        peers: AllocatorPeers,
+        settings: AllocatorSettings,
+        clock: Clock,
+        store: PlanStore,
+        solve: SolveProblem,
+        metrics: AllocatorMetrics,
     ) -> None:
         self._peers = peers
         self._caution = settings.caution
@@ -64,6 +72,7 @@ class ControlLoop:
         self._clock = clock
         self._store = store
         self._solve = solve
+        self._metrics = metrics
         self._cache = ClusterCache()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._news = asyncio.Event()
@@ -119,7 +128,9 @@ class ControlLoop:
         problem = plan_problem(plan_input, self._options)
         allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
         plan = self._make(reason, problem.whole, allocation)
-        if await self._apply(plan):
+        outcome = await self._apply(plan)
+        self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
+        if outcome is PlanOutcome.APPLIED:
             self._trigger.applied(plan_input, self._clock.monotonic())
         else:
             self._trigger.refused()
@@ -157,12 +168,12 @@ class ControlLoop:
             allocation=messages.allocation_to_proto(allocation),
         )
 
-    async def _apply(self, plan: allocator_pb2.Plan) -> bool:
+    async def _apply(self, plan: allocator_pb2.Plan) -> PlanOutcome:
         request = job_manager_pb2.ApplyPlanRequest(generation=plan.generation, assignments=plan.allocation.assignments)
         try:
             await self._peers.job_manager.ApplyPlan(request, timeout=DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
             plan.refusal = error.details() or error.code().name
-            return False
+            return PlanOutcome.UNREACHABLE if error.code() in _UNREACHABLE else PlanOutcome.REFUSED
         plan.applied = True
-        return True
+        return PlanOutcome.APPLIED

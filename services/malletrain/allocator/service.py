@@ -10,6 +10,7 @@ import grpc.aio
 
 from malletrain.allocator import messages
 from malletrain.allocator.loop import AllocatorPeers, ControlLoop
+from malletrain.allocator.metrics import AllocatorMetrics
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
 from malletrain.allocator.settings import AllocatorSettings
@@ -47,7 +48,10 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._solving = asyncio.Lock()
         self._store = PlanStore(open_engine(settings.database("allocator")), section.plans_kept)
         self._channels: list[grpc.aio.Channel] = []
-        self._loop = ControlLoop(self._open_peers(), section, clock, self._store, self._solve_as_configured)
+        self._metrics = AllocatorMetrics()
+        self._loop = ControlLoop(
+            self._open_peers(), section, clock, self._store, self._solve_as_configured, self._metrics
+        )
 
     def _open_peers(self) -> AllocatorPeers:
         self._channels = [
@@ -65,6 +69,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         """Add the servicer to a server."""
         name = allocator_pb2.DESCRIPTOR.services_by_name["AllocatorService"].full_name
         host.add(name, allocator_pb2_grpc.add_AllocatorServiceServicer_to_server, self)
+        self._metrics.register(host.metrics)
 
     async def run(self) -> None:
         """The control loop, until cancelled."""
@@ -82,7 +87,9 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
 
     async def _solve(self, problem: AllocationProblem, formulation: Formulation, seconds: float) -> Allocation:
         async with self._solving:
-            return await asyncio.to_thread(solve, problem, formulation, seconds, self._process)
+            allocation = await asyncio.to_thread(solve, problem, formulation, seconds, self._process)
+        self._metrics.solved(allocation)
+        return allocation
 
     async def Solve(
         self, request: allocator_pb2.SolveRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -16,6 +16,7 @@ from malletrain.cli.settings import AllSettings, load
 from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.logs import configure_logging
+from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
 
 
@@ -56,8 +57,9 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -
         beside.append(asyncio.create_task(_end_with_parent(parent)))
     service = _factory(name)(settings, installation)
     credentials = installation.server_credentials(name.value)
+    metrics = metrics_of_process(name.value, settings)
     try:
-        await run_service(service, address, installation.interceptor(address), settings.limits, credentials)
+        await run_service(service, address, installation.interceptor(address), settings.limits, credentials, metrics)
     finally:
         for task in beside:
             task.cancel()

@@ -14,6 +14,7 @@ from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.launching.folder import SupervisorStartError
 from malletrain.job_manager.launching.launcher import LaunchOrder, SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
+from malletrain.job_manager.metrics import JobManagerMetrics
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
@@ -41,7 +42,13 @@ class Engine:
     """
 
     def __init__(
-        self, store: JobStore, launcher: SupervisorLauncher, peers: ManagerPeers, recorder: FlightRecorder, clock: Clock
+        self,
+        store: JobStore,
+        launcher: SupervisorLauncher,
+        peers: ManagerPeers,
+        recorder: FlightRecorder,
+        clock: Clock,
+        metrics: JobManagerMetrics,
     ) -> None:
         """Load the state. Nothing is started before `run`.
 
@@ -51,6 +58,7 @@ class Engine:
             peers: Scavenger and Monitor.
             recorder: Runs the state machine.
             clock: Wall clock.
+            metrics: Told of each change.
         """
         self.jobs: Hub[tuple[Job, ...]] = Hub()
         self._store = store
@@ -58,6 +66,7 @@ class Engine:
         self._peers = peers
         self._recorder = recorder
         self._clock = clock
+        self._metrics = metrics
         self._state = store.load()
         self._running: set[Effect] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -86,16 +95,18 @@ class Engine:
             NotFoundError: the stimulus is for a job that is not active.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
         """
-        result = self._recorder.advance(self._state, stimulus, self._clock.time())
+        begin, before = self._clock.monotonic(), self._state
+        result = self._recorder.advance(before, stimulus, self._clock.time())
         record = None if submission is None else submission(result)
         generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
-        uses, forgotten = changed_uses(self._state.ledger, result.state.ledger)
+        uses, forgotten = changed_uses(before.ledger, result.state.ledger)
         if result.changed or result.events or generation is not None or record is not None or uses or forgotten:
             self._store.save(result.changed, result.events, generation, record, uses, forgotten)
         self._state = result.state
+        self._metrics.applied(stimulus, before, result, self._clock.monotonic() - begin)
         for event in result.events:
-            before = None if event.from_state is None else event.from_state.value
-            self._log.info("job", job=event.job_id, before=before, now=event.to_state.value, reason=event.reason)
+            old = None if event.from_state is None else event.from_state.value
+            self._log.info("job", job=event.job_id, before=old, now=event.to_state.value, reason=event.reason)
         if result.changed:
             self.jobs.publish(result.changed)
         self._dispatch(result.effects)

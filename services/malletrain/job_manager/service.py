@@ -20,6 +20,7 @@ from malletrain.job_manager.launching.environment import MonitorAddress, search_
 from malletrain.job_manager.launching.job_tokens import JobTokens
 from malletrain.job_manager.launching.launcher import LaunchSettings, SupervisorLauncher
 from malletrain.job_manager.logs import stream
+from malletrain.job_manager.metrics import JobManagerMetrics
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.settings import JobManagerSettings
@@ -95,7 +96,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
-        self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock)
+        self._metrics = JobManagerMetrics(clock)
+        self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock, self._metrics)
         self._closing = False
         self._failed = False
 
@@ -104,6 +106,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         name = pb.DESCRIPTOR.services_by_name["JobManagerService"].full_name
         host.add(name, job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
         self._access.register(host)
+        self._metrics.register(host.metrics, lambda: self._engine.state)
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""

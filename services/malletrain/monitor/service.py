@@ -12,17 +12,19 @@ from sqlalchemy.exc import OperationalError
 from typing_extensions import override
 
 from malletrain.monitor.messages import parse_report, progress_message, scaling_message
+from malletrain.monitor.metrics import MonitorMetrics, MonitorSnapshot
 from malletrain.monitor.progress import ReportedBatch
 from malletrain.monitor.report_streams import CommandRouter, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.trackers import JobTrackers
+from malletrain.monitor.trackers import JobTracker, JobTrackers
 from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.identity import Identity, current_caller, require_job
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.hub import Hub
+from malletrain.runtime.metrics.rows import JobRow
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.store import open_engine
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
@@ -94,11 +96,13 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._progress: Hub[list[monitor_pb2.Progress]] = Hub()
         self._scaling: Hub[list[monitor_pb2.ScalingRecord]] = Hub()
         self._published: dict[str, monitor_pb2.ScalingRecord] = {}
+        self._metrics = MonitorMetrics()
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
         """Add the service to a server that has not started."""
         host.add(SERVICE_NAME, monitor_pb2_grpc.add_MonitorServiceServicer_to_server, self)
+        self._metrics.register(host.metrics, self._snapshot)
         if self._for_nodes is not None:
             host.listen_for_nodes(self._for_nodes.address, self._for_nodes.certificates.path(_ROLE))
             self._log.info("serving nodes", address=self._for_nodes.address)
@@ -218,7 +222,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             stream, batch = self._inbox.get_nowait()
             self._unacknowledged[stream] = self._unacknowledged.get(stream, False) or batch is None
             if batch is not None:
-                self._trackers.add(batch, now)
+                self._count(batch, now)
         jobs = self._trackers.take_unstored()
         acknowledgements = {
             stream: self._trackers.sequence(stream.job_id, stream.reporter_id) for stream in self._unacknowledged
@@ -227,8 +231,11 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             if jobs:
                 # In a thread: a slow disk must not block the loop. Shielded: a cancellation must not interrupt it.
                 self._writing = asyncio.create_task(asyncio.to_thread(self._store.write, jobs), name="monitor write")
+                begin = self._clock.monotonic()
                 await asyncio.shield(self._writing)
+                self._metrics.stored(self._clock.monotonic() - begin)
         except OperationalError as error:
+            self._metrics.store_failed()
             self._trackers.put_back(job.job_id for job in jobs)
             self._log.error("records could not be stored, trying again", error=str(error), jobs=len(jobs))
             return
@@ -240,6 +247,19 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             stream.acknowledge(sequence)
             if self._unacknowledged.pop(stream):
                 stream.end()
+
+    def _count(self, batch: ReportedBatch, now: float) -> None:
+        before = self._trackers.find(batch.job_id)
+        dropped = before.dropped_records if before else 0
+        last = before.stalls.last_number if before else 0
+        self._trackers.add(batch, now)
+        after = self._trackers.find(batch.job_id)
+        if after is not None:
+            self._metrics.received(len(batch.records), after.dropped_records - dropped, after.stalls.after(last))
+
+    def _snapshot(self) -> MonitorSnapshot:
+        heard = self._trackers.heard_lately(self._clock.monotonic())
+        return MonitorSnapshot(self._inbox.qsize(), tuple(map(_job_row, heard)))
 
     async def _publish_loop(self) -> None:
         while True:
@@ -256,3 +276,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._published.update(records)
         if fresh:
             self._scaling.publish(fresh)
+
+
+def _job_row(tracker: JobTracker) -> JobRow:
+    lost = tracker.progress.samples_lost
+    return JobRow(tracker.job_id, (tracker.progress.samples + lost, lost, tracker.rate))

@@ -84,6 +84,15 @@ class StallMeter:
         """The newest rescales, oldest first."""
         return tuple(self._rescales)
 
+    @property
+    def last_number(self) -> int:
+        """Number of the newest rescale; 0 before the first."""
+        return self._rescales[-1].number if self._rescales else 0
+
+    def after(self, number: int) -> tuple[MeasuredRescale, ...]:
+        """Rescales since the one with a number, as far as they are remembered, oldest first."""
+        return tuple(rescale for rescale in self._rescales if rescale.number > number)
+
     def scale_up_seconds(self) -> float | None:
         """Median stall of the newest growths in seconds; None before the first."""
         return self._median(growth=True)
@@ -93,7 +102,7 @@ class StallMeter:
         return self._median(growth=False)
 
     def _begin(self, step: TrainingStep, usual_step_seconds: float) -> None:
-        number = self._rescales[-1].number + 1 if self._rescales else 1
+        number = self.last_number + 1
         stall = max(0.0, step.seconds - usual_step_seconds)
         self._rescales.append(MeasuredRescale(step.from_nodes, step.to_nodes, stall, step.unix_seconds, number))
         del self._rescales[:-RESCALES_KEPT]

@@ -183,6 +183,10 @@ class JobTrackers:
         self._unpublished.add(batch.job_id)
         self._without_steps.discard(batch.job_id)
 
+    def find(self, job_id: str) -> JobTracker | None:
+        """The tracker of a job; None before its first record."""
+        return self._trackers.get(job_id)
+
     def sequence(self, job_id: str, reporter_id: str) -> int:
         """Records of a reporter up to this sequence number are counted; 0 if the job or the reporter is unknown."""
         tracker = self._trackers.get(job_id)
@@ -192,6 +196,15 @@ class JobTrackers:
         """Trackers of these jobs by identifier, of all jobs if none is named. Unknown ones are left out."""
         wanted = set(job_ids) or set(self._trackers)
         return [self._trackers[job_id] for job_id in sorted(wanted) if job_id in self._trackers]
+
+    def heard_lately(self, now: float) -> list[JobTracker]:
+        """Trackers of jobs that have reported within `rest_seconds`.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        longest = self._settings.rest_seconds
+        return [tracker for tracker in self._trackers.values() if tracker.silence_seconds(now) <= longest]
 
     def take_unstored(self) -> list[StoredJob]:
         """Jobs that have to be stored. If that fails, return their identifiers with `put_back`."""

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from malletrain.profiler.curve_estimator import CurveEstimator, JobProfile
 from malletrain.profiler.messages import declaration_of, measurements_of, profile_message, view_of
+from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
 from malletrain.profiler.profile_scheduler import ClusterView, advance, changed_jobs
 from malletrain.profiler.profiling_policy import CurveBasedPolicy
 from malletrain.profiler.settings import ProfilerSettings
@@ -91,11 +92,13 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._jobs_known = False
         self._scaling_known = False
         self._ready = False
+        self._metrics = ProfilerMetrics()
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
         """Add the servicer to a server that has not started."""
         host.add(SERVICE_NAME, profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, self)
+        self._metrics.register(host.metrics, lambda: ProfilerSnapshot.of(self._curves.profiles(), self._state))
 
     async def run(self) -> None:
         """Follow the peers, until cancelled.
@@ -247,11 +250,13 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         try:
             self._save()
         except OperationalError as error:
+            self._metrics.store_failed()
             self._log.error("runs could not be stored, trying again", error=str(error))
         if changed or not self._ready:
             self._ready = True
             known = [profile for profile in self._curves.profiles() if profile.job_id in changed]
             self._hub.publish(self._messages(known))
+            self._metrics.published(len(known))
             self._log.debug("profiles changed", jobs=sorted(changed))
 
     def _advance_runs(self, now: float, nodes: dict[str, str]) -> set[str]:
@@ -263,6 +268,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         after = advance(before, view, policy, self._section.profiling_parameters())
         if self._validate_state:
             validate_runs(after, view)
+        self._metrics.advanced(before, after)
         self._state = after
         return changed_jobs(before, after)
 

@@ -15,6 +15,7 @@ from malletrain.common.environment import PREFIX
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
+from malletrain.runtime.metrics.settings import MetricsSettings
 from malletrain.runtime.peer import Peer
 from malletrain.runtime.tls_settings import TlsSettings
 
@@ -41,12 +42,8 @@ class Addresses(BaseModel):
         description="Second address of Monitor, for the agents of other nodes, which pass on what trainers report and "
         "show a certificate. May be any address of this machine; empty: no records from other nodes are accepted.",
     )
-    scavenger_metrics: str = Field(
-        default="",
-        description="Address at which the Scavenger serves Prometheus metrics over HTTP; empty: nowhere.",
-    )
 
-    @pydantic.field_validator("monitor_for_nodes", "scavenger_metrics")
+    @pydantic.field_validator("monitor_for_nodes")
     @classmethod
     def _anywhere(cls, value: str) -> str:
         host, _, port = value.rpartition(":")
@@ -91,6 +88,9 @@ class Settings(BaseSettings):
     addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
     access: AccessSettings = Field(default_factory=AccessSettings, description="Who may call what.")
     tls: TlsSettings = Field(default_factory=TlsSettings, description="Certificates of services off loopback.")
+    metrics: MetricsSettings = Field(
+        default_factory=MetricsSettings, description="Where the services serve metrics for Prometheus."
+    )
     limits: ServerLimits = Field(default_factory=ServerLimits, description="What services grant those who call them.")
 
     @classmethod

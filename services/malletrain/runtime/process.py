@@ -11,6 +11,7 @@ import grpc.aio
 import structlog
 
 from malletrain.runtime.limits import ServerLimits, raise_file_limit
+from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 
 GRACE_SECONDS = 2.0
@@ -36,6 +37,7 @@ async def run_service(
     access: grpc.aio.ServerInterceptor,
     limits: ServerLimits,
     credentials: grpc.ServerCredentials | None = None,
+    metrics: ServiceMetrics | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
@@ -45,6 +47,7 @@ async def run_service(
         access: Checks who calls.
         limits: What callers are granted.
         credentials: Credentials for TLS; None only on loopback.
+        metrics: What it tells Prometheus; None: nothing.
 
     Raises:
         UnavailableError: the address can't be bound.
@@ -52,13 +55,14 @@ async def run_service(
     """
     log = structlog.get_logger(__name__)
     raise_file_limit()
-    host = ServiceHost(address, access, limits, credentials)
+    host = ServiceHost(address, access, limits, credentials, metrics)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     port = await host.start()
+    host.metrics.open()
     log.info("serving", address=f"{address.rpartition(':')[0]}:{port}")
     background = asyncio.create_task(service.run(), name="background")
     waiting = asyncio.create_task(ending.wait(), name="signal")
@@ -69,6 +73,7 @@ async def run_service(
             raise RuntimeError("the background tasks ended by themselves")
     finally:
         waiting.cancel()
+        host.metrics.close()
         await host.drain()
         background.cancel()
         await asyncio.gather(background, return_exceptions=True)

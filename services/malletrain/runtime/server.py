@@ -17,6 +17,8 @@ from malletrain.runtime.access.peers import PeerInterceptor
 from malletrain.runtime.error_interceptor import ErrorInterceptor
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.limits import ServerLimits
+from malletrain.runtime.metrics.calls import CallInterceptor
+from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.tls.credentials import server_credentials
 from malletrain.tls.files import CertificateFileError
 
@@ -45,7 +47,11 @@ def server_options(limits: ServerLimits) -> tuple[tuple[str, int], ...]:
 
 
 class ServiceHost:
-    """The gRPC server of a process."""
+    """The gRPC server of a process.
+
+    Attributes:
+        metrics: What it tells Prometheus; services add their own.
+    """
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class ServiceHost:
         access: grpc.aio.ServerInterceptor,
         limits: ServerLimits | None = None,
         credentials: grpc.ServerCredentials | None = None,
+        metrics: ServiceMetrics | None = None,
     ) -> None:
         """Listen once started.
 
@@ -61,6 +68,7 @@ class ServiceHost:
             access: Checks who calls, before anything else; see `malletrain.runtime.access.installation`.
             limits: What callers are granted.
             credentials: Credentials for TLS; None only on loopback.
+            metrics: Where calls are counted; None: they are not.
 
         Raises:
             InvalidInputError: the address is not on loopback, and there are no credentials.
@@ -70,8 +78,10 @@ class ServiceHost:
         limits = limits or ServerLimits()
         self._credentials = credentials
         self._address = address
+        self.metrics = metrics or ServiceMetrics()
+        counting = [CallInterceptor(self.metrics.registry)] if self.metrics.served else []
         self._server = grpc.aio.server(
-            interceptors=[PeerInterceptor(), access, ErrorInterceptor()],
+            interceptors=[*counting, PeerInterceptor(), access, ErrorInterceptor()],
             options=server_options(limits),
             maximum_concurrent_rpcs=limits.max_calls,
         )

@@ -1,20 +1,18 @@
-"""Metrics for Prometheus: how queries to a scheduler fare, and how long each step of a reclaim takes."""
+"""Metrics of the Scavenger: the idle set, queries to a scheduler, placeholders, and how long a reclaim takes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import structlog
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from malletrain.scavenger.sources.base import PlaceholderStatus, SourceStatus
+from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from malletrain.scavenger.idle_set import IdleEvent
+from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus, SourceStatus
 
 _BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_ANSWER_SECONDS = 5.0
 _QUERY = ("source", "query")
 
 AGENT_LEFT = "agent_left"
@@ -53,78 +51,93 @@ class ScavengerMetrics:
 
     def __init__(self) -> None:
         """Begin without any measurement."""
-        self.registry = CollectorRegistry()
         self._reclaims = Histogram(
-            "malletrain_reclaim_seconds",
+            "malletrain_scavenger_reclaim_step_seconds",
             "How long each step of giving nodes back has taken.",
             ["step"],
             buckets=_BUCKETS_S,
-            registry=self.registry,
+            registry=None,
         )
+        for step in (AGENT_LEFT, CONFIRMED):
+            self._reclaims.labels(step)
+        self._unconfirmed = Counter(
+            "malletrain_scavenger_reclaims_unconfirmed",
+            "Calls of ReclaimNodes by whose end JobManager had not confirmed that all of the nodes are free.",
+            registry=None,
+        )
+        self._joined = Counter("malletrain_scavenger_nodes_joined", "Nodes that joined the idle set.", registry=None)
+        self._left = Counter("malletrain_scavenger_nodes_left", "Nodes that left the idle set.", registry=None)
+
+    def register(self, metrics: ServiceMetrics, now: Callable[[], Gauges]) -> None:
+        """Add them to those of the service; present values are asked for at each scrape.
+
+        Raises:
+            RuntimeError: no event loop is running.
+        """
+        metrics.add(self._reclaims, self._unconfirmed, self._joined, self._left)
+        metrics.watch(now, _rendered, Gauges(SourceStatus(), 0, 0, stale=False))
 
     def reclaim_step(self, step: str, seconds: float) -> None:
         """A step of a reclaim took so many seconds."""
         self._reclaims.labels(step).observe(seconds)
 
-    def follow(self, now: Callable[[], Gauges]) -> None:
-        """Have `now` called in the running event loop at each scrape.
+    def reclaim_unconfirmed(self) -> None:
+        """A reclaim has ended, and it is not known whether all of its nodes are free."""
+        self._unconfirmed.inc()
 
-        Raises:
-            RuntimeError: no event loop is running.
-        """
-        loop = asyncio.get_running_loop()
-
-        async def ask() -> Gauges:
-            return now()
-
-        def from_another_thread() -> Gauges:
-            return asyncio.run_coroutine_threadsafe(ask(), loop).result(_ANSWER_SECONDS)
-
-        self.registry.register(_Present(from_another_thread))
-
-    def serve(self, address: str) -> None:
-        """Serve HTTP on HOST:PORT in a thread. Nothing happens without an address; one that is taken is logged."""
-        if not address:
-            return
-        host, _, port = address.rpartition(":")
-        log = structlog.get_logger(__name__)
-        try:
-            start_http_server(int(port), host.strip("[]"), self.registry)
-        except OSError as error:
-            log.warning("addresses.scavenger_metrics can't be listened on", address=address, error=str(error))
-        else:
-            log.info("metrics", address=address)
+    def changed(self, event: IdleEvent) -> None:
+        """The idle set has changed."""
+        self._joined.inc(len(event.joined))
+        self._left.inc(len(event.left))
 
 
-class _Present(Collector):
-    def __init__(self, now: Callable[[], Gauges]) -> None:
-        self._now = now
+def _rendered(gauges: Gauges) -> Iterator[Metric]:
+    yield GaugeMetricFamily("malletrain_scavenger_idle_nodes", "Nodes that count as idle.", gauges.idle)
+    yield GaugeMetricFamily(
+        "malletrain_scavenger_quarantined_nodes",
+        "Nodes that are left alone because work kept failing there.",
+        gauges.quarantined,
+    )
+    yield GaugeMetricFamily(
+        "malletrain_scavenger_idle_set_stale",
+        "1 while the last good answer of the scheduler is too old to take nodes.",
+        int(gauges.stale),
+    )
+    yield from _query_metrics(gauges.source.queries)
+    yield from _placeholder_metrics(gauges.source.placeholders)
 
-    def collect(self) -> Iterator[Metric]:
-        gauges = self._now()
-        yield GaugeMetricFamily("malletrain_idle_nodes", "Nodes that count as idle.", gauges.idle)
-        yield GaugeMetricFamily("malletrain_quarantined_nodes", "Nodes that are left alone.", gauges.quarantined)
-        yield GaugeMetricFamily(
-            "malletrain_picture_stale", "1 while the last good answer is too old to take nodes.", int(gauges.stale)
-        )
-        ages = GaugeMetricFamily("malletrain_answer_age_seconds", "Age of the last good answer.", labels=_QUERY)
-        times = GaugeMetricFamily("malletrain_answer_seconds", "How long the last answer took.", labels=_QUERY)
-        asked = CounterMetricFamily("malletrain_queries", "Questions to a scheduler.", labels=_QUERY)
-        failed = CounterMetricFamily("malletrain_failed_queries", "Those without a good answer.", labels=_QUERY)
-        for status in gauges.source.queries:
-            labels = [status.source, status.query]
-            ages.add_metric(labels, status.age_seconds)
-            times.add_metric(labels, status.seconds)
-            asked.add_metric(labels, status.asked)
-            failed.add_metric(labels, status.failed)
-        yield from (ages, times, asked, failed)
-        yield from _placeholder_metrics(gauges.source.placeholders)
+
+def _query_metrics(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
+    ages = GaugeMetricFamily(
+        "malletrain_scavenger_answer_age_seconds",
+        "Age of the last good answer; +Inf before the first.",
+        labels=_QUERY,
+    )
+    times = GaugeMetricFamily("malletrain_scavenger_last_query_seconds", "How long the last query took.", labels=_QUERY)
+    counts = CounterMetricFamily(
+        "malletrain_scavenger_queries",
+        "Queries to a scheduler, by outcome: answered or failed.",
+        labels=(*_QUERY, "outcome"),
+    )
+    for status in queries:
+        labels = [status.source, status.query]
+        ages.add_metric(labels, status.age_seconds)
+        times.add_metric(labels, status.seconds)
+        counts.add_metric([*labels, "answered"], status.asked - status.failed)
+        counts.add_metric([*labels, "failed"], status.failed)
+    yield from (ages, times, counts)
 
 
 def _placeholder_metrics(placeholders: Iterable[PlaceholderStatus]) -> Iterator[Metric]:
-    counts = GaugeMetricFamily("malletrain_placeholders", "Placeholders by phase.", labels=("source", "phase"))
+    counts = GaugeMetricFamily(
+        "malletrain_scavenger_placeholders",
+        "Placeholders by phase: pending, running (the node is held) or ending.",
+        labels=("source", "phase"),
+    )
     failures = GaugeMetricFamily(
-        "malletrain_placeholder_failures_in_a_row", "Attempts to hold a node that failed in a row.", labels=("source",)
+        "malletrain_scavenger_placeholder_failures_in_a_row",
+        "Attempts to hold a node that failed in a row.",
+        labels=("source",),
     )
     for status in placeholders:
         for phase in ("pending", "running", "ending"):

@@ -63,7 +63,6 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock, credent
     debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
     idle_set = IdleSet(debounce, source.order(), _stored_cooldowns(state_file))
     releaser = Releaser(open_channel(settings.peer("job_manager"), credential), section.release_deadline_seconds)
-    metrics.serve(settings.addresses.scavenger_metrics)
     return ScavengerService(source, idle_set, stays, releaser, state_file, section, clock, metrics)
 
 
@@ -120,12 +119,12 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         )
         self._quarantine = Quarantine(policy)
         self._metrics = metrics or ScavengerMetrics()
-        self._metrics.follow(self._gauges)
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
         """Add the servicer to a server that has not started."""
         host.add(SERVICE_NAME, scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, self)
+        self._metrics.register(host.metrics, self._gauges)
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
@@ -206,10 +205,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._announce(self._idle_set.reclaim(now, names, cooldown), now)
         self._reschedule.set()
         self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
+        released: list[str] = []
         try:
-            released = await self._releaser.release(known, context.time_remaining()) if known else []
+            if known:
+                released = await self._releaser.release(known, context.time_remaining())
         finally:
             self._source.exclude(self._idle_set.cooldowns())
+            if len(released) < len(known):
+                self._metrics.reclaim_unconfirmed()
         if known and len(released) == len(known):
             self._metrics.reclaim_step(CONFIRMED, self._clock.monotonic() - begin)
         unknown = [name for name in names if name not in known]
@@ -302,6 +305,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             return
         self._revision += 1
         self._event_time = time
+        self._metrics.changed(event)
         self._events.publish(
             scavenger_pb2.WatchNodesResponse(
                 joined=self._nodes.messages(event.joined, self._clock.time()),

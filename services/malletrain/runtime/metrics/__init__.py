@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what all services have in common, and the HTTP endpoint of each."""
