@@ -73,8 +73,9 @@ test-containers: setup ## Images, and the five services in containers: jobs, kil
 test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py
 
-images: ## The container images head and trainer; WHEELS=FOLDER with wheels of torch and Horovod
-	WHEELS=$(WHEELS) docker compose build --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager
+images: ## The container images head, trainer and prometheus; WHEELS=FOLDER with wheels of torch and Horovod
+	WHEELS=$(WHEELS) docker compose --profile monitoring build \
+	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager prometheus
 
 lock: $(VENV)/.package ## The packages of the images with their hashes; UPGRADE=--upgrade takes the newest
 	$(LOCK) pyproject.toml --extra head --output-file deploy/docker/requirements-head.lock

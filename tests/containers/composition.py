@@ -7,8 +7,8 @@ import os
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,11 @@ class Composition:
 
     Attributes:
         project: Its name.
+        variables: Variables of docker-compose.yml.
     """
 
     project: str
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str) -> str:
         """Output of a `docker compose` command that succeeds.
@@ -53,7 +55,12 @@ class Composition:
         """
         command = ["docker", "compose", "--project-name", self.project, *arguments]
         done = subprocess.run(
-            command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=_DEADLINE_SECONDS
+            command,
+            cwd=ROOT,
+            env={**os.environ, **self.variables},
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout

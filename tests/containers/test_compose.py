@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.containers.composition import SERVICES, Composition, Job
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(480)]
-_IMAGES = ("localhost/malletrain-head:latest", "localhost/malletrain-trainer:latest")
+_IMAGES = tuple(f"localhost/malletrain-{name}:latest" for name in ("head", "trainer", "prometheus"))
 
 
 def _missing() -> str:
@@ -31,7 +33,7 @@ def _missing() -> str:
 def composition() -> Iterator[Composition]:
     if missing := _missing():
         pytest.skip(missing)
-    made = Composition("malletrain-test")
+    made = Composition("malletrain-test", {"COMPOSE_PROFILES": "monitoring", "PROMETHEUS_PORT": str(free_port())})
     made.down("--volumes")
     try:
         made.up()
@@ -57,6 +59,16 @@ def test_containers_have_no_privileges(composition: Composition) -> None:
 def test_only_the_account_of_the_services_reads_their_state(composition: Composition) -> None:
     listing = composition.run("exec", "--no-TTY", "scavenger", "stat", "--format", "%U %a", "/var/lib/malletrain")
     assert listing.split() == ["malletrain", "700"]
+
+
+def test_prometheus_gets_the_metrics_of_all_services(composition: Composition) -> None:
+    def scraped() -> bool:
+        found = composition.run(
+            *("exec", "--no-TTY", "prometheus"), *("promtool", "query", "instant", "http://localhost:9090", "up == 1")
+        )
+        return set(re.findall(r'service="(\w+)"', found)) == set(SERVICES)
+
+    wait_until(scraped, 60, "metrics of all services")
 
 
 def test_no_job_is_lost_when_each_service_is_killed_in_turn(composition: Composition) -> None:
