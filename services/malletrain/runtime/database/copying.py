@@ -91,7 +91,7 @@ def _tables(connection: Connection) -> MetaData:
 
 
 def _copy_rows(source: Connection, target: Connection, table: Table) -> None:
-    found = source.execution_options(yield_per=_ROWS).execute(select(table)).mappings()
+    found = source.execute(select(table).execution_options(yield_per=_ROWS)).mappings()
     for rows in found.partitions():
         target.execute(insert(table), [dict(row) for row in rows])
 

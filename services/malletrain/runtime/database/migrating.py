@@ -17,6 +17,7 @@ from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.copying import copy_from, copy_sqlite
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.database.interrupted import check_no_restore
 from malletrain.runtime.database.schema_history import SchemaHistory, revision_of
 
 BACKUPS_FOLDER = "backups"
@@ -36,8 +37,10 @@ def open_database(address: DatabaseAddress) -> Engine:
         DatabaseUnavailableError: the server could not be reached for a minute.
         InvalidInputError: the database can't be used with these settings.
         SchemaVersionError: the tables are of a later version.
+        MalleTrainError: a restore was interrupted.
         OSError: no copy could be made before an upgrade. The tables are as they were.
     """
+    check_no_restore(address.state_dir)
     give_up = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -87,7 +90,7 @@ def exclusive(engine: Engine, address: DatabaseAddress) -> Iterator[Connection]:
     """A transaction in which nobody else changes the tables, and in which changes of tables can be undone, too."""
     if address.url:
         with engine.begin() as connection:
-            _lock_schema(connection, address.schema)
+            lock_schema(connection, address.schema)
             yield connection
         return
     # Python's driver would begin a transaction only at the first change of a row.
@@ -97,7 +100,8 @@ def exclusive(engine: Engine, address: DatabaseAddress) -> Iterator[Connection]:
         yield connection
 
 
-def _lock_schema(connection: Connection, schema: str) -> None:
+def lock_schema(connection: Connection, schema: str) -> None:
+    """Have a schema for ourselves until the end of the transaction; it is made if needed."""
     connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:schema, 0))"), {"schema": schema})
     known = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     # Asked before, so that an account which may make no schemas can use one that was made for it.
