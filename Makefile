@@ -28,7 +28,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
-	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dask,dev,docs]'
+	$(BIN)/python -m pip install --quiet --editable '.[head,postgresql,sim,dask,dev,docs]'
 	touch $@
 
 $(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh
@@ -73,12 +73,12 @@ test-containers: setup ## Images, and the five services in containers: jobs, kil
 test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py
 
-images: ## The container images head, trainer and prometheus; WHEELS=FOLDER with wheels of torch and Horovod
-	WHEELS=$(WHEELS) docker compose --profile monitoring build \
-	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager prometheus
+images: ## The container images; WHEELS=FOLDER with wheels of torch and Horovod
+	WHEELS=$(WHEELS) docker compose --profile monitoring --profile postgres build \
+	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager prometheus postgres
 
 lock: $(VENV)/.package ## The packages of the images with their hashes; UPGRADE=--upgrade takes the newest
-	$(LOCK) pyproject.toml --extra head --output-file deploy/docker/requirements-head.lock
+	$(LOCK) pyproject.toml --extra head --extra postgresql --output-file deploy/docker/requirements-head.lock
 	$(LOCK) deploy/docker/requirements-trainer.in --constraints deploy/docker/requirements-head.lock \
 	  --output-file deploy/docker/requirements-trainer.lock
 

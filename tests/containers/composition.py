@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import uuid
@@ -20,6 +21,18 @@ _DEADLINE_SECONDS = 120.0
 _TRAINING_SECONDS = 240.0
 # Every listing starts a container.
 _POLL_SECONDS = 2.0
+
+
+def missing_images(*names: str) -> str:
+    """What tests with some images would need; empty if everything is there."""
+    if shutil.which("docker") is None or _fails("info"):
+        return "no container engine answers"
+    absent = [name for name in names if _fails("image", "inspect", f"localhost/malletrain-{name}:latest")]
+    return f"no image of {', '.join(absent)}: make images" if absent else ""
+
+
+def _fails(*arguments: str) -> bool:
+    return subprocess.run(["docker", *arguments], capture_output=True, check=False).returncode != 0
 
 
 @dataclass(frozen=True)
@@ -42,10 +55,12 @@ class Composition:
     Attributes:
         project: Its name.
         variables: Variables of docker-compose.yml.
+        options: Options of `docker compose`.
     """
 
     project: str
     variables: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     def run(self, *arguments: str) -> str:
         """Output of a `docker compose` command that succeeds.
@@ -53,7 +68,7 @@ class Composition:
         Raises:
             AssertionError: it does not succeed.
         """
-        command = ["docker", "compose", "--project-name", self.project, *arguments]
+        command = ["docker", "compose", "--project-name", self.project, *self.options, *arguments]
         done = subprocess.run(
             command,
             cwd=ROOT,

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.containers.composition import SERVICES, Composition, Job
+from tests.containers.composition import SERVICES, Composition, Job, missing_images
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(480)]
-_IMAGES = tuple(f"localhost/malletrain-{name}:latest" for name in ("head", "trainer", "prometheus"))
-
-
-def _missing() -> str:
-    """What these tests would need; empty if everything is there."""
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
-        return "no container engine answers"
-    absent = [
-        image
-        for image in _IMAGES
-        if subprocess.run(["docker", "image", "inspect", image], capture_output=True).returncode
-    ]
-    return f"no image {', '.join(absent)}: make images" if absent else ""
 
 
 @pytest.fixture(scope="module")
 def composition() -> Iterator[Composition]:
-    if missing := _missing():
+    if missing := missing_images("head", "trainer", "prometheus"):
         pytest.skip(missing)
     made = Composition("malletrain-test", {"COMPOSE_PROFILES": "monitoring", "PROMETHEUS_PORT": str(free_port())})
     made.down("--volumes")

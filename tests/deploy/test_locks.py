@@ -24,7 +24,9 @@ def _text(name: str) -> str:
 
 def test_head_is_locked_as_the_project_asks() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [Requirement(line) for line in [*project["dependencies"], *project["optional-dependencies"]["head"]]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["head"], *extras["postgresql"]]
+    asked = [Requirement(line) for line in lines]
     locked = _locked("requirements-head.lock")
     wrong = [
         str(asked_for)

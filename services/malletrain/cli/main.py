@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from malletrain.cli.backup import backup
 from malletrain.cli.batch import batch
 from malletrain.cli.cancel import cancel
 from malletrain.cli.curve import curve
@@ -23,6 +24,7 @@ from malletrain.cli.plan import plan
 from malletrain.cli.profile import profile
 from malletrain.cli.replay import replay
 from malletrain.cli.reproduce import reproduce
+from malletrain.cli.restore import restore
 from malletrain.cli.serve import serve
 from malletrain.cli.shadow import shadow
 from malletrain.cli.solve import solve
@@ -60,6 +62,8 @@ for command in (
     doctor,
     shadow,
     token,
+    backup,
+    restore,
     demo,
 ):
     app.command()(command)

@@ -80,6 +80,10 @@ class FlightRecorder:
             self._record(state, TimedStimulus(now, stimulus))
         return result
 
+    def forget_last(self) -> None:
+        """The last stimulus was not applied after all: its change could not be stored."""
+        self._segments[-1][1].pop()
+
     def _record(self, state: ManagerState, timed: TimedStimulus) -> None:
         if not self._segments or len(self._segments[-1][1]) >= _STIMULI_PER_SNAPSHOT:
             self._segments.append((state, []))

@@ -37,6 +37,7 @@ from malletrain.runtime.access.ownership import require_owner
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.node_names import check_node_names
@@ -89,7 +90,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.interfaces,
         )
         policy = section.policy()
-        self._store = JobStore(settings.database("job_manager"), owner_of_earlier_jobs=own_user())
+        self._store = JobStore(open_database(settings.database("job_manager")), owner_of_earlier_jobs=own_user())
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
         self._tokens = JobTokens(installation.tokens, settings.access.max_lifespan_seconds)
         self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._tokens)
@@ -134,6 +135,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._engine.jobs.close()
         if self._section.stop_jobs_on_exit and not self._failed:
             await self._engine.shut_down(self._section.stop_grace_seconds)
+        await self._engine.flush()
         await self._launcher.close()
         await self._peers.close()
         self._store.close()
