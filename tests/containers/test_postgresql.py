@@ -14,16 +14,16 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(240)]
 _SCHEMAS = "SELECT schema_name FROM information_schema.schemata"
 
 
-@pytest.fixture
-def password_file(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def password_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file that the users of the containers can read; nobody else can enter its folder."""
-    path = tmp_path / "password"
+    path = tmp_path_factory.mktemp("secrets") / "password"
     path.write_text(secrets.token_hex(16) + "\n")
     path.chmod(0o444)
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def composition(password_file: Path) -> Iterator[Composition]:
     if missing := missing_images("head", "trainer", "postgres"):
         pytest.skip(missing)
