@@ -36,6 +36,7 @@ class _Installed(Collector):
     def __init__(self, settings: Settings) -> None:
         self._build = {"version": version("malletrain"), "python": platform.python_version()}
         self._settings = settings
+        self._fault = ""
         self._log = structlog.get_logger(__name__)
 
     def collect(self) -> Iterator[Metric]:
@@ -57,8 +58,12 @@ class _Installed(Collector):
 
     def _certificates(self) -> list[CertificateDescription]:
         try:
-            return list(certificates_of(self._settings.state_dir, self._settings.tls.certificate_file))
+            found = list(certificates_of(self._settings.state_dir, self._settings.tls.certificate_file))
         except InvalidInputError as error:
-            # The other metrics are as good as before.
-            self._log.warning("certificates can't be read for metrics", error=str(error))
+            # The other metrics are as good as before. Once is enough: there is a scrape every few seconds.
+            if str(error) != self._fault:
+                self._log.warning("certificates can't be read for metrics", error=str(error))
+            self._fault = str(error)
             return []
+        self._fault = ""
+        return found

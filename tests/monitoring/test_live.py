@@ -1,0 +1,222 @@
+"""A real Prometheus scrapes the five services with a job: pages, labels, rules and every query of the dashboard."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from malletrain.cli.demo.setup import free_ports
+from malletrain.cli.stubs import ServiceStubs
+from malletrain.runtime.config import SERVICES
+from malletrain.v1 import job_manager_pb2, scavenger_pb2
+from tests.docs.test_metrics import PAGE
+from tests.monitoring.files import FOLDER, dashboard_queries
+from tests.support.metrics import fetch, needed
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+SECRET = "s3cret-of-ada"
+WITHOUT_DATA = {
+    "malletrain_scavenger_queries_total": "a list of nodes asks no scheduler",
+    "malletrain_scavenger_last_query_seconds": "a list of nodes asks no scheduler",
+    "malletrain_scavenger_answer_age_seconds": "a list of nodes asks no scheduler",
+    "malletrain_monitor_rescale_stall_seconds": "a program that starts its workers itself reports one, at any scale",
+}
+"""Metrics of which nothing is measured in this test, and why. Queries of them need not return a figure."""
+MAY_BE_NAN = {
+    "malletrain_rpc_seconds": "a service that others follow by streams gets no unary call for minutes",
+    "agent_left": "no node is held by a placeholder",
+}
+"""Parts of results that may be NaN, a quantile of nothing, and why. Another part of the same result is a figure."""
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """A system with a job, and the Prometheus that scrapes it."""
+
+    system: Deployment
+    ports: dict[str, int]
+    prometheus: int
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The data that Prometheus answers."""
+        with urlopen(f"http://127.0.0.1:{self.prometheus}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
+            content = json.load(answer)
+        assert content["status"] == "success", content
+        return content["data"]
+
+    def query(self, text: str) -> list[dict[str, Any]]:
+        """The present vector of a query."""
+        found = self.ask("query", query=text)
+        return [{"metric": {}, "value": found["result"]}] if found["resultType"] == "scalar" else found["result"]
+
+    def value(self, text: str) -> float:
+        """The one value of a query; NaN where there is none yet."""
+        found = self.query(text)
+        return float(found[0]["value"][1]) if len(found) == 1 else math.nan
+
+
+@contextmanager
+def prometheus(folder: Path, ports: dict[str, int]) -> Iterator[int]:
+    """Prometheus with our files, but for where the services are and how often it asks them."""
+    program, port = needed("prometheus"), free_port()
+    folder.mkdir()
+    config = (FOLDER / "prometheus.yml").read_text(encoding="utf-8")
+    (folder / "prometheus.yml").write_text(re.sub(r"(interval|timeout): \d+s", r"\1: 1s", config))
+    (folder / "alerts.yml").write_text((FOLDER / "alerts.yml").read_text(encoding="utf-8"))
+    targets = [{"targets": [f"127.0.0.1:{ports[name]}"], "labels": {"service": name}} for name in SERVICES]
+    (folder / "targets.yml").write_text(json.dumps(targets))  # JSON is YAML
+    where = [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, "--config.file=prometheus.yml", *where], cwd=folder, stdout=log, stderr=log
+        )
+    try:
+        wait_until(lambda: is_ready(port), 20, "Prometheus ready")
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5):
+            return True
+    except (URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
+    needed("prometheus")
+    needed("promtool")
+    folder = tmp_path_factory.mktemp("monitored")
+    ports = dict(zip(SERVICES, free_ports(), strict=True))
+    addresses = "\n".join(f'{name} = "127.0.0.1:{port}"' for name, port in ports.items())
+    settings = f"""
+[metrics]
+{addresses}
+[scavenger]
+source = "static"
+nodes = ["n1", "n2", "n3"]
+debounce_seconds = 0
+[job_manager]
+trainer_python = "{sys.executable}"
+"""
+    with deployed(folder / "up", settings) as system, prometheus(folder / "prometheus", ports) as port:
+        found = Monitored(system, ports, port)
+        harvest(found)
+        yield found
+
+
+def harvest(monitored: Monitored) -> None:
+    """Have a job train on all nodes, and lose one to the main queue; have some calls fail."""
+    system = monitored.system
+    stubs = system.stubs
+    wait_until(lambda: monitored.value("malletrain_scavenger_idle_nodes") == 3, 20, "three idle nodes")
+    call_in_vain(stubs)
+    program = [sys.executable, str(Path(__file__).with_name("reporter.py")), SECRET]
+    scale = ("--min", "1", "--max", "3", "--profile", "never", "--env", f"PASSWORD={SECRET}")
+    submitted = system.command("submit", "--backend", "command", *scale, "--", *program)
+    assert submitted.returncode == 0, submitted.stderr
+    wait_until(lambda: monitored.value("malletrain_monitor_records_total") > 20, 30, "records")
+    (job,) = system.json("jobs")
+    assert len(job["confirmedNodes"]) == 3
+    request = scavenger_pb2.ReclaimNodesRequest(nodes=job["confirmedNodes"][:1], hold_seconds=600)
+    stubs.scavenger.ReclaimNodes(request, timeout=10)
+    call_in_vain(stubs)
+    stubs.close()
+    for text in (
+        "malletrain_job_manager_node_release_seconds_count",
+        'malletrain_job_manager_scale_change_seconds_count{kind="rescale"}',
+        'malletrain_job_manager_rescales_total{cause="preemption"}',
+        "sum(rate(malletrain_monitor_job_samples_total[5s]))",
+        'malletrain_job_manager_jobs{state="running"}',
+        'increase(malletrain_rpc_handled_total{rpc_method="ReclaimNodes"}[1m]) + 1',
+    ):
+        wait_until(lambda text=text: monitored.value(text) > 0, 30, text)
+
+
+def call_in_vain(stubs: ServiceStubs) -> None:
+    """Ask for a job that there is not."""
+    with pytest.raises(grpc.RpcError):
+        stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id="j999999"), timeout=10)
+
+
+def test_prometheus_gets_all_five_and_takes_our_rules(monitored: Monitored) -> None:
+    targets = monitored.ask("targets")["activeTargets"]
+    assert {target["labels"]["service"]: target["health"] for target in targets} == dict.fromkeys(SERVICES, "up")
+    wait_until(lambda: all(rule["health"] == "ok" for rule in rules(monitored)), 20, "all rules evaluated")
+    firing = {rule["name"] for rule in rules(monitored) if rule["state"] == "firing"}
+    assert firing == set()
+
+
+def rules(monitored: Monitored) -> list[dict[str, Any]]:
+    return [rule for group in monitored.ask("rules")["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_promtool_finds_no_fault_in_a_page_and_nobody_a_secret(monitored: Monitored, service: str) -> None:
+    page = fetch(monitored.ports[service])
+    checked = subprocess.run(
+        [needed("promtool"), "check", "metrics"], input=page, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert SECRET not in page
+    assert "reporter.py" not in page
+    assert str(monitored.system.folder) not in page
+
+
+def test_the_docs_name_the_labels(monitored: Monitored) -> None:
+    rows = re.findall(r"\| `(malletrain_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(encoding="utf-8"))
+    documented = {name: frozenset(re.findall(r"`(\w+)`", labels)) for name, _, labels in rows}
+    for service in SERVICES:
+        for family in text_string_to_metric_families(fetch(monitored.ports[service])):
+            for entry in family.samples:
+                if entry.name.startswith("malletrain_"):
+                    name = entry.name if family.type != "histogram" else family.name
+                    assert frozenset(entry.labels) - {"le"} == documented[name], entry
+
+
+def test_every_query_of_the_dashboard_returns_data(monitored: Monitored) -> None:
+    problems = []
+    for title, query in dashboard_queries():
+        found = monitored.query(query.replace("$__rate_interval", "1m").replace("$__range", "1m"))
+        if any(name in query for name in WITHOUT_DATA):
+            continue
+        nan = [entry["metric"] for entry in found if entry["value"][1] == "NaN"]
+        problems += [(title, query, labels) for labels in nan if not may_be_nan(query, labels)]
+        if len(nan) == len(found):
+            problems.append((title, query, "nothing"))
+    assert problems == [], problems
+
+
+def may_be_nan(query: str, labels: dict[str, str]) -> bool:
+    return any(word in query or word in labels.values() for word in MAY_BE_NAN)
+
+
+def test_the_time_of_all_nodes_is_accounted_for(monitored: Monitored) -> None:
+    """From the reclaim on, 2 nodes of 3 are offered, and the job trains on both."""
+    for uses in ("", '{use="training"}'):
+        text = f"sum(rate(malletrain_job_manager_node_seconds_total{uses}[5s]))"
+        wait_until(lambda text=text: abs(monitored.value(text) - 2) < 0.2, 30, text)
