@@ -7,12 +7,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy.exc
 
 from malletrain.job_manager.codec import decode, encode
+from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.stimuli import Completion, PlanReceived, Submitted
 from malletrain.job_manager.store import Change, JobStore, Submission
 from malletrain.model.job_state import JobState
@@ -161,3 +163,35 @@ def test_jobs_are_found_by_their_owner(database: DatabaseAddress) -> None:
     assert [job.number for job in store.jobs(0, 10, [], owner="ada")] == [1, 3]
     assert store.owners(machine.state.jobs) == {"j000001": "ada", "j000002": "bob", "j000003": "ada"}
     assert JobStore(open_database(database), "root").load().jobs == machine.state.jobs
+
+
+def test_a_reason_may_quote_any_log(database: DatabaseAddress) -> None:
+    store = JobStore(open_database(database))
+    event = replace(running("a").events[0], reason="ended: \0\x01 \N{SNOWMAN}")
+    store.save(Change((), [event]))
+    assert [stored.event.reason for stored in store.events(0, 10, None)] == ["ended: \N{REPLACEMENT CHARACTER}\x01 ☃"]
+
+
+def test_numbers_may_be_large(database: DatabaseAddress) -> None:
+    store = JobStore(open_database(database))
+    store.save(Change(generation=2**53))
+    assert store.load().generation == 2**53
+    assert store.job(10**18 - 1) is None
+    assert store.events(10**18 - 1, 10, 10**18 - 1) == []
+
+
+def test_changes_one_after_another_are_one(database: DatabaseAddress) -> None:
+    machine = running("a b", spare="c")
+    first = Change(tuple(machine.state.jobs.values()), tuple(machine.events), 1, None, {"ada": OwnerUse(1.0)}, {"bob"})
+    events = len(machine.events)
+    machine.leave("b")
+    later = Change(
+        tuple(machine.state.jobs.values()), tuple(machine.events[events:]), None, None, {"bob": OwnerUse(2.0)}, {"ada"}
+    )
+    store = JobStore(open_database(database))
+    store.save(first.followed_by(later))
+    found = store.load()
+    assert found.jobs == machine.state.jobs
+    assert found.generation == 1
+    assert found.ledger == {"bob": OwnerUse(2.0)}
+    assert [stored.event for stored in store.events(0, 100, None)] == machine.events

@@ -114,3 +114,20 @@ def test_a_restored_job_goes_on_as_if_nothing_had_happened() -> None:
     assert restored.progress == tracker.progress
     assert restored.stalls.rescales() == tracker.stalls.rescales()
     assert restored.points() == tracker.points()
+
+
+def test_what_was_stored_although_the_answer_was_lost_can_be_written_again(locate: Locate) -> None:
+    engine = open_database(locate("monitor"))
+    store = MonitorStore(engine)
+    jobs = [busy_job("j1", 10)[1].stored()]
+
+    def refuse(*_arguments: object) -> None:
+        raise DatabaseUnavailableError("monitor")
+
+    event.listen(engine, "before_cursor_execute", refuse)
+    with pytest.raises(DatabaseUnavailableError):
+        store.write(jobs)
+    event.remove(engine, "before_cursor_execute", refuse)
+    MonitorStore(engine).write(jobs)  # the rows are there, and the first store does not know it
+    store.write(jobs)
+    assert store.load() == jobs

@@ -147,6 +147,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._limits.count_submission(owner)
         if len(request.request_id) > _LONGEST_REQUEST_ID:
             raise InvalidInputError("request_id", f"at most {_LONGEST_REQUEST_ID} characters", len(request.request_id))
+        _check_text("request_id", request.request_id)
         fingerprint = submission.digest(request.specs)
         earlier = self._store.submission(request.request_id) if request.request_id else None
         if earlier is not None:
@@ -177,6 +178,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Jobs, oldest first."""
         del context
         size = messages.page_size(request.page_size)
+        _check_text("owner", request.owner)
         states = [_state(index, value) for index, value in enumerate(request.states)]
         found = self._store.jobs(messages.position(request.page_token), size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
@@ -273,6 +275,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 def _shown(job: Job) -> resources_pb2.Job:
     """A job as the caller may see it."""
     return visible_to(current_caller(), messages.job_message(job))
+
+
+def _check_text(field: str, text: str) -> None:
+    """Refuse what PostgreSQL can neither store nor compare."""
+    if "\0" in text:
+        raise InvalidInputError(field, "characters other than NUL", text)
 
 
 def _state(index: int, value: Any) -> JobState:

@@ -324,7 +324,7 @@ def _event_row(event: JobEvent) -> dict[str, object]:
         "job_number": job_number(event.job_id),
         "from_state": None if event.from_state is None else event.from_state.value,
         "to_state": event.to_state.value,
-        "reason": event.reason,
+        "reason": event.reason.replace("\0", "\N{REPLACEMENT CHARACTER}"),  # of a log, and PostgreSQL stores no NUL
         "reason_code": event.reason_code.value,
         "nodes": json.dumps(event.nodes),
         "release_seconds": event.release_seconds,
