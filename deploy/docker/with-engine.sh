@@ -18,9 +18,11 @@ if [[ $EUID != 0 ]]; then
   exit 3
 fi
 recipe=$(realpath "$recipe")
-nice "$recipe/setup.sh" >&2
-# Builds and containers inherit the niceness of the engine.
-nice bash -c '. "$1/env.sh"' - "$recipe"
+# Builds and containers inherit the niceness of the engine, which setup.sh starts. On a crowded machine it may fail once.
+if ! nice "$recipe/setup.sh" >&2 && ! nice "$recipe/setup.sh" >&2; then
+  echo "$recipe can't set up a container engine here" >&2
+  exit 3
+fi
 # shellcheck disable=SC1091
 . "$recipe/env.sh"
 trap '"$recipe/engine.sh" stop' EXIT

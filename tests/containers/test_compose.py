@@ -58,9 +58,10 @@ def test_prometheus_gets_the_metrics_of_all_services(composition: Composition) -
 
 
 def test_no_job_is_lost_when_each_service_is_killed_in_turn(composition: Composition) -> None:
-    submitted = [composition.submit(25_000, most) for most in (2, 2, 3)]
+    submitted = [composition.submit(20_000, most) for most in (2, 2, 3)]
     composition.wait_for_jobs(lambda jobs: "RUNNING" in _states(jobs), "a running job")
-    for service in SERVICES:
+    # JobManager first, while all jobs train.
+    for service in sorted(SERVICES, key=lambda name: name != "job_manager"):
         composition.run("kill", service)
         composition.up(service)
 
@@ -69,7 +70,7 @@ def test_no_job_is_lost_when_each_service_is_killed_in_turn(composition: Composi
         return all(jobs[job].state == "COMPLETED" for job in submitted)
 
     jobs = composition.wait_for_jobs(ended, "the end of all jobs")
-    assert all(jobs[job].samples >= 25_000 for job in submitted)
+    assert all(jobs[job].samples >= 20_000 for job in submitted)
 
 
 def test_a_service_that_dies_is_started_again(composition: Composition) -> None:
@@ -83,14 +84,14 @@ def test_a_service_that_dies_is_started_again(composition: Composition) -> None:
 
 
 def test_a_training_goes_on_after_down_and_up(composition: Composition) -> None:
-    job = composition.submit(25_000, 2)
+    job = composition.submit(15_000, 2)
     before = composition.wait_for_jobs(lambda jobs: jobs[job].samples > 2_000, "some samples")
     composition.down()
     composition.up()
     after = composition.wait_for_jobs(lambda jobs: jobs[job].samples > 0, "the jobs after the new start")
     assert [name for name in before if name != job and after[name] != before[name]] == []
     ended = composition.wait_for_jobs(lambda jobs: jobs[job].state == "COMPLETED", "the end of the job")
-    assert ended[job].samples >= 25_000
+    assert ended[job].samples >= 15_000
 
 
 def _states(jobs: dict[str, Job]) -> set[str]:
