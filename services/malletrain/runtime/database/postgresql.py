@@ -32,6 +32,8 @@ def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECON
         InvalidInputError: the driver is not installed.
     """
     try:
+        from psycopg import ProgrammingError
+
         from malletrain.runtime.database.bounded_connection import BoundedConnection
     except ModuleNotFoundError:
         raise InvalidInputError(
@@ -48,7 +50,11 @@ def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECON
     )
 
     def connect(parameters: dict[str, Any]) -> BoundedConnection:
-        connection = BoundedConnection.connect(**(parameters | _password(address.password_file)))
+        password = _password(address.password_file)
+        try:
+            connection = BoundedConnection.connect(**(parameters | password))
+        except ProgrammingError as error:
+            raise InvalidInputError("database_url", f"options that libpq knows ({error})") from None
         connection.answer_seconds = answer_seconds
         connection.on_silence = outage.begin
         return connection
