@@ -26,7 +26,7 @@ def open_engine(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) 
 
     Args:
         address: The database.
-        answer_seconds: The longest wait for an answer of a PostgreSQL server.
+        answer_seconds: The longest transaction on an event loop with PostgreSQL.
 
     Raises:
         InvalidInputError: PostgreSQL's driver is not installed.

@@ -28,8 +28,8 @@ _COPIES_KEPT = 3
 _START_SECONDS = 30.0
 """How long a start waits for a database server, which may just be starting, too."""
 _PAUSE_SECONDS = 0.5
-PATIENT_SECONDS = 600
-"""The longest statement of an upgrade or a backup."""
+PATIENT_SECONDS = 3600
+"""The longest transaction of an upgrade or a backup."""
 
 
 def open_database(address: DatabaseAddress) -> Engine:
