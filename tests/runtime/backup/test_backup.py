@@ -16,7 +16,8 @@ import pytest
 from sqlalchemy import event, text
 
 from malletrain.allocator.plan_store import PlanStore
-from malletrain.job_manager.store import Change, JobStore
+from malletrain.job_manager.change import Change
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.backup import restoring
 from malletrain.runtime.backup.manifest import Manifest
