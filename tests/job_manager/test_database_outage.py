@@ -14,7 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from malletrain.job_manager.store import Change, CommitUnknownError, JobStore, Submission
+from malletrain.job_manager.change import Change, CommitUnknownError, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.database.errors import DatabaseTakenError, DatabaseUnavailableError
 from malletrain.runtime.database.migrating import open_database
 from malletrain.v1 import job_manager_pb2 as pb

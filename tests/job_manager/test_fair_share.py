@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.job_manager.admission import Places, first_in_line, next_in_line
+from malletrain.job_manager.change import Change
 from malletrain.job_manager.codec import from_json, to_json
 from malletrain.job_manager.fair_share import OwnerUse, changed_uses, exponents, next_weight, settled, weighed
 from malletrain.job_manager.messages import job_message, owner_message
@@ -18,7 +19,7 @@ from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.sharing import owner_shares
 from malletrain.job_manager.state import ManagerPolicy, ManagerState
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, Progressed, Ticked
-from malletrain.job_manager.store import Change, JobStore
+from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.transitions import JobReason
 from malletrain.job_manager.validation import StateInvariantError, check_state
 from malletrain.model.job_state import JobState

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from malletrain.job_manager.change import Change
 from malletrain.job_manager.stimuli import Cancelled, Completion, Outcome, Progressed
-from malletrain.job_manager.store import Change, JobStore
+from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.transitions import JobReason
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
+from malletrain.job_manager.change import Change, Submission
 from malletrain.job_manager.codec import decode, encode
 from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.stimuli import Completion, PlanReceived, Submitted
-from malletrain.job_manager.store import Change, JobStore, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.model.job_state import JobState
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
@@ -29,7 +30,8 @@ import sys
 from pathlib import Path
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
-from malletrain.job_manager.store import Change, JobStore
+from malletrain.job_manager.change import Change
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import running

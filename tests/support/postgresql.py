@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -74,12 +73,7 @@ class PostgresServer:
             for path in (self.folder, self.password_file):
                 os.chown(path, account.pw_uid, account.pw_gid)
         options = ["--auth=scram-sha-256", f"--username={_USER}", f"--pwfile={self.password_file}", "--no-sync"]
-        subprocess.run(
-            [self._programs / "initdb", "-D", self.folder / "data", *options],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            **self._account(),
-        )
+        subprocess.run(self._command("initdb", *options), check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -92,10 +86,7 @@ class PostgresServer:
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.folder / "data", "-p", str(self.port), *words],
-                stdout=log,
-                stderr=log,
-                **self._account(),
+                self._command("postgres", "-p", str(self.port), *words), stdout=log, stderr=log, cwd=self.folder
             )
         wait_until(self._answers, 30, "the server answers")
 
@@ -117,10 +108,10 @@ class PostgresServer:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it at once, in good order."""
+        """End it at once; nobody needs its files any more."""
         if self._process is not None and self._process.poll() is None:
             self.go_on()
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
 
     def end_connections(self) -> int:
@@ -182,10 +173,14 @@ class PostgresServer:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def _account(self) -> dict[str, Any]:
-        """How to start its programs: PostgreSQL refuses to run as root."""
-        other = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-        return {"cwd": self.folder, **other}
+    def _command(self, program: str, *words: str) -> list[str]:
+        """How to start one of its programs: PostgreSQL refuses to run as root.
+
+        Not by the arguments of `subprocess` for that: they need a fork of this process, which gRPC's threads do not
+        survive.
+        """
+        account = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        return [*account, str(self._programs / program), "-D", str(self.folder / "data"), *words]
 
 
 @contextmanager

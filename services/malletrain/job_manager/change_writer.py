@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import structlog
 
-from malletrain.job_manager.store import Change, CommitUnknownError, JobStore
+from malletrain.job_manager.change import Change, CommitUnknownError
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
 _PAUSE_SECONDS = 0.2

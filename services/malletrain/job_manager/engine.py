@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from malletrain.job_manager.change import Change, CommitUnknownError, Submission
 from malletrain.job_manager.change_writer import ChangeWriter
 from malletrain.job_manager.effects import (
     Effect,
@@ -37,7 +38,7 @@ from malletrain.job_manager.stimuli import (
     Ticked,
     TrainerDone,
 )
-from malletrain.job_manager.store import Change, CommitUnknownError, JobStore, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError

@@ -13,6 +13,7 @@ import grpc.aio
 
 from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
+from malletrain.job_manager.change import Submission
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job, job_id
@@ -27,7 +28,7 @@ from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.sharing import owner_shares
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
-from malletrain.job_manager.store import JobStore, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.visibility import event_visible_to, visible_to
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.certificate_keeper import CertificateKeeper

@@ -6,9 +6,11 @@ import hashlib
 import io
 import os
 import shutil
+import sqlite3
 import stat
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import pytest
 from sqlalchemy import event, text
 
 from malletrain.allocator.plan_store import PlanStore
-from malletrain.job_manager.store import Change, JobStore
+from malletrain.job_manager.change import Change
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.backup import restoring
 from malletrain.runtime.backup.manifest import Manifest
@@ -98,6 +101,9 @@ def test_a_backup_brings_everything_back(make_settings: MakeSettings, tmp_path: 
     assert contents(settings) == before
     assert replaced is not None
     assert (replaced / "keys" / "token.key").read_bytes() == b"k" * 44
+    with closing(sqlite3.connect(replaced / "job_manager.sqlite")) as connection:
+        (generation,) = connection.execute("SELECT value FROM counters WHERE name = 'plan_generation'").fetchone()
+    assert generation == 99, "what was replaced is kept"
     assert stat.S_IMODE((settings.state_dir / "keys").stat().st_mode) == 0o700
     assert stat.S_IMODE((settings.state_dir / "keys" / "token.key").stat().st_mode) == 0o600
     assert (settings.state_dir / "jobs").is_dir(), "job folders stay"

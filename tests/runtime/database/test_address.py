@@ -108,6 +108,12 @@ def test_a_wrong_password_is_not_shown(
     assert SECRET not in shown.out + shown.err
 
 
+def test_an_unknown_option_is_told(postgresql: PostgresServer, tmp_path: Path) -> None:
+    address = DatabaseAddress("monitor", tmp_path, f"{postgresql.new_database()}?colour=blue", postgresql.password_file)
+    with pytest.raises(InvalidInputError, match="database_url: expected options that libpq knows"):
+        open_engine(address).connect()
+
+
 def test_nobody_there(tmp_path: Path) -> None:
     url = f"postgresql+psycopg://ada@127.0.0.1:{free_port()}/db"
     engine = open_engine(DatabaseAddress("monitor", tmp_path, url))

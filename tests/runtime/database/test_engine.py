@@ -20,7 +20,7 @@ def test_nobody_else_reads_a_database(tmp_path: Path) -> None:
 
 
 def test_sqlite_is_opened_safely_and_its_folder_is_made(tmp_path: Path) -> None:
-    engine = open_engine(DatabaseAddress("x", tmp_path / "a" / "b"))
+    engine = open_engine(DatabaseAddress("x", tmp_path / "a?b#c" / "100%d"))
     with engine.connect() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1

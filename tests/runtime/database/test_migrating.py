@@ -25,6 +25,7 @@ from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import SchemaVersionError
 from malletrain.runtime.database.migrating import open_database, upgrade_database
 from malletrain.runtime.database.schema_history import SchemaHistory
+from malletrain.runtime.errors import MalleTrainError
 from tests.support.postgresql import Locate, PostgresServer
 from tests.support.waiting import wait_until
 
@@ -217,6 +218,16 @@ def test_an_account_that_may_make_no_schemas_uses_those_made_for_it(postgresql: 
     address = DatabaseAddress("monitor", tmp_path, url.replace("malletrain@", f"{role}@"), password_file)
     open_database(address)
     assert differences(address) == []
+
+
+def test_an_account_without_schemas_is_told_so(postgresql: PostgresServer, tmp_path: Path) -> None:
+    url = postgresql.new_database()
+    role = f"role_{url.rpartition('/')[2]}"
+    (tmp_path / "password").write_text("plain\n")
+    postgresql.query(f"CREATE ROLE {role} LOGIN PASSWORD 'plain'")
+    address = DatabaseAddress("monitor", tmp_path, url.replace("malletrain@", f"{role}@"), tmp_path / "password")
+    with pytest.raises(MalleTrainError, match="can't be used: permission denied"):
+        open_database(address)
 
 
 def test_a_start_waits_for_a_server_that_starts_later(postgresql: PostgresServer, tmp_path: Path) -> None:

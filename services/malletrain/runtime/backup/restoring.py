@@ -16,7 +16,7 @@ from malletrain.runtime.backup.unpacking import unpack
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import SERVICES, Settings
 from malletrain.runtime.database.address import DatabaseAddress
-from malletrain.runtime.database.copying import copy_into
+from malletrain.runtime.database.copying import copy_from, copy_into
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.interrupted import RESTORE_FOLDER, RESTORE_MARKER
 from malletrain.runtime.database.migrating import PATIENT_SECONDS, lock_schema, upgrade_database
@@ -102,9 +102,9 @@ def finish_restore(settings: Settings) -> Path | None:
     """
     state_dir, folder = settings.state_dir, settings.state_dir / RESTORE_FOLDER
     plan = RestorePlan.model_validate_json((folder / RESTORE_MARKER).read_text(encoding="utf-8"))
-    if settings.database("job_manager").url:
-        _replace_tables(settings, folder, plan.services)
     replaced = state_dir / plan.replaced
+    if settings.database("job_manager").url:
+        _replace_tables(settings, folder, plan.services, replaced)
     for name in plan.away:
         if not (replaced / name).exists():
             _move_away(state_dir / name, replaced)
@@ -142,8 +142,8 @@ def _has_tables(settings: Settings) -> bool:
     return False
 
 
-def _replace_tables(settings: Settings, folder: Path, services: tuple[str, ...]) -> None:
-    """Replace the tables of all services in PostgreSQL, in one transaction."""
+def _replace_tables(settings: Settings, folder: Path, services: tuple[str, ...], replaced: Path) -> None:
+    """Replace the tables of all services in PostgreSQL, in one transaction, after a copy."""
     for service in services:
         upgrade_database(DatabaseAddress(service, folder))
     engine = open_engine(settings.database("job_manager"), PATIENT_SECONDS)
@@ -153,6 +153,10 @@ def _replace_tables(settings: Settings, folder: Path, services: tuple[str, ...])
                 schema = settings.database(service).schema
                 lock_schema(connection, schema)
                 connection.execute(text("SELECT set_config('search_path', :schema, true)"), {"schema": schema})
+                copy = replaced / f"{service}.sqlite"
+                if not copy.exists() and inspect(connection).get_table_names():
+                    make_private_folder(replaced)
+                    copy_from(connection, copy)
                 _drop_tables(connection)
                 if service in services:
                     SchemaHistory(service).upgrade(connection)

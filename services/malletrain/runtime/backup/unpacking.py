@@ -100,7 +100,7 @@ def _write(content: IO[bytes], target: Path) -> str:
 def _check_database(archive: Path, file: Path, service: str, revision: str | None) -> None:
     SchemaHistory(service).check(revision, archive)
     try:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro&immutable=1", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             (answer,) = connection.execute("PRAGMA quick_check").fetchone()
     except sqlite3.DatabaseError as error:
         answer = str(error)

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from sqlalchemy import create_engine, inspect
-from sqlalchemy.pool import NullPool
+from sqlalchemy import inspect
 
 from malletrain.common.files import sync_directory
 from malletrain.runtime.backup.manifest import (
@@ -29,7 +28,7 @@ from malletrain.runtime.backup.manifest import (
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.address import DatabaseAddress
-from malletrain.runtime.database.copying import copy_from, copy_sqlite
+from malletrain.runtime.database.copying import copy_from, copy_sqlite, sqlite_file
 from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.migrating import PATIENT_SECONDS
 from malletrain.runtime.database.schema_history import revision_of
@@ -122,7 +121,7 @@ def _copy_database(address: DatabaseAddress, copy: Path) -> bool:
 
 
 def _revision(copy: Path) -> str | None:
-    with create_engine(f"sqlite:///{copy}", poolclass=NullPool).connect() as connection:
+    with sqlite_file(copy).connect() as connection:
         return revision_of(connection)
 
 

@@ -9,13 +9,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, Table, create_engine, event, func, insert, select, text
+from sqlalchemy import URL, Connection, Engine, MetaData, Table, create_engine, event, func, insert, select, text
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.pool import NullPool
 
 from malletrain.common.files import sync_directory
 
 _ROWS = 1000
+
+
+def sqlite_file(file: Path) -> Engine:
+    """An engine for a SQLite file that no service uses."""
+    return create_engine(URL.create("sqlite", database=str(file)), poolclass=NullPool)
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -27,7 +32,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
     def fill(file: Path) -> None:
         with (
-            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as present,
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as present,
             closing(sqlite3.connect(file)) as copy,
         ):
             present.backup(copy)
@@ -50,7 +55,7 @@ def copy_from(connection: Connection, target: Path) -> None:
     metadata = _tables(connection)
 
     def fill(file: Path) -> None:
-        engine = create_engine(f"sqlite:///{file}", poolclass=NullPool)
+        engine = sqlite_file(file)
         with engine.begin() as copy:
             metadata.create_all(copy)
             for table in metadata.sorted_tables:
@@ -66,7 +71,7 @@ def copy_into(source: Path, connection: Connection) -> None:
         sqlalchemy.exc.SQLAlchemyError: the copy has other tables, or can't be read.
     """
     metadata = _tables(connection)
-    engine = create_engine(f"sqlite:///{source}", poolclass=NullPool)
+    engine = sqlite_file(source)
     with engine.connect() as copy:
         for table in metadata.sorted_tables:
             connection.execute(table.delete())

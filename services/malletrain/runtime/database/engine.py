@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 
 from malletrain.runtime.database.address import DatabaseAddress
@@ -26,7 +26,7 @@ def open_engine(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) 
 
     Args:
         address: The database.
-        answer_seconds: The longest wait for an answer of a PostgreSQL server.
+        answer_seconds: The longest transaction on an event loop with PostgreSQL.
 
     Raises:
         InvalidInputError: PostgreSQL's driver is not installed.
@@ -35,7 +35,7 @@ def open_engine(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) 
 
 
 def _open_sqlite(address: DatabaseAddress) -> Engine:
-    engine = create_engine(f"sqlite:///{address.file}")
+    engine = create_engine(URL.create("sqlite", database=str(address.file)))
     _make_private(address.file)
     log = structlog.get_logger(__name__).bind(database=str(address))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import ProgrammingError
 
 from malletrain.common.files import make_private_folder
 from malletrain.runtime.clock import Clock, SystemClock
@@ -19,25 +20,26 @@ from malletrain.runtime.database.engine import open_engine
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.database.interrupted import check_no_restore
 from malletrain.runtime.database.schema_history import SchemaHistory, revision_of
+from malletrain.runtime.errors import MalleTrainError
 
 BACKUPS_FOLDER = "backups"
 """Folder in the state folder with copies of databases as they were before an upgrade."""
 _COPIES_KEPT = 3
-_START_SECONDS = 60.0
+_START_SECONDS = 30.0
 """How long a start waits for a database server, which may just be starting, too."""
 _PAUSE_SECONDS = 0.5
-PATIENT_SECONDS = 600
-"""The longest statement of an upgrade or a backup."""
+PATIENT_SECONDS = 3600
+"""The longest transaction of an upgrade or a backup."""
 
 
 def open_database(address: DatabaseAddress) -> Engine:
     """The database of a service, with the tables of this version.
 
     Raises:
-        DatabaseUnavailableError: the server could not be reached for a minute.
         InvalidInputError: the database can't be used with these settings.
         SchemaVersionError: the tables are of a later version.
-        MalleTrainError: a restore was interrupted.
+        MalleTrainError: a restore was interrupted, the server could not be reached for half a minute, or the account
+            may not do what is needed.
         OSError: no copy could be made before an upgrade. The tables are as they were.
     """
     check_no_restore(address.state_dir)
@@ -46,10 +48,12 @@ def open_database(address: DatabaseAddress) -> Engine:
         try:
             upgrade_database(address)
             return open_engine(address)
-        except DatabaseUnavailableError:
+        except DatabaseUnavailableError as error:
             if time.monotonic() > give_up:
-                raise
+                raise MalleTrainError(f"{address} can't be reached: {error.__cause__ or error}") from error
             time.sleep(_PAUSE_SECONDS)
+        except ProgrammingError as error:
+            raise MalleTrainError(f"{address} can't be used: {error.orig}") from error
 
 
 def upgrade_database(

@@ -15,9 +15,11 @@ from malletrain.runtime.database.outage import Outage
 from malletrain.runtime.errors import InvalidInputError
 
 ANSWER_SECONDS = 2
-"""The longest wait for a connection and for each answer: callers are on a service's event loop."""
-_SERVERS_PART = 0.75
-"""So much of it the server may take for a statement: it tells why it gave up, where it still can."""
+"""The longest wait for a connection, and for a transaction on an event loop."""
+_THREAD_SECONDS = 30
+"""The longest wait for a transaction in a thread of its own."""
+_LOCK_PART = 0.75
+"""So much of the time a transaction may wait for another's end: the server tells then what it waited for."""
 _ABANDONED_SECONDS = 10
 _MOST_CONNECTIONS = 4
 
@@ -25,13 +27,16 @@ _MOST_CONNECTIONS = 4
 def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) -> Engine:
     """An engine for a service's schema.
 
-    No call waits longer than `answer_seconds` for the server. Once it does not answer, calls fail at once, until a
-    thread of its own has reached it again. So an event loop is held up once per outage.
+    No transaction on an event loop takes longer than `answer_seconds`, nor any connection than `ANSWER_SECONDS`. Once
+    the server does not answer, calls fail at once, until a thread of its own has reached it again. So an event loop is
+    held up once per outage.
 
     Raises:
         InvalidInputError: the driver is not installed.
     """
     try:
+        from psycopg import ProgrammingError
+
         from malletrain.runtime.database.bounded_connection import BoundedConnection
     except ModuleNotFoundError:
         raise InvalidInputError(
@@ -48,8 +53,13 @@ def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECON
     )
 
     def connect(parameters: dict[str, Any]) -> BoundedConnection:
-        connection = BoundedConnection.connect(**(parameters | _password(address.password_file)))
-        connection.answer_seconds = answer_seconds
+        password = _password(address.password_file)
+        try:
+            connection = BoundedConnection.connect(**(parameters | password))
+        except ProgrammingError as error:
+            raise InvalidInputError("database_url", f"options that libpq knows ({error})") from None
+        connection.loop_seconds = answer_seconds
+        connection.thread_seconds = max(answer_seconds, _THREAD_SECONDS)
         connection.on_silence = outage.begin
         return connection
 
@@ -77,18 +87,18 @@ def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECON
 
 
 def _connection_options(address: DatabaseAddress, answer_seconds: int) -> dict[str, Any]:
-    milliseconds = round(_SERVERS_PART * answer_seconds * 1000)
+    longest = max(answer_seconds, _THREAD_SECONDS)
     options = {
         "search_path": address.schema,
-        "statement_timeout": milliseconds,
-        "lock_timeout": milliseconds,
-        "idle_in_transaction_session_timeout": (answer_seconds + _ABANDONED_SECONDS) * 1000,
+        "statement_timeout": longest * 1000,
+        "lock_timeout": round(_LOCK_PART * answer_seconds * 1000),
+        "idle_in_transaction_session_timeout": (longest + _ABANDONED_SECONDS) * 1000,
     }
     return {
         "connect_timeout": ANSWER_SECONDS,
         "application_name": f"malletrain {address.service}",
         "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
-        "tcp_user_timeout": answer_seconds * 1000,
+        "tcp_user_timeout": longest * 1000,
         "keepalives_idle": 30,
         "keepalives_interval": 5,
         "keepalives_count": 3,
