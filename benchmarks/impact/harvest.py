@@ -143,7 +143,12 @@ def write_prolog(folder: Path) -> Path:
 
 @contextmanager
 def harvest(
-    folder: Path, cluster: Cluster, ssh: Sequence[str] = (), partitions: Sequence[str] = ("main",)
+    folder: Path,
+    cluster: Cluster,
+    ssh: Sequence[str] = (),
+    partitions: Sequence[str] = ("main",),
+    interpreter: str = sys.executable,
+    more_settings: str = "",
 ) -> Iterator[Harvest]:
     """Start the services; in the end, give all nodes back.
 
@@ -152,18 +157,21 @@ def harvest(
         cluster: The Slurm to harvest.
         ssh: Starts agents on nodes that are only watched; without it placeholders hold the nodes.
         partitions: Whose idle nodes are used.
+        interpreter: Python of the agents.
+        more_settings: Sections of settings, in TOML, besides that of the Scavenger.
     """
     scripts, agents = folder / "bin", folder / "agents"
     agents.mkdir(parents=True)
     write_wrappers(scripts, folder / "calls")
     # Nodes are played by this machine, whose cores Slurm's daemons need: our processes get the lower priority.
     python = scripts / "python"
-    python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/bash\nexec nice -n {_NICE} {interpreter} "$@"\n')
     python.chmod(0o755)
     direct = f'ssh = {json.dumps(ssh)}\nmarks = "{cluster.folder / MARKS}"', "all.log"
     how, log = direct if ssh else (f'queue = "{QUEUE}"', "%N-%j.log")
     places = {"bin": scripts, "agents": agents, "log": log, "port": cluster.base_port - 1}
     settings = _SETTINGS.format(how=how, partitions=json.dumps(partitions), **places, **INTERVALS_S)
+    settings += more_settings
     watcher = Watcher(PLACEHOLDER, cluster.environment["SLURM_CONF"], folder)
     try:
         with _services(folder / "state", settings, scripts, cluster) as deployment:

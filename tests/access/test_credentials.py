@@ -15,7 +15,7 @@ from malletrain.cli.credentials import MungeToken, caller_credential, owner_cred
 from malletrain.cli.stubs import explain
 from malletrain.client.monitor_stream import read_job_token
 from malletrain.common.job_folder import LAUNCH_FILE, TOKEN_FILE
-from malletrain.job_manager.launching.job_tokens import JobTokens
+from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.credentials import FixedToken, SelfSignedToken, header_of, service_credential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import open_installation, own_user
@@ -27,6 +27,7 @@ from malletrain.runtime.clock import ManualClock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.server import ServiceHost
+from tests.support.job_secrets import job_secrets
 
 KEY = b"k" * 32
 
@@ -131,7 +132,7 @@ def test_refusals_are_explained(code: grpc.StatusCode, said: str) -> None:
 
 def test_a_jobs_token_is_its_own_and_read_by_its_sidecar(tmp_path: Path) -> None:
     tokens = Tokens(KEY, SystemClock())
-    JobTokens(tokens, 1e9).write("j000007", tmp_path)
+    job_secrets(tokens=tokens).write("j000007", JobFolder(tmp_path))
     path = tmp_path / TOKEN_FILE
     identity = tokens.verify(read_job_token(path))
     assert (identity.role, identity.job_id) == (Role.JOB, "j000007")
@@ -141,17 +142,17 @@ def test_a_jobs_token_is_its_own_and_read_by_its_sidecar(tmp_path: Path) -> None
 
 
 async def test_tokens_of_jobs_that_were_started_are_renewed(tmp_path: Path) -> None:
-    started, waiting, gone = (tmp_path / name for name in ("started", "waiting", "gone"))
-    started.mkdir()
-    waiting.mkdir()
-    (started / LAUNCH_FILE).write_text("{}")
+    started, waiting, gone = (JobFolder(tmp_path / name) for name in ("started", "waiting", "gone"))
+    started.path.mkdir()
+    waiting.path.mkdir()
+    (started.path / LAUNCH_FILE).write_text("{}")
     jobs = [("j000001", gone), ("j000002", waiting), ("j000003", started)]
-    keeping = asyncio.create_task(JobTokens(Tokens(KEY, SystemClock()), 1e9).keep(lambda: jobs))
+    keeping = asyncio.create_task(job_secrets(tokens=Tokens(KEY, SystemClock())).keep(lambda: jobs))
     await asyncio.sleep(0)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
-    assert read_job_token(started / TOKEN_FILE)
-    assert not (waiting / TOKEN_FILE).exists()
+    assert read_job_token(started.path / TOKEN_FILE)
+    assert not (waiting.path / TOKEN_FILE).exists()
 
 
 def test_the_sidecar_needs_no_library_for_tokens() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -29,6 +28,7 @@ from malletrain.v1 import (
     scavenger_pb2,
 )
 from tests.access.munged import NOBODY, munged
+from tests.support.everybody import folder_of_everybody
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
 
@@ -58,14 +58,6 @@ READS = {
     "monitor": ("GetProgress", monitor_pb2.GetProgressRequest()),
     "profiler": ("GetProfile", profiler_pb2.GetProfileRequest(job_id="j999999")),
 }
-
-
-@contextmanager
-def folder_of_everybody() -> Iterator[Path]:
-    """A folder that other users may enter, and so may they the folders above it. Those of pytest are closed to them."""
-    with tempfile.TemporaryDirectory(prefix="malletrain-access-") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,12 @@ class RunningAgent:
         grace: float,
         *more: str,
         environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.node = node
         self._log = folder / f"agent-{node}.log"
         shown = str(certificate(folder, "agent"))
-        command = [sys.executable, "-m", "malletrain.agent", "--node", node, "--head", head, "--certificate", shown]
+        command = [python, "-m", "malletrain.agent", "--node", node, "--head", head, "--certificate", shown]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--grace", str(grace), *more],

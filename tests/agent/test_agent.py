@@ -66,6 +66,51 @@ def test_a_node_that_is_wanted_back_is_left_clean_even_by_workers_that_do_not_li
             assert not subprocess.run(["pgrep", "-f", str(script)], capture_output=True, check=False).stdout
 
 
+HIDING = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, ["python", "-c", "import time; time.sleep(600)", sys.argv[1]], {})
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_has_left_its_session_and_its_environment_ends_with_the_node(tmp_path: Path) -> None:
+    (tmp_path / "hide.py").write_text(HIDING)
+    mark = f"hidden-{os.getpid()}"
+
+    def hidden() -> list[psutil.Process]:
+        listed = ((process, process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+        return [process for process, words in listed if mark in words and "sleep(600)" in "".join(words)]
+
+    with (
+        agents(tmp_path, "n1", grace=0.5) as running,
+        supervised(
+            tmp_path / "job",
+            "n1",
+            command=[sys.executable, str(tmp_path / "hide.py"), mark],
+            backend="command",
+            agents={"n1": running["n1"].address},
+            certificate_file=certificate(tmp_path, "supervisor"),
+        ) as job,
+    ):
+        found = wait_until(hidden, 30, "the hidden process")[0]
+        wait_until(lambda: found.ppid() == running["n1"].process.pid, 30, "its adoption by the agent")
+        assert found.pid not in job.processes()
+        agent = psutil.Process(running["n1"].process.pid)
+        wait_until(
+            lambda: psutil.STATUS_ZOMBIE not in [child.status() for child in agent.children()],
+            10,
+            "the agent to have collected what was between the two",
+        )
+        running["n1"].process.send_signal(signal.SIGTERM)
+        assert running["n1"].process.wait(10) == 0
+        assert not found.is_running()
+        assert "ended 1 processes that workers have left behind" in running["n1"].said
+
+
 @pytest.mark.horovod
 def test_horovod_trains_across_agents_and_survives_the_loss_of_one(tmp_path: Path) -> None:
     with agents(tmp_path, "n1", "n2") as running:

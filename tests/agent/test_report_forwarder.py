@@ -20,7 +20,7 @@ import pytest
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.cli.credentials import owner_credential
 from malletrain.common.environment import MONITOR_FOR_NODES
-from malletrain.job_manager.launching.job_tokens import JobTokens
+from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_blocking_channel
@@ -31,6 +31,7 @@ from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.agent.running import agents
 from tests.supervisor.running import supervised
 from tests.support.certificates import certificate, secure_channel
+from tests.support.job_secrets import job_secrets
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until, wait_until_async
 
@@ -89,7 +90,8 @@ def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
                 certificate_file=certificate(tmp_path, "supervisor"),
             ) as job:
                 # As JobManager does; the sidecar reads it when it connects again.
-                JobTokens(open_installation(settings, SystemClock()).tokens, 3600.0).write(job.job_id, job.folder)
+                tokens = open_installation(settings, SystemClock()).tokens
+                job_secrets(tokens=tokens).write(job.job_id, JobFolder(job.folder))
 
                 def samples() -> int:
                     request = monitor_pb2.GetProgressRequest(job_ids=[job.job_id])

@@ -27,7 +27,7 @@ class Sessions:
     def __init__(self) -> None:
         self.opened: list[tuple[SupervisorSession, Send]] = []
 
-    def open(self, send: Send) -> SupervisorSession:
+    def open(self, send: Send, owner: object = None) -> SupervisorSession:
         session = SupervisorSession("n1", "127.0.0.1", send, lambda monitor: monitor)
         self.opened.append((session, send))
         return session

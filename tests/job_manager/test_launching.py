@@ -7,21 +7,27 @@ import os
 from pathlib import Path
 
 from malletrain.job_manager.jobs import JobSpec
+from malletrain.job_manager.launching.accounts import CommonAccount
 from malletrain.job_manager.launching.environment import MonitorAddress
-from malletrain.job_manager.launching.job_tokens import JobTokens
-from malletrain.job_manager.launching.launcher import LaunchOrder, LaunchSettings, SupervisorLauncher
+from malletrain.job_manager.launching.launcher import SupervisorLauncher
+from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from tests.job_manager.stand_in import make_python
-from tests.support.access import TOKENS
+from tests.support.job_secrets import job_secrets
 from tests.support.waiting import wait_until_async
 
 SPEC = JobSpec("job", ("sleep", "60"), "/", 1, 4)
-ORDER = LaunchOrder("j000001", 1, SPEC, 1, ("n1",))
+ORDER = LaunchOrder("j000001", 1, "ada", SPEC, 1, ("n1",))
+
+
+def _launcher(folder: Path) -> SupervisorLauncher:
+    python = str(make_python(folder))
+    settings = LaunchSettings(folder, folder / "jobs", python, MonitorAddress("127.0.0.1:1"))
+    return SupervisorLauncher(settings, os.environ, job_secrets(folder / "own.pem"), CommonAccount())
 
 
 async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_path: Path) -> None:
-    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"), tmp_path / "own.pem")
-    launcher = SupervisorLauncher(settings, os.environ, JobTokens(TOKENS, 3600.0))
+    launcher = _launcher(tmp_path)
     asked: list[LaunchOrder] = []
 
     def order() -> LaunchOrder:
@@ -44,7 +50,6 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
 
 
 async def test_a_job_that_shall_not_start_any_more_does_not_wait_for_that(tmp_path: Path) -> None:
-    settings = LaunchSettings(tmp_path, str(make_python(tmp_path)), MonitorAddress("127.0.0.1:1"), tmp_path / "own.pem")
-    launcher = SupervisorLauncher(settings, os.environ, JobTokens(TOKENS, 3600.0))
+    launcher = _launcher(tmp_path)
     await launcher.start(ORDER.job_id, 1, lambda: None)
     assert launcher.folder(ORDER.job_id).launched() is None

@@ -117,15 +117,15 @@ def test_logs_of_several_workers_are_read_as_one(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     (tmp_path / "supervisor.log").write_text("no module named horovod\n")
-    assert tail(tmp_path, 5) == ["supervisor | no module named horovod"]
+    assert tail(JobFolder(tmp_path), 5) == ["supervisor | no module named horovod"]
     (logs / "n.1.0.log").write_bytes(b"a\r\nb\nhalf")
     (logs / "n2.1.log").write_bytes(b"\xff\n")
     os.utime(logs / "n2.1.log", (1, 1))
-    reader = LogReader(tmp_path)
+    reader = LogReader(JobFolder(tmp_path))
     assert reader.read() == ["n2 | \ufffd", "n.1 | a", "n.1 | b"]
     with (logs / "n.1.0.log").open("a") as file:
         file.write(" line\n")
     assert reader.read() == ["n.1 | half line"]
     assert reader.read(to_the_end=True) == []
-    assert tail(tmp_path, 2) == ["n.1 | b", "n.1 | half line"]
-    assert tail(tmp_path, 4)[0] == "n2 | \ufffd"
+    assert tail(JobFolder(tmp_path), 2) == ["n.1 | b", "n.1 | half line"]
+    assert tail(JobFolder(tmp_path), 4)[0] == "n2 | \ufffd"

@@ -95,3 +95,9 @@ def test_digests_tell_submissions_apart() -> None:
     one, two = make_spec(environment={"A": "1", "B": "2"}), make_spec(environment={"B": "2", "A": "1"})
     assert digest([one]) == digest([two])
     assert digest([one]) != digest([one, one]) != digest([make_spec()])
+
+
+def test_a_spec_that_would_fill_the_messages_to_all_services_is_refused() -> None:
+    spec = resources_pb2.JobSpec(name="x", environment={"BIG": "x" * 200_000})
+    with pytest.raises(InvalidInputError, match=r"specs\[0\]: expected at most 131072 bytes in all"):
+        check_specs([spec], "/bin")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from malletrain.agent.job_owner import JobOwner
+from malletrain.agent.orphans import adopt_orphans, end_descendants, reap_orphans
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
@@ -81,6 +83,7 @@ class Agent:
             RuntimeError: the address to serve supervisors on can't be used.
         """
         config, loop = self._config, asyncio.get_running_loop()
+        adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_to_leave)
         port = await self._server.start(config.listen, config.certificate)
@@ -90,6 +93,8 @@ class Agent:
         if config.in_slurm:
             tasks.append(loop.create_task(self._leave_if_preempted()))
         await self._left.wait()
+        if ended := end_descendants():
+            self._log(f"ended {ended} processes that workers have left behind")
         await asyncio.gather(
             self._registration.report_gone(_FAREWELL_SECONDS),
             self._server.stop(_FAREWELL_SECONDS),
@@ -99,9 +104,9 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _open_session(self, send: Send) -> SupervisorSession:
+    def _open_session(self, send: Send, owner: JobOwner | None) -> SupervisorSession:
         head = self._config.head.rpartition(":")[0].strip("[]")
-        session = SupervisorSession(self._config.node, head, send, self._forwarder.address_for)
+        session = SupervisorSession(self._config.node, head, send, self._forwarder.address_for, owner)
         if self._leave_by is not None:
             session.report_leaving()
         return session
@@ -125,6 +130,7 @@ class Agent:
     async def _poll(self) -> None:
         while True:
             self._server.poll()
+            reap_orphans({pid for session in self._server.sessions for pid in session.worker_pids})
             self._leave_if_due(time.monotonic())
             await asyncio.sleep(_POLL_SECONDS)
 

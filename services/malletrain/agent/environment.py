@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from malletrain.common import environment as env
+from malletrain.common.accounts import Account, account_environment
 
 _BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
 """Prefixes of the placeholder's variables. Frameworks that see them believe that srun or mpirun started them."""
@@ -16,7 +17,11 @@ _PATH = "PATH"
 
 
 def worker_environment(
-    agent: Mapping[str, str], job: Mapping[str, str], programs: str, usable_cpus: int
+    agent: Mapping[str, str],
+    job: Mapping[str, str],
+    programs: str,
+    usable_cpus: int,
+    account: Account | None = None,
 ) -> dict[str, str]:
     """Variables of a worker: the agent's own, without those of its placeholder, and the job's, which win.
 
@@ -28,8 +33,10 @@ def worker_environment(
         job: What the supervisor sends.
         programs: Folder of the agent's interpreter.
         usable_cpus: On how many CPUs the agent may run.
+        account: As whom the worker runs; None: as the agent, of whose environment it gets only a little otherwise.
     """
-    inherited = {name: value for name, value in agent.items() if not name.startswith(_BATCH_VARIABLES)}
+    usual = agent if account is None else account_environment(agent, account)
+    inherited = {name: value for name, value in usual.items() if not name.startswith(_BATCH_VARIABLES)}
     path = os.pathsep.join((programs, inherited.get(_PATH) or os.defpath))
     return {**inherited, _PATH: path, _THREADS: str(_threads(agent, job, usable_cpus)), **job}
 

@@ -24,6 +24,8 @@ _PATH = f"/{SERVICE}/{METHOD}"
 _TOKEN = "authorization"
 _LOOPBACK = "127.0.0.1"
 _MOST_REPORTERS = 256
+_MOST_ADDRESSES = 8
+"""There is one Monitor; it may have been given another address while the agent runs."""
 _LONGEST_REPORT_BYTES = 64 << 20
 """Monitor may want shorter ones, and says so itself."""
 
@@ -51,13 +53,15 @@ class ReportForwarder:
             monitor: HOST:PORT of Monitor for nodes.
 
         Raises:
-            ValueError: the address is not HOST:PORT.
+            ValueError: the address is not HOST:PORT, or there have been too many.
             OSError: no port is free.
         """
         host, _, port = monitor.rpartition(":")
         if not host or not port.isdigit():
             raise ValueError(f"{env.MONITOR_FOR_NODES}: expected HOST:PORT, got {monitor!r}")
         if monitor not in self._ports:
+            if len(self._ports) >= _MOST_ADDRESSES:
+                raise ValueError(f"{env.MONITOR_FOR_NODES}: expected one of {_MOST_ADDRESSES} addresses at most")
             self._ports[monitor] = self._listen(monitor)
         return f"{_LOOPBACK}:{self._ports[monitor]}"
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from malletrain.agent.environment import worker_environment
+from malletrain.agent.job_owner import JobOwner
 from malletrain.common import environment as env
 from malletrain.common.connections import cut_remote
 from malletrain.common.worker_process import WorkerProcess, kill_workers
 from malletrain.v1 import agent_pb2 as pb
 
+_MOST_WORKERS = 1024
 _REQUIRED = (env.JOB_ID, env.JOB_DIR)
 
 
@@ -36,6 +38,7 @@ class SupervisorSession:
         head: str,
         send: Callable[[pb.ControlWorkersResponse], None],
         monitor_at: Callable[[str], str],
+        owner: JobOwner | None = None,
     ) -> None:
         """Begin without workers.
 
@@ -44,12 +47,15 @@ class SupervisorSession:
             head: Address of the head node, as seen from here.
             send: Sends a message to the supervisor.
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes.
+            owner: For which job the supervisor may speak, and as whom the workers run; None: for any, and as the agent.
         """
         self.ended = False
         self._node = node
         self._head = head
         self._send = send
         self._monitor_at = monitor_at
+        self._owner = owner
+        self._account = None if owner is None else owner.account
         self._workers: dict[int, WorkerProcess] = {}
         self._ended_well: dict[int, WorkerProcess] = {}
         self._statuses: dict[int, bytes] = {}
@@ -58,6 +64,11 @@ class SupervisorSession:
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that run, or whose end has not been reported yet."""
+        return [worker.pid for worker in self._workers.values()]
 
     def handle(self, request: pb.ControlWorkersRequest) -> None:
         """Do what the supervisor asks for.
@@ -78,6 +89,7 @@ class SupervisorSession:
             case "kill":
                 self._kill_worker(request.kill.worker)
             case "sweep":
+                self._check_job("sweep.job_id", request.sweep.job_id)
                 self._kill_all_of(request.sweep.job_id)
                 self._send(pb.ControlWorkersResponse(swept=pb.JobSwept(request=request.sweep.request)))
             case "cut_connections":
@@ -117,12 +129,14 @@ class SupervisorSession:
     def _start(self, start: pb.StartWorker) -> None:
         self._check(start)
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
-        environment = worker_environment(os.environ, dict(start.environment), programs, cpus)
+        environment = worker_environment(os.environ, dict(start.environment), programs, cpus, self._account)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         try:
             if monitor := environment.get(env.MONITOR_FOR_NODES):
                 environment[env.MONITOR] = self._monitor_at(monitor)
-            worker = WorkerProcess(start.command, start.folder, environment, Path(start.log), warm=start.warm)
+            worker = WorkerProcess(
+                start.command, start.folder, environment, Path(start.log), warm=start.warm, account=self._account
+            )
         except (OSError, ValueError) as error:
             failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))
             self._send(pb.ControlWorkersResponse(start_failed=failed))
@@ -133,10 +147,19 @@ class SupervisorSession:
     def _check(self, start: pb.StartWorker) -> None:
         if start.worker < 1 or start.worker in self._workers or start.worker in self._ended_well:
             raise WorkerRequestError(f"start.worker: expected a new number of at least 1, got {start.worker}")
+        if len(self._workers) >= _MOST_WORKERS:
+            raise WorkerRequestError(f"start: expected at most {_MOST_WORKERS} workers in a session")
         if not start.command:
             raise WorkerRequestError("start.command: expected at least a program")
         if missing := [name for name in _REQUIRED if not start.environment.get(name)]:
             raise WorkerRequestError(f"start.environment: expected values of {' and '.join(missing)}")
+        self._check_job(f"start.environment[{env.JOB_ID!r}]", start.environment[env.JOB_ID])
+
+    def _check_job(self, field: str, job_id: str) -> None:
+        if self._owner is not None and job_id != self._owner.job_id:
+            raise WorkerRequestError(
+                f"{field}: expected {self._owner.job_id}, the job of the certificate, got {job_id!r}"
+            )
 
     def _kill_worker(self, number: int) -> None:
         for worker in (self._ended_well.get(number), self._workers.get(number)):
@@ -175,6 +198,6 @@ class SupervisorSession:
         marks: Mapping[str, str] | None = None
         if job_id in self._job_folders:
             marks = {env.JOB_DIR: self._job_folders[job_id]}
-        while kill_workers(job_id, {self._node}, marks):
+        while kill_workers(job_id, {self._node}, marks, self._account):
             for worker in self._workers.values():
                 worker.poll()

@@ -11,10 +11,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from malletrain.agent.job_owner import JobOwner, owner_of
 from malletrain.agent.peer_queue import PeerQueue
 from malletrain.agent.session import SupervisorSession, WorkerRequestError
 from malletrain.agent.wire import Log, Malformed, Parser, new_server
-from malletrain.tls.credentials import peer_roles, server_credentials
+from malletrain.common.accounts import AccountError
+from malletrain.tls.credentials import peer_job, peer_roles, server_credentials
 from malletrain.v1 import agent_pb2 as pb
 
 SERVICE = "malletrain.v1.AgentService"
@@ -32,11 +34,11 @@ class SupervisorServer:
         sessions: Sessions that are open, and those whose workers have not ended yet.
     """
 
-    def __init__(self, open_session: Callable[[Send], SupervisorSession], log: Log) -> None:
+    def __init__(self, open_session: Callable[[Send, JobOwner | None], SupervisorSession], log: Log) -> None:
         """Serve once started.
 
         Args:
-            open_session: Makes a session that sends by this function.
+            open_session: Makes a session that sends by this function, for the workers of this owner.
             log: Called with a line about each refusal.
         """
         self.sessions: set[SupervisorSession] = set()
@@ -96,8 +98,13 @@ class SupervisorServer:
             await self._refuse(
                 context, Code.PERMISSION_DENIED, f"expected the certificate of a {_ROLE}, got {_words(roles)}"
             )
+        try:
+            owner = owner_of(peer_job(context.auth_context()))
+        except AccountError as error:
+            await self._refuse(context, Code.FAILED_PRECONDITION, str(error))
+            return
         queue: PeerQueue[pb.ControlWorkersResponse] = PeerQueue()
-        session = self._open_session(queue.put)
+        session = self._open_session(queue.put, owner)
         self.sessions.add(session)
         self._queues[session] = queue
         reading = asyncio.create_task(self._read(session, requests))

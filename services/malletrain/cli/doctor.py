@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.doctor_access import examine_key, examine_munge
+from malletrain.cli.doctor_access import examine_key, examine_munge, examine_run_as
 from malletrain.cli.doctor_certificates import examine_certificates
 from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_end, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
@@ -106,6 +106,7 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: examine_key(settings.state_dir),
         lambda: examine_certificates(settings),
         lambda: examine_munge(settings.access),
+        lambda: examine_run_as(settings),
     ]
     yield from (check() for check in checks)
     yield from (_port(service, settings.peer(service)) for service in SERVICES)

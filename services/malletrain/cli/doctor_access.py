@@ -7,6 +7,9 @@ import stat
 from pathlib import Path
 
 from malletrain.cli.doctor_checks import Finding, judge
+from malletrain.cli.settings import AllSettings
+from malletrain.common.accounts import AccountError
+from malletrain.job_manager.launching.accounts import check_owner_jobs, users_can_reach
 from malletrain.runtime.access.keys import KEY_FILE, keys_folder
 from malletrain.runtime.access.munge import find_munge
 from malletrain.runtime.access.settings import AccessSettings
@@ -36,6 +39,21 @@ def file_fault(path: Path) -> str:
     if found.st_uid != os.geteuid():
         return f"{path} belongs to uid {found.st_uid}"
     return f"{path} has mode {stat.S_IMODE(found.st_mode):o}" if found.st_mode & _OTHERS else ""
+
+
+def examine_run_as(settings: AllSettings) -> Finding:
+    """Whether jobs can run as the settings say."""
+    check, section = "jobs run as", settings.job_manager
+    if section.run_as == "service":
+        return Finding(check, True, 'the account that runs the services (job_manager.run_as = "service")')
+    remedy = "see docs/access.md, Jobs that run as their owners"
+    try:
+        check_owner_jobs(section, settings.state_dir)
+        python = Path(section.trainer_python)
+        found = not python.is_absolute() or users_can_reach(python)
+    except (MalleTrainError, AccountError) as error:
+        return judge(check, False, error, remedy)
+    return judge(check, found, f"their owners, in {section.jobs_dir}", f"{python} can't be reached by all users")
 
 
 def examine_munge(settings: AccessSettings) -> Finding:

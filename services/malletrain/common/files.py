@@ -7,8 +7,11 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import BinaryIO, cast
 
 _PRIVATE = 0o700
+# Opening a pipe must not wait for its other end.
+_NO_WAITING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 """What file systems answer that can't sync a directory, such as some network file systems."""
@@ -24,6 +27,36 @@ def make_private_folder(path: Path) -> None:
     found = path.stat()
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_PRIVATE:
         path.chmod(_PRIVATE)
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file for reading that somebody else may have placed there: a pipe or device is not waited for.
+
+    Raises:
+        OSError: it can't be read, or is no plain file.
+    """
+    file = _open(path, os.O_RDONLY, "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file for adding to its end; one that only its owner can read is made if there is none.
+
+    A pipe that nobody reads is not waited for.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    return _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab")
+
+
+def _open(path: Path, flags: int, mode: str) -> BinaryIO:
+    descriptor = os.open(path, flags | _NO_WAITING, 0o600)
+    os.set_blocking(descriptor, True)
+    return cast("BinaryIO", os.fdopen(descriptor, mode))
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = True) -> None:

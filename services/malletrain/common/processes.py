@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _ENDED = frozenset("ZXx")
 """States of processes that have ended and wait to be reaped, or are being removed."""
@@ -43,14 +43,17 @@ class ProcessId:
     Attributes:
         pid: Process id.
         start_time: Start time in clock ticks since boot.
+        user_id: The user whose process it must be; None: anybody's. One that is another user's does not count as alive:
+            where the numbers come from a user, they may be those of somebody else's process.
     """
 
     pid: int
     start_time: int
+    user_id: int | None = field(default=None, compare=False)
 
     def alive(self) -> bool:
         """Whether the process runs. A zombie does not."""
-        return identify(self.pid) == self
+        return identify(self.pid) == self and (self.user_id is None or belongs_to(self.pid, self.user_id))
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> bool:
         """Send a signal to this process and to no other.
@@ -145,11 +148,27 @@ def read_descriptors(pid: int) -> Iterator[tuple[int, str]]:
             yield int(name), os.readlink(f"{folder}/{name}")  # noqa: PTH115 - as above
 
 
-def find_processes(wanted: Callable[[Mapping[str, str]], bool]) -> Iterator[FoundProcess]:
-    """Live processes of this user with a wanted environment, except the calling process.
+def read_user_ids(pid: int) -> frozenset[int]:
+    """The real, effective, saved and file user ids of a process: usually one; empty if it has ended."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"Uid:"):
+            return frozenset(map(int, line.split()[1:]))
+    return frozenset()
+
+
+def belongs_to(pid: int, user_id: int) -> bool:
+    """Whether a process is a user's in every respect: a program that has changed its user, such as sudo, is not."""
+    return read_user_ids(pid) == {user_id}
+
+
+def find_processes(
+    wanted: Callable[[Mapping[str, str]], bool], is_ours: Callable[[frozenset[int]], bool] = bool
+) -> Iterator[FoundProcess]:
+    """Live processes with a wanted environment that we may read, except the calling process.
 
     Args:
-        wanted: Whether a process with this environment is wanted.
+        wanted: Whether a process with this environment is wanted. Anybody can start a process with any environment.
+        is_ours: Whether a process with these user ids can be meant. Root can read all of them.
     """
 
     def environment_of(pid: int) -> dict[str, str] | None:
@@ -162,13 +181,15 @@ def find_processes(wanted: Callable[[Mapping[str, str]], bool]) -> Iterator[Foun
         identity = identify(pid)
         # Asked again: the process that was asked may have ended, and the process id may belong to another one now.
         environment = environment_of(pid)
-        if identity is not None and environment is not None:
+        if identity is not None and environment is not None and is_ours(read_user_ids(pid)):
             yield FoundProcess(identity, environment)
 
 
-def kill_processes(wanted: Callable[[Mapping[str, str]], bool]) -> list[ProcessId]:
+def kill_processes(
+    wanted: Callable[[Mapping[str, str]], bool], is_ours: Callable[[frozenset[int]], bool] = bool
+) -> list[ProcessId]:
     """Send SIGKILL once to each process that `find_processes` finds; returns those that were alive."""
-    return [found.id for found in find_processes(wanted) if found.id.kill()]
+    return [found.id for found in find_processes(wanted, is_ours) if found.id.kill()]
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from malletrain.common import environment as env
-from malletrain.common.processes import identify, kill_processes, process_ids, read_status
+from malletrain.common.accounts import Account
+from malletrain.common.processes import belongs_to, identify, kill_processes, process_ids, read_status
 from malletrain.common.python_command import PythonCommand, parse_python_command
+from malletrain.common.start_process import start_process
 
 BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
 """The program that each worker process runs first."""
@@ -33,7 +35,14 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, command: Iterable[str], folder: str, environment: Mapping[str, str], log: Path, *, warm: bool = True
+        self,
+        command: Iterable[str],
+        folder: str,
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        warm: bool = True,
+        account: Account | None = None,
     ) -> None:
         """Start the process in a session of its own.
 
@@ -43,10 +52,13 @@ class WorkerProcess:
             environment: The whole environment.
             log: File to which its output is appended.
             warm: Whether a Python worker imports the modules of its script before `go`.
+            account: As whom it runs; None: as this process.
 
         Raises:
             OSError: the interpreter or the folder is missing.
+            AccountError: this process may not start anything as the account.
         """
+        self._account = account
         self.started = False
         self.going = False
         self.killed = False
@@ -57,18 +69,8 @@ class WorkerProcess:
         pipes = (control_read, status_write)
         arguments = worker_command(list(command), sys.executable, os.getpid(), pipes, warm=warm)
         try:
-            with log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    arguments,
-                    cwd=folder,
-                    env=dict(environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=pipes,
-                    start_new_session=True,
-                )
-        except OSError:
+            self._process = start_process(arguments, folder, environment, log, pass_fds=pipes, account=account)
+        except BaseException:
             self.close()
             raise
         finally:
@@ -110,16 +112,27 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill its process group. Also works after the process itself has ended."""
         self.killed = True
+        if self._account is not None and self._process.returncode is not None:
+            # Its number may be that of somebody else's group by now, and root would kill that.
+            for pid in self._group():
+                if (process := identify(pid)) is not None:
+                    replace(process, user_id=self._account.user_id).kill()
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def has_group(self) -> bool:
         """Whether any process of its process group still runs. Call after the process itself has ended."""
+        return next(self._group(), None) is not None
+
+    def _group(self) -> Iterator[int]:
         for pid in process_ids():
             with contextlib.suppress(OSError):  # it has just ended
-                if os.getpgid(pid) == self.pid and identify(pid) is not None:
-                    return True
-        return False
+                if os.getpgid(pid) == self.pid and identify(pid) is not None and self._is_ours(pid):
+                    yield pid
+
+    def _is_ours(self, pid: int) -> bool:
+        return self._account is None or belongs_to(pid, self._account.user_id)
 
     def close(self) -> None:
         """Close the pipes to the process."""
@@ -157,7 +170,12 @@ def warm_command(command: Sequence[str]) -> PythonCommand | None:
     return None if found is None or found.skips_first_line else found
 
 
-def kill_workers(job_id: str, nodes: Iterable[str] | None = None, marks: Mapping[str, str] | None = None) -> list[int]:
+def kill_workers(
+    job_id: str,
+    nodes: Iterable[str] | None = None,
+    marks: Mapping[str, str] | None = None,
+    account: Account | None = None,
+) -> list[int]:
     """Send SIGKILL once to each process of a job's workers, including those outside their process group.
 
     They are found by the environment that they were started with: data loaders and sidecars inherit it.
@@ -166,6 +184,7 @@ def kill_workers(job_id: str, nodes: Iterable[str] | None = None, marks: Mapping
         job_id: The job.
         nodes: Only processes of workers on these nodes; None: on all.
         marks: Variables that the processes must also have.
+        account: Only this account's processes; None: all that this process may signal.
 
     Returns:
         Process ids of those that were alive.
@@ -177,4 +196,5 @@ def kill_workers(job_id: str, nodes: Iterable[str] | None = None, marks: Mapping
         node = found.get(env.NODE)
         return node is not None and (only is None or node in only) and wanted.items() <= found.items()
 
-    return [process.pid for process in kill_processes(belongs)]
+    is_ours = bool if account is None else frozenset({account.user_id}).__eq__
+    return [process.pid for process in kill_processes(belongs, is_ours)]

@@ -21,8 +21,9 @@ from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.launching.folder import SupervisorStartError
-from malletrain.job_manager.launching.launcher import LaunchOrder, SupervisorLauncher
+from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
+from malletrain.job_manager.launching.starting import LaunchOrder
 from malletrain.job_manager.metrics import JobManagerMetrics
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.state import ManagerState
@@ -274,8 +275,8 @@ class Engine:
         async for seen in self._launcher.watch(job_id, incarnation):
             self.apply(seen)
             if seen.failures and self._group is not None and self.is_active(job_id):
-                nodes = len(self._state.jobs[job_id].commanded)
-                self._group.create_task(self._peers.report_failures(seen, nodes))
+                job = self._state.jobs[job_id]
+                self._group.create_task(self._peers.report_failures(seen, len(job.commanded), job.held))
         ended = await self._collect(job_id, incarnation)
         progress = await self._peers.read_progress(job_id)
         if progress is not None and self.is_active(job_id):
@@ -293,4 +294,4 @@ class Engine:
         job = self._state.jobs.get(job_id)
         if job is None or job.incarnation != incarnation or job.stop is not None:
             return None
-        return LaunchOrder(job_id, incarnation, job.spec, job.sequence, job.commanded)
+        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import grpc.aio
 import structlog
@@ -20,6 +20,8 @@ from malletrain.runtime.following import follow
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc, scavenger_pb2, scavenger_pb2_grpc
 
+_MOST_FAILURES = 16
+"""In one report; a node is quarantined after fewer."""
 _NOTICE_DEADLINE_SECONDS = 0.5
 _PROGRESS_DEADLINE_SECONDS = 1.0
 _COMMANDS = {
@@ -67,7 +69,7 @@ class ManagerPeers:
             return None
         return next((Progressed(job_id, found.samples, stalled=False) for found in response.progress), None)
 
-    async def report_failures(self, seen: SupervisorSeen, nodes: int) -> None:
+    async def report_failures(self, seen: SupervisorSeen, nodes: int, held: Collection[str]) -> None:
         """Report to the Scavenger a node on which a job's workers keep failing; every failure once.
 
         What could not be reported is reported with the next failure.
@@ -75,17 +77,18 @@ class ManagerPeers:
         Args:
             seen: A supervisor's state.
             nodes: Number of nodes that its job uses.
+            held: The job's nodes: its supervisor can accuse no others.
         """
         failures = dict(seen.failures)
         node = at_fault(failures, nodes)
-        if node is None:
+        if node is None or node not in held:
             return
         key = (seen.job_id, seen.incarnation, node)
         new = failures[node] - self._reported.get(key, 0)
         if new <= 0:
             return
         entry = scavenger_pb2.NodeFailure(node=node, reason=f"workers of {seen.job_id} keep failing here only")
-        request = scavenger_pb2.ReportNodeFailuresRequest(failures=[entry] * new)
+        request = scavenger_pb2.ReportNodeFailuresRequest(failures=[entry] * min(new, _MOST_FAILURES))
         try:
             await self._scavenger().ReportNodeFailures(request, timeout=_NOTICE_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:

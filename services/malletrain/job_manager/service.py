@@ -11,16 +11,20 @@ from typing import Any
 
 import grpc.aio
 
+from malletrain.common.accounts import Account, acting_as
 from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
 from malletrain.job_manager.change import Submission
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job, job_id
+from malletrain.job_manager.launching.accounts import open_accounts
 from malletrain.job_manager.launching.environment import MonitorAddress, search_path
-from malletrain.job_manager.launching.job_tokens import JobTokens
-from malletrain.job_manager.launching.launcher import LaunchSettings, SupervisorLauncher
-from malletrain.job_manager.logs import stream
+from malletrain.job_manager.launching.folder import JobFolder
+from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
+from malletrain.job_manager.launching.launcher import SupervisorLauncher
+from malletrain.job_manager.launching.starting import LaunchSettings
+from malletrain.job_manager.logs import MOST_TAIL_LINES, stream
 from malletrain.job_manager.metrics import JobManagerMetrics
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
@@ -35,6 +39,7 @@ from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.identity import current_caller
 from malletrain.runtime.access.installation import Installation, own_user
 from malletrain.runtime.access.ownership import require_owner
+from malletrain.runtime.access.pki import issue_to_job
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -68,6 +73,15 @@ def _monitor_address(settings: Settings, section: JobManagerSettings) -> Monitor
     return address._replace(authority=str(peer.authority_file.resolve()), name=name)
 
 
+def _supervisor_certificates(shared: Path, settings: Settings, clock: Clock) -> SupervisorCertificates:
+    lifespan = settings.tls.lifespan_seconds
+
+    def issue(job_id: str, account: Account) -> str:
+        return issue_to_job(settings.state_dir.resolve(), job_id, account.user_id, clock, lifespan)
+
+    return SupervisorCertificates(shared, issue, lifespan)
+
+
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     """The service. `malletrain.runtime.server` turns errors into status codes."""
 
@@ -81,11 +95,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         state_dir.mkdir(parents=True, exist_ok=True)
         self._certificates = CertificateKeeper(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
         self._certificates.renew()
+        self._accounts = open_accounts(section, state_dir)
         settings_for_launches = LaunchSettings(
             state_dir,
+            section.jobs_dir or state_dir / "jobs",
             section.trainer_python,
             _monitor_address(settings, section),
-            self._certificates.path(_SUPERVISOR),
             section.backend,
             section.head_address,
             section.interfaces,
@@ -93,8 +108,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         policy = section.policy()
         self._store = JobStore(open_database(settings.database("job_manager")), owner_of_earlier_jobs=own_user())
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
-        self._tokens = JobTokens(installation.tokens, settings.access.max_lifespan_seconds)
-        self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._tokens)
+        self._secrets = JobSecrets(
+            installation.tokens,
+            settings.access.max_lifespan_seconds,
+            _supervisor_certificates(self._certificates.path(_SUPERVISOR), settings, clock),
+        )
+        self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._secrets, self._accounts)
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
@@ -115,7 +134,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._engine.run(self._section.reconcile_seconds))
-                group.create_task(self._tokens.keep(self._active_folders))
+                group.create_task(self._secrets.keep(self._active_folders))
                 group.create_task(self._certificates.keep())
                 group.create_task(
                     self._peers.follow(self._engine.apply, self._engine.is_active, self._launcher.update_hosts)
@@ -124,8 +143,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             self._failed = True
             raise
 
-    def _active_folders(self) -> list[tuple[str, Path]]:
-        return [(job_id, self._launcher.folder(job_id).path) for job_id in self._engine.state.jobs]
+    def _active_folders(self) -> list[tuple[str, JobFolder]]:
+        return [(job_id, self._launcher.folder(job_id)) for job_id in self._engine.state.jobs]
 
     async def close(self) -> None:
         """End streams, stop the jobs if the settings say so, and close the store.
@@ -159,7 +178,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                     "request_id", "the specs that were first submitted under it", request.request_id
                 )
             return pb.SubmitJobsResponse(jobs=[self._message(number) for number in earlier.job_numbers])
-        specs = submission.check_specs(request.specs, search_path(os.environ, self._section.trainer_python))
+        with acting_as(self._accounts.of_owner(owner)):
+            specs = submission.check_specs(request.specs, search_path(os.environ, self._section.trainer_python))
         self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
         first = self._engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))
@@ -235,15 +255,15 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def StreamLogs(self, request: pb.StreamLogsRequest, context: Context) -> AsyncIterator[pb.StreamLogsResponse]:
         """Stream a job's log, and on request what is written later."""
         del context
-        if request.tail_lines < 0:
-            raise InvalidInputError("tail_lines", "at least 0", request.tail_lines)
+        if not 0 <= request.tail_lines <= MOST_TAIL_LINES:
+            raise InvalidInputError("tail_lines", f"0 to {MOST_TAIL_LINES}", request.tail_lines)
         job = self._job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "read its log")
 
         def ended() -> bool:
             return self._closing or job.id not in self._engine.state.jobs
 
-        folder = self._launcher.folder(job.id).path
+        folder = self._launcher.folder(job.id)
         async for lines in stream(folder, request.tail_lines, request.follow, ended):
             yield pb.StreamLogsResponse(lines=lines)
 

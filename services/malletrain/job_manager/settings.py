@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,6 +37,19 @@ class JobManagerSettings(BaseModel):
     )
     trainer_python: str = Field(
         default=sys.executable, min_length=1, description="Python interpreter of the training environment."
+    )
+    run_as: Literal["service", "owner"] = Field(
+        default="service",
+        description="As whom jobs run: the account that runs the services, or each as its owner, for services and "
+        "agents that are started as root.",
+    )
+    jobs_dir: Path | None = Field(
+        default=None,
+        description="Folder of the jobs' folders, which all nodes reach by the same path; by default `jobs` in the "
+        "state folder. Jobs that run as their owners need one outside of it.",
+    )
+    min_uid: int = Field(
+        default=1000, ge=1, description="Accounts with smaller numbers, such as those of daemons, run no jobs."
     )
     backend: Literal["horovod", "torchrun", "command"] = Field(
         default="horovod", description="Launcher backend of jobs that do not name one."

@@ -6,8 +6,8 @@ import hashlib
 import math
 import os
 import re
-import shutil
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from malletrain.common.environment import PREFIX
@@ -19,7 +19,10 @@ from malletrain.v1 import resources_pb2
 
 MOST_SPECS = 10_000
 _MOST_NODES = 1_000_000
+_LARGEST_SPEC_BYTES = 128 * 1024
+"""All services are told of all jobs, in one message at first."""
 _LONGEST_NAME = 128
+_EXECUTABLE = 0o111
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -48,6 +51,8 @@ def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
 
 
 def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSpec:
+    if spec.ByteSize() > _LARGEST_SPEC_BYTES:
+        raise InvalidInputError(at, f"at most {_LARGEST_SPEC_BYTES} bytes in all", spec.ByteSize())
     if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not spec.name.isprintable():
         raise InvalidInputError(f"{at}.name", f"1 to {_LONGEST_NAME} printable characters", spec.name)
     _check_bounds(at, spec)
@@ -163,7 +168,7 @@ def _check_working_directory(at: str, directory: str) -> None:
     field = f"{at}.working_directory"
     if not Path(directory).is_absolute():
         raise InvalidInputError(field, "an absolute path", directory)
-    if not Path(directory).is_dir():
+    if not _is(stat.S_ISDIR, Path(directory)):
         raise InvalidInputError(field, "an existing directory", directory)
 
 
@@ -186,12 +191,24 @@ def check_command(at: str, command: Sequence[str], directory: str, search_path: 
             raise InvalidInputError(f"{at}.command[{index}]", "text without zero bytes", word)
     program = command[0]
     if os.sep in program:
-        path = Path(directory, program)
-        if not path.is_file() or not os.access(path, os.X_OK):
+        if not _is_program(Path(directory, program)):
             raise InvalidInputError(f"{at}.command[0]", "an executable file", program)
-    elif shutil.which(program, path=search_path) is None:
+    elif not any(_is_program(Path(folder, program)) for folder in search_path.split(os.pathsep) if folder):
         raise InvalidInputError(f"{at}.command[0]", "a program that is found on PATH", program)
     python = parse_python_command(command)
-    if python is not None and python.kind == "script" and not Path(directory, python.target).is_file():
+    if python is not None and python.kind == "script" and not _is(stat.S_ISREG, Path(directory, python.target)):
         field = f"{at}.command[{len(python.interpreter)}]"
         raise InvalidInputError(field, f"an existing script (relative ones in {directory})", python.target)
+
+
+def _is_program(path: Path) -> bool:
+    """Whether a file looks like a program. Not by access(2), which asks for the real user, whoever we act as."""
+    return _is(lambda mode: stat.S_ISREG(mode) and bool(mode & _EXECUTABLE), path)
+
+
+def _is(kind: Callable[[int], bool], path: Path) -> bool:
+    """Whether there is a file of a kind, as far as can be seen."""
+    try:
+        return kind(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False

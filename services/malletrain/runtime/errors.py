@@ -41,6 +41,10 @@ class StalePlanError(MalleTrainError):
     """A plan does not fit the present state; becomes FAILED_PRECONDITION."""
 
 
+class PreconditionError(MalleTrainError):
+    """Something outside of the request must be put right first; becomes FAILED_PRECONDITION."""
+
+
 class UnavailableError(MalleTrainError):
     """A peer can't be reached now; becomes UNAVAILABLE."""
 

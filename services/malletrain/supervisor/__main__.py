@@ -19,7 +19,7 @@ from malletrain.common.processes import this_process
 from malletrain.supervisor.agent_links import AgentLinks
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
 from malletrain.supervisor.context import Context
-from malletrain.supervisor.launch import LaunchError, read_launch
+from malletrain.supervisor.launch import LaunchError, check_user, read_launch
 from malletrain.supervisor.reaper import Reaper
 from malletrain.supervisor.service import StateBoard, SupervisorService
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
@@ -37,6 +37,7 @@ def main() -> int:
     folder = Path(sys.argv[1]).resolve()
     try:
         launch = read_launch(folder)
+        check_user(launch)
         reaper = Reaper(launch.job_id)
         board = StateBoard()
         agents = AgentLinks(Path(launch.certificate_file) if launch.certificate_file else None)

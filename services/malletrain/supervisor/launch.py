@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from malletrain.common.accounts import may_gain_nothing
 from malletrain.common.job_folder import LAUNCH_FILE
 
 
@@ -33,6 +35,7 @@ class Launch:
         certificate_file: File with the certificate that supervisors show agents; empty where there are none.
         address: Address of this machine as the hosts see it.
         interfaces: Network interfaces by which workers reach each other.
+        user_id: The user that this process must be, with no way back; None: any.
     """
 
     job_id: str
@@ -48,6 +51,7 @@ class Launch:
     certificate_file: str = ""
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
+    user_id: int | None = None
 
 
 def read_launch(folder: Path) -> Launch:
@@ -73,8 +77,21 @@ def read_launch(folder: Path) -> Launch:
             certificate_file=str(raw.get("certificate_file", "")),
             address=str(raw.get("address", "127.0.0.1")),
             interfaces=tuple(raw.get("interfaces", ("lo",))),
+            user_id=None if raw.get("user_id") is None else int(raw["user_id"]),
         )
     except OSError as error:
         raise LaunchError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{path}: expected a launch file, got {error!r}") from error
+
+
+def check_user(launch: Launch) -> None:
+    """Refuse to run a user's program with any other rights than the user's.
+
+    Raises:
+        LaunchError: this process is somebody else, or could become somebody else.
+    """
+    if launch.user_id is None:
+        return
+    if launch.user_id == 0 or set(os.getresuid()) != {launch.user_id} or not may_gain_nothing():
+        raise LaunchError(f"expected to run as user id {launch.user_id} for good, got {os.getresuid()}")

@@ -15,7 +15,7 @@ from malletrain.tls.files import (
     read_certificates,
     read_private_key,
 )
-from malletrain.tls.names import name_of, role_of
+from malletrain.tls.names import PeerJob, job_of, name_of, role_of
 
 _NAMES = "x509_subject_alternative_name"
 
@@ -106,8 +106,20 @@ def peer_roles(auth_context: Mapping[str, Iterable[bytes]]) -> frozenset[str]:
     Args:
         auth_context: What `auth_context()` of a call's context returns.
     """
-    names = (name.decode("ascii", "replace") for name in auth_context.get(_NAMES, ()))
-    return frozenset(role for role in map(role_of, names) if role is not None)
+    return frozenset(role for role in map(role_of, _names(auth_context)) if role is not None)
+
+
+def peer_job(auth_context: Mapping[str, Iterable[bytes]]) -> PeerJob | None:
+    """The job in the verified certificate of a supervisor; None if its certificate is that of all supervisors.
+
+    Args:
+        auth_context: What `auth_context()` of a call's context returns.
+    """
+    return next((job for job in map(job_of, _names(auth_context)) if job is not None), None)
+
+
+def _names(auth_context: Mapping[str, Iterable[bytes]]) -> list[str]:
+    return [name.decode("ascii", "replace") for name in auth_context.get(_NAMES, ())]
 
 
 def _dynamic(source: _CertificateSource, *, clients_have_certificates: bool) -> grpc.ServerCredentials:

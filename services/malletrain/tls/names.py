@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 DOMAIN = "malletrain.internal"
 """Names end in this. `.internal` is reserved for private use, so nobody else's server has such a name."""
 
 SERVICE_ROLES = ("scavenger", "allocator", "job_manager", "monitor", "profiler")
+_JOB = "job"
+_JOB_NAME = re.compile(rf"([a-z0-9]{{1,63}})\.u([1-9][0-9]{{0,9}})\.{_JOB}\.{re.escape(DOMAIN)}")
 ROLES = (*SERVICE_ROLES, "supervisor", "agent")
 """The processes that have certificates."""
+
+
+@dataclass(frozen=True)
+class PeerJob:
+    """What the certificate of a job's supervisor says beside its role.
+
+    Attributes:
+        job_id: The job.
+        user_id: Number of the user as whom its processes run; never 0.
+    """
+
+    job_id: str
+    user_id: int
 
 
 def name_of(role: str) -> str:
     """The DNS name of a role, e.g. `agent.malletrain.internal`."""
     return f"{role}.{DOMAIN}"
+
+
+def job_name(job_id: str, user_id: int) -> str:
+    """The further name of a supervisor that runs as its job's owner, e.g. `j000007.u1000.job.malletrain.internal`."""
+    return f"{job_id}.u{user_id}.{_JOB}.{DOMAIN}"
+
+
+def job_of(name: str) -> PeerJob | None:
+    """The job and the user of such a name; None for names that are not of this form."""
+    found = _JOB_NAME.fullmatch(name)
+    return None if found is None else PeerJob(found[1], int(found[2]))
 
 
 def role_of(name: str) -> str | None:

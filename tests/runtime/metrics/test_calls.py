@@ -69,9 +69,9 @@ async def test_calls_count_by_their_code() -> None:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         codes = [await code_of(stub, job) for job in ("a", "b", "missing", "defect", "slow")]
         assert codes == ["OK", "OK", "NOT_FOUND", "INTERNAL", "DEADLINE_EXCEEDED"]
-        async with asyncio.timeout(10):
-            while (found := await read(metrics)).get(("malletrain_rpc_seconds_count", "GetProfile", NAME)) != 5:
-                await asyncio.sleep(0.02)
+        await until(metrics, ("malletrain_rpc_handled_total", "CANCELLED", "GetProfile", NAME), 1)
+        found = await read(metrics)
+        assert found["malletrain_rpc_seconds_count", "GetProfile", NAME] == 5
         count = "malletrain_rpc_handled_total"
         counted = {key[1]: value for key, value in found.items() if key[0] == count and key[2] == "GetProfile"}
         assert counted == {"OK": 2, "NOT_FOUND": 1, "INTERNAL": 1, "CANCELLED": 1}
@@ -81,8 +81,8 @@ async def test_calls_count_by_their_code() -> None:
 async def test_calls_that_are_refused_count_too() -> None:
     async with serving(Moody()) as (metrics, address), open_channel(address, FixedToken("x.y.z")) as channel:
         assert await code_of(profiler_pb2_grpc.ProfilerServiceStub(channel), "a") == "UNAUTHENTICATED"
-        found = await read(metrics)
-        assert found["malletrain_rpc_handled_total", "UNAUTHENTICATED", "GetProfile", NAME] == 1
+        # The status may arrive before the call has ended here.
+        await until(metrics, ("malletrain_rpc_handled_total", "UNAUTHENTICATED", "GetProfile", NAME), 1)
 
 
 async def test_streams_count_while_they_are_open_and_at_their_end() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,19 @@ from typing import Any
 import structlog
 
 from malletrain.common import job_folder
-from malletrain.common.files import make_private_folder, write_atomically
+from malletrain.common.accounts import Account, acting_as
+from malletrain.common.files import make_private_folder, open_plain, write_atomically
 from malletrain.common.processes import ProcessId
 from malletrain.job_manager.stimuli import Completion, Outcome
 
 _LONGEST_SOCKET_PATH_BYTES = 99
+_LARGEST_LAUNCH_BYTES = 4 << 20
+"""More than the largest command and environment that the kernel takes."""
+_LARGEST_FILE_BYTES = 64 << 10
+_LONGEST_MESSAGE = 4096
+_LARGEST_PID = 1 << 22
+_MOST_SAMPLES = 1 << 63
+_FILE_MODE = 0o600
 
 
 class SupervisorStartError(Exception):
@@ -27,9 +37,15 @@ class SupervisorStartError(Exception):
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder of one job."""
+    """The folder of one job. What is in it may come from the job itself: it is read as its owner, and with limits.
+
+    Attributes:
+        path: Its path.
+        account: Whose it is; None: ours.
+    """
 
     path: Path
+    account: Account | None = None
 
     @property
     def supervisor_log(self) -> Path:
@@ -41,37 +57,80 @@ class JobFolder:
         """Folder of the workers' logs, `NODE.LOCAL_RANK.log`."""
         return self.path / job_folder.LOGS_FOLDER
 
+    def entered(self) -> AbstractContextManager[None]:
+        """Have this thread access files as the owner of the folder. Nothing may be awaited inside.
+
+        Raises:
+            AccountError: this process may not.
+        """
+        return acting_as(self.account)
+
     @property
     def is_done(self) -> bool:
         """Whether the trainer has said that it is done."""
-        return (self.path / job_folder.COMPLETION_FILE).exists()
+        with self.entered():
+            try:
+                (self.path / job_folder.COMPLETION_FILE).lstat()
+            except OSError:
+                return False
+        return True
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether a supervisor has been started here."""
+        return self.launched() is not None
 
     def prepare(self) -> None:
-        """Make the folders, which others can't enter, and remove the files of an earlier supervisor."""
-        make_private_folder(self.path.parent)
-        make_private_folder(self.path)
-        self.logs.mkdir(exist_ok=True)
-        (self.path / job_folder.CHECKPOINTS_FOLDER).mkdir(exist_ok=True)
-        for name in (job_folder.SUPERVISOR_FILE, job_folder.OUTCOME_FILE, job_folder.LAUNCH_FILE):
-            (self.path / name).unlink(missing_ok=True)
+        """Make the folders, which others can't enter, and remove the files of an earlier supervisor.
+
+        Raises:
+            SupervisorStartError: the folder is somebody else's.
+            OSError: they can't be made.
+        """
+        if self.account is None:
+            make_private_folder(self.path.parent)
+            make_private_folder(self.path)
+        else:
+            _make_folder_of(self.path, self.account)
+        with self.entered():
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            (self.path / job_folder.CHECKPOINTS_FOLDER).mkdir(mode=0o700, exist_ok=True)
+            for name in (job_folder.SUPERVISOR_FILE, job_folder.OUTCOME_FILE, job_folder.LAUNCH_FILE):
+                (self.path / name).unlink(missing_ok=True)
 
     def write_launch(self, content: dict[str, Any]) -> None:
         """Write `launch.json`, completely or not at all."""
-        write_atomically(self.path / job_folder.LAUNCH_FILE, json.dumps(content, indent=1))
+        with self.entered():
+            write_atomically(self.path / job_folder.LAUNCH_FILE, json.dumps(content, indent=1), mode=_FILE_MODE)
+
+    def write_secret(self, name: str, text: str) -> None:
+        """Write a file that only the owner can read, completely or not at all.
+
+        Raises:
+            OSError: it can't be written.
+            AccountError: this process may not act as the owner.
+        """
+        with self.entered():
+            write_atomically(self.path / name, text, mode=0o600, sync=False)
 
     def launched(self) -> dict[str, Any] | None:
         """Content of `launch.json`; None if there is none."""
-        return _read(self.path / job_folder.LAUNCH_FILE)
+        return self._read(job_folder.LAUNCH_FILE, _LARGEST_LAUNCH_BYTES)
 
     def supervisor(self) -> ProcessId | None:
         """The newest supervisor that has served, alive or not; None if there was none."""
-        content = _read(self.path / job_folder.SUPERVISOR_FILE)
-        return None if content is None else ProcessId(int(content["pid"]), int(content["start_time"]))
+        content = self._read(job_folder.SUPERVISOR_FILE) or {}
+        pid, start_time = content.get("pid"), content.get("start_time")
+        if not isinstance(pid, int) or not isinstance(start_time, int) or not 0 < pid <= _LARGEST_PID:
+            return None
+        return ProcessId(pid, start_time, None if self.account is None else self.account.user_id)
 
     def outcome(self) -> tuple[Outcome, str] | None:
         """How the workers ended, and why, as the supervisor wrote when it ended; None if it did not."""
-        content = _read(self.path / job_folder.OUTCOME_FILE)
-        return None if content is None else (Outcome(content["outcome"]), str(content.get("message", "")))
+        content = self._read(job_folder.OUTCOME_FILE)
+        if content is None or content.get("outcome") not in Outcome.__members__.values():
+            return None
+        return Outcome(content["outcome"]), str(content.get("message", ""))[:_LONGEST_MESSAGE]
 
     def completion(self) -> Completion | None:
         """What the trainer said when it was done; None if it was not.
@@ -80,47 +139,100 @@ class JobFolder:
         """
         if not self.is_done:
             return None
-        content = _read(self.path / job_folder.COMPLETION_FILE)
+        content = self._read(job_folder.COMPLETION_FILE)
         if content is None:
             return Completion()
         samples, metrics = content.get("samples"), content.get("metrics")
         return Completion(
-            samples=samples if isinstance(samples, int) and samples >= 0 else None,
+            samples=samples if isinstance(samples, int) and 0 <= samples < _MOST_SAMPLES else None,
             metrics=_numbers(metrics) if isinstance(metrics, dict) else {},
         )
 
+    def _read(self, name: str, most_bytes: int = _LARGEST_FILE_BYTES) -> dict[str, Any] | None:
+        """A JSON object from a file; None if there is no such file or it contains something else."""
+        try:
+            with self.entered(), open_plain(self.path / name) as file:
+                text = file.read(most_bytes + 1)
+            content = json.loads(text) if len(text) <= most_bytes else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            # A user who leaves something else there must not be able to fill our log: this is asked 20 times a second.
+            structlog.get_logger(__name__).debug("unreadable file", path=str(self.path / name), error=str(error))
+            return None
+        return content if isinstance(content, dict) else None
 
-def socket_path(state_dir: Path, job_id: str, incarnation: int) -> Path:
+
+def _make_folder_of(path: Path, account: Account) -> None:
+    """Make a job's folder and give it to its owner. The folder above is root's, so nobody can interfere."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.lstat().st_uid == 0:
+        os.chown(path, account.user_id, account.group_id, follow_symlinks=False)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.user_id:
+        raise SupervisorStartError(f"{path}: expected a folder of the job's owner, {account.name}")
+    with acting_as(account):
+        path.chmod(0o700)
+
+
+def socket_path(state_dir: Path, job_id: str, incarnation: int, account: Account | None = None) -> Path:
     """A path for a supervisor's Unix socket that is short enough for the kernel. Its folder is made.
 
+    Args:
+        state_dir: State folder of the installation.
+        job_id: The job.
+        incarnation: Which of its supervisors.
+        account: As whom the supervisor runs; None: as we do.
+
     Raises:
-        SupervisorStartError: the folder in the temporary directory belongs to another user.
+        SupervisorStartError: the folder belongs to another user.
+        OSError: it can't be made.
     """
     name = f"{job_id}.{incarnation}.sock"
+    mark = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+    if account is not None:
+        above = _runtime_folder() / f"malletrain-{mark}"
+        _make_own_folder(above, 0o711)
+        _make_folder_of(above / name, account)
+        return above / name / "s"
     path = state_dir / "run" / name
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
-        mark = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
         path = Path(tempfile.gettempdir()) / f"malletrain-{os.getuid()}-{mark}" / name
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.parent.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise SupervisorStartError(f"{path.parent}: expected a folder of this user")
-    path.parent.chmod(0o700)
+    _make_own_folder(path.parent, 0o700)
     return path
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if there is no such file or it contains something else."""
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        structlog.get_logger(__name__).warning("unreadable file", path=str(path), error=str(error))
-        return None
-    return content if isinstance(content, dict) else None
+def remove_socket(path: Path, account: Account | None = None) -> None:
+    """Remove what `socket_path` has made room for, once the supervisor has ended.
+
+    Raises:
+        OSError: it can't be removed.
+    """
+    with acting_as(account):
+        path.unlink(missing_ok=True)
+    if account is not None:
+        with contextlib.suppress(FileNotFoundError, OSError):  # its owner may have put more there
+            path.parent.rmdir()
+
+
+def _runtime_folder() -> Path:
+    """Where root keeps sockets: where nobody else can make folders, if possible."""
+    run = Path("/run")
+    return run if run.is_dir() and os.access(run, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _make_own_folder(path: Path, mode: int) -> None:
+    path.mkdir(mode=mode, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise SupervisorStartError(f"{path}: expected a folder of this user")
+    path.chmod(mode)
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, float) or _is_small(value)}
     return {name: float(value) for name, value in numbers.items()}
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < _MOST_SAMPLES

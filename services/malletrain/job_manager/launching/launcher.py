@@ -5,68 +5,30 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from malletrain.common.accounts import Account
 from malletrain.common.processes import ProcessId, find_processes, identify
-from malletrain.job_manager.jobs import JobSpec, LauncherBackend
 from malletrain.job_manager.launching import processes
-from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
-from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, socket_path
-from malletrain.job_manager.launching.job_tokens import JobTokens
+from malletrain.job_manager.launching.accounts import JobAccounts
+from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, remove_socket, socket_path
+from malletrain.job_manager.launching.job_secrets import JobSecrets
+from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import NodeHost, SupervisorClient, SupervisorClients
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
+from malletrain.runtime.errors import MalleTrainError
 
 _POLL_SECONDS = 0.05
 _LINGER_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _TAIL_LINES = 20
-
-
-@dataclass(frozen=True)
-class LaunchSettings:
-    """What supervisors are started with, whatever the job.
-
-    Attributes:
-        state_dir: Folder of the jobs' folders.
-        trainer_python: Interpreter of the training environment.
-        monitor: Where reporters connect to.
-        certificate: File with the certificate that supervisors show agents.
-        backend: Launcher backend of jobs that do not name one.
-        address: Address of this machine as the nodes see it.
-        interfaces: Network interfaces by which workers reach each other.
-    """
-
-    state_dir: Path
-    trainer_python: str
-    monitor: MonitorAddress
-    certificate: Path
-    backend: str = "horovod"
-    address: str = "127.0.0.1"
-    interfaces: tuple[str, ...] = ("lo",)
-
-
-@dataclass(frozen=True)
-class LaunchOrder:
-    """What one supervisor is started with.
-
-    Attributes:
-        job_id: Job identifier.
-        incarnation: Which of the job's supervisors.
-        spec: What was submitted.
-        sequence: Number of the command that gives it its first nodes.
-        nodes: Those nodes.
-    """
-
-    job_id: str
-    incarnation: int
-    spec: JobSpec
-    sequence: int
-    nodes: tuple[str, ...]
+_LONGEST_TAIL_LINE = 500
+"""The tail becomes part of the job, which every service is told."""
+_MOST_SLOTS = 1024
 
 
 class SupervisorLauncher:
@@ -75,27 +37,35 @@ class SupervisorLauncher:
     Every method may be called again. Those that end processes raise `ProcessesLeftError` if some do not end.
     """
 
-    def __init__(self, settings: LaunchSettings, own_environment: Mapping[str, str], tokens: JobTokens) -> None:
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        own_environment: Mapping[str, str],
+        secrets: JobSecrets,
+        accounts: JobAccounts,
+    ) -> None:
         """Touch nothing yet.
 
         Args:
             settings: What all supervisors are started with.
             own_environment: JobManager's environment.
-            tokens: Writes the token with which a job's trainer reports.
+            secrets: Writes what a job's processes prove with who they are.
+            accounts: As whom jobs run.
         """
         self._settings = settings
-        self._own = own_environment
-        self._tokens = tokens
-        self._jobs = (settings.state_dir / "jobs").resolve()
+        self._accounts = accounts
+        self._jobs = settings.jobs_dir.resolve()
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self._hosts: dict[str, NodeHost] = {}
         self._hosts_known = False
+        self._starter = SupervisorStarter(settings, own_environment, secrets, self._hosts)
         self._clients = SupervisorClients(self._hosts)
         self._log = structlog.get_logger(__name__)
 
     def folder(self, job_id: str) -> JobFolder:
         """A job's folder."""
-        return JobFolder(self._jobs / job_id)
+        path = self._jobs / job_id
+        return JobFolder(path, self._accounts.of_folder(path))
 
     def update_hosts(self, hosts: Mapping[str, NodeHost]) -> None:
         """Take over what is known of nodes, by name. No supervisor is started before the first call."""
@@ -122,7 +92,7 @@ class SupervisorLauncher:
             if booting is not None:
                 await self._until_serving(folder, booting)
                 return
-        await processes.sweep(processes.of_job(self._jobs, job_id))
+        await self._sweep(processes.of_job(self._jobs, job_id))
         while not self._hosts_known and order() is not None:
             await asyncio.sleep(_POLL_SECONDS)
         # Nothing is awaited from here to the start: the order can't become outdated.
@@ -130,55 +100,16 @@ class SupervisorLauncher:
         if wanted is None:
             return
         try:
-            started = self._launch(folder, wanted)
+            folder = JobFolder(folder.path, self._accounts.of_owner(wanted.owner))
+            self._accounts.make_jobs_folder(self._jobs)
+            child = self._starter.start(folder, wanted)
+        except MalleTrainError as error:
+            raise SupervisorStartError(str(error)) from error
         except OSError as error:
             raise SupervisorStartError(f"can't start {self._settings.trainer_python}: {error}") from error
-        await self._until_serving(folder, started)
-
-    def _launch(self, folder: JobFolder, order: LaunchOrder) -> ProcessId:
-        spec = order.spec
-        socket = socket_path(self._settings.state_dir, order.job_id, order.incarnation)
-        socket.unlink(missing_ok=True)
-        hosts = {node: self._hosts.get(node, NodeHost()) for node in order.nodes}
-        slots = spec.slots_on(host.gpus for host in hosts.values())
-        worker = worker_environment(order.job_id, folder.path, spec, slots, self._settings.monitor)
-        folder.prepare()
-        self._tokens.write(order.job_id, folder.path)
-        folder.write_launch(
-            {
-                "job_id": order.job_id,
-                "incarnation": order.incarnation,
-                "backend": self._backend(spec),
-                "command": list(spec.command),
-                "working_directory": spec.working_directory,
-                "environment": worker,
-                "slots_per_node": slots,
-                "max_nodes": spec.max_nodes,
-                "socket": str(socket),
-                "sequence": order.sequence,
-                "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
-                "certificate_file": str(self._settings.certificate),
-                "address": self._settings.address,
-                "interfaces": list(self._settings.interfaces),
-            }
-        )
-        python = self._settings.trainer_python
-        with folder.supervisor_log.open("ab") as log:
-            child = subprocess.Popen(
-                [python, "-m", "malletrain.supervisor", str(folder.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder.path,
-                env=supervisor_environment(self._own, worker, order.incarnation, python),
-                start_new_session=True,
-            )
-        self._children[order.job_id, order.incarnation] = child
-        self._log.info("supervisor started", job=order.job_id, incarnation=order.incarnation, pid=child.pid)
-        return identify(child.pid) or ProcessId(child.pid, -1)
-
-    def _backend(self, spec: JobSpec) -> str:
-        return self._settings.backend if spec.backend is LauncherBackend.DEFAULT else spec.backend.value.lower()
+        self._children[job_id, incarnation] = child
+        self._log.info("supervisor started", job=job_id, incarnation=incarnation, pid=child.pid)
+        await self._until_serving(folder, identify(child.pid) or ProcessId(child.pid, -1))
 
     async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:
         """Wait until a supervisor serves, or has ended before it did."""
@@ -208,15 +139,15 @@ class SupervisorLauncher:
         folder = self.folder(job_id)
         child = self._children.pop((job_id, incarnation), None)
         status = None if child is None else await self._reap(child)
-        strays = await processes.sweep(processes.of_job(self._jobs, job_id))
+        strays = await self._sweep(processes.of_job(self._jobs, job_id))
         if strays:
             self._log.info("swept", job=job_id, processes=strays)
         await self._clients.drop(job_id)
         if not self._launched(folder, incarnation):
             return SupervisorEnded(job_id, incarnation, Outcome.STOPPED, "it was not started", folder.completion(), ())
-        Path(self._launched(folder, incarnation)["socket"]).unlink(missing_ok=True)
+        self._remove_socket(job_id, incarnation, folder.account)
         outcome, message = folder.outcome() or (Outcome.FAILED, _unexplained_end(status))
-        lines = tail(folder.path, _TAIL_LINES)
+        lines = [line[:_LONGEST_TAIL_LINE] for line in tail(folder, _TAIL_LINES)]
         return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines))
 
     async def set_hosts(
@@ -224,11 +155,10 @@ class SupervisorLauncher:
     ) -> SupervisorSeen | None:
         """Command nodes. Returns the supervisor's state, or None if it can't be reached now."""
         client = self._client(job_id, incarnation)
-        if client is None:
+        slots = self._launched(self.folder(job_id), incarnation).get("slots_per_node")
+        if client is None or not isinstance(slots, int) or not 0 < slots <= _MOST_SLOTS:
             return None
-        return await client.set_hosts(
-            sequence, nodes, self._launched(self.folder(job_id), incarnation)["slots_per_node"]
-        )
+        return await client.set_hosts(sequence, nodes, slots)
 
     async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> None:
         """End the job's processes on some nodes. None is left when this returns.
@@ -247,7 +177,7 @@ class SupervisorLauncher:
             process.kill()
             await processes.wait_for_end(process)
         is_meant = processes.of_incarnation_on(self._jobs, job_id, incarnation, frozenset(nodes))
-        await processes.sweep(is_meant)
+        await self._sweep(is_meant)
 
     async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
         """End the job's processes and its supervisor. They are asked first, and killed at the end of the grace."""
@@ -269,11 +199,11 @@ class SupervisorLauncher:
 
     async def sweep_strays(self, supervised: Iterable[str]) -> int:
         """End every process of jobs that are not supervised; returns how many there were."""
-        return await processes.sweep(processes.of_other_jobs(self._jobs, frozenset(supervised)))
+        return await self._sweep(processes.of_other_jobs(self._jobs, frozenset(supervised)))
 
     async def sweep_nodes(self, nodes: Iterable[str], supervised: Iterable[str]) -> None:
         """End every process on some nodes that belongs to a job that is not supervised."""
-        await processes.sweep(processes.of_other_jobs_on(self._jobs, frozenset(supervised), frozenset(nodes)))
+        await self._sweep(processes.of_other_jobs_on(self._jobs, frozenset(supervised), frozenset(nodes)))
 
     async def close(self) -> None:
         """Disconnect from the supervisors. They go on."""
@@ -282,10 +212,10 @@ class SupervisorLauncher:
     def _client(self, job_id: str, incarnation: int) -> SupervisorClient | None:
         """The service of this incarnation; None if it does not serve yet."""
         folder = self.folder(job_id)
-        launched = self._launched(folder, incarnation)
-        if not launched or folder.supervisor() is None:
+        if not self._launched(folder, incarnation) or folder.supervisor() is None:
             return None
-        return self._clients.get(job_id, incarnation, str(launched["socket"]))
+        # The path is not taken from a file of the job: root connects to it.
+        return self._clients.get(job_id, incarnation, str(self._socket(job_id, incarnation, folder.account)))
 
     def _process(self, job_id: str, incarnation: int) -> ProcessId | None:
         folder = self.folder(job_id)
@@ -304,7 +234,19 @@ class SupervisorLauncher:
         if child is not None:
             return identify(child.pid)
         supervisor = processes.of_supervisor(self._jobs, job_id, incarnation)
-        return next((found.id for found in find_processes(supervisor)), None)
+        return next((found.id for found in find_processes(supervisor, self._accounts.may_end)), None)
+
+    async def _sweep(self, is_meant: processes.Predicate) -> int:
+        return await processes.sweep(is_meant, self._accounts.may_end)
+
+    def _socket(self, job_id: str, incarnation: int, account: Account | None) -> Path:
+        return socket_path(self._settings.state_dir, job_id, incarnation, account)
+
+    def _remove_socket(self, job_id: str, incarnation: int, account: Account | None) -> None:
+        try:
+            remove_socket(self._socket(job_id, incarnation, account), account)
+        except (OSError, SupervisorStartError) as error:
+            self._log.warning("socket not removed", job=job_id, error=str(error))
 
     async def _reap(self, child: subprocess.Popen[bytes]) -> int:
         """Exit status of a child that has ended or is about to."""

@@ -17,6 +17,8 @@ _SWEEP_PAUSE_SECONDS = 0.02
 
 Predicate = Callable[[Mapping[str, str]], bool]
 """Whether a process with an environment is meant."""
+UserTest = Callable[[frozenset[int]], bool]
+"""Whether a process with these user ids can be one of a job."""
 
 
 class ProcessesLeftError(Exception):
@@ -90,8 +92,13 @@ async def call_unless_ended(process: ProcessId, call: Coroutine[None, None, bool
         await asyncio.gather(calling, ending, return_exceptions=True)
 
 
-async def sweep(is_meant: Predicate, patience_seconds: float = 5.0) -> int:
+async def sweep(is_meant: Predicate, is_ours: UserTest = bool, patience_seconds: float = 5.0) -> int:
     """Kill all processes that are meant, until none is left.
+
+    Args:
+        is_meant: Which ones.
+        is_ours: Whether a process with these user ids can be meant.
+        patience_seconds: How long they may take to end.
 
     Returns:
         How many there were.
@@ -102,7 +109,7 @@ async def sweep(is_meant: Predicate, patience_seconds: float = 5.0) -> int:
     killed: set[ProcessId] = set()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
-    while found := [entry.id for entry in find_processes(is_meant)]:
+    while found := [entry.id for entry in find_processes(is_meant, is_ours)]:
         if loop.time() > deadline:
             raise ProcessesLeftError(f"still there: {', '.join(str(process.pid) for process in found)}")
         for process in found:

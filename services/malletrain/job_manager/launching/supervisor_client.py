@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
@@ -10,8 +11,12 @@ import grpc.aio
 import structlog
 
 from malletrain.job_manager.stimuli import SupervisorSeen
+from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
+
+_STATES_PER_SECOND, _STATES_AT_ONCE = 100.0, 500.0
+"""Each is applied and stored. A supervisor sends some at a rescale, and one a second at most otherwise."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,15 @@ class SupervisorClient:
 
     async def watch(self) -> AsyncIterator[SupervisorSeen]:
         """Its state, whenever it changes, until the stream breaks."""
+        clock = asyncio.get_running_loop().time
+        bucket = TokenBucket.full(_STATES_PER_SECOND, _STATES_AT_ONCE, clock())
         try:
             async for response in self._stub.WatchState(supervisor_pb2.WatchStateRequest()):
                 yield self._seen(response.state)
+                # A supervisor may be in the hands of its job's owner.
+                bucket = bucket.at(clock())
+                await asyncio.sleep(bucket.wait_seconds)
+                bucket = bucket.at(clock()).take() or bucket
         except grpc.aio.AioRpcError as error:
             self._log.debug("stream of states lost", code=error.code().name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -69,7 +70,9 @@ def authority_certificate(key: ec.EllipticCurvePrivateKey, now: float) -> x509.C
     )
 
 
-def issue(authority: Authority, role: str, now: float, lifespan_seconds: float) -> CertificateFile:
+def issue(
+    authority: Authority, role: str, now: float, lifespan_seconds: float, further_names: Sequence[str] = ()
+) -> CertificateFile:
     """A new key and its certificate.
 
     Args:
@@ -77,11 +80,12 @@ def issue(authority: Authority, role: str, now: float, lifespan_seconds: float) 
         role: The role that the certificate names.
         now: Seconds since the epoch.
         lifespan_seconds: How long it is valid; no longer than the CA's certificate is.
+        further_names: DNS names beside that of the role.
     """
     key = new_key()
     end = min(now + lifespan_seconds, authority.certificate.not_valid_after_utc.timestamp())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
-    names = x509.SubjectAlternativeName([x509.DNSName(name_of(role))])
+    names = x509.SubjectAlternativeName([x509.DNSName(name) for name in (name_of(role), *further_names)])
     certificate = (
         _builder(subject, authority.certificate.subject, key.public_key(), now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

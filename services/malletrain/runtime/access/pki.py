@@ -21,7 +21,7 @@ from malletrain.runtime.access.keys import keys_folder, make_keys_folder, make_p
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.files import CertificateFile, CertificateFileError, parse_certificate_file
-from malletrain.tls.names import ROLES
+from malletrain.tls.names import ROLES, job_name
 
 AUTHORITY_KEY = "ca.key"
 AUTHORITY_CERTIFICATE = "ca.pem"
@@ -62,6 +62,27 @@ def renew_certificate(state_dir: Path, role: str, clock: Clock, lifespan_seconds
         InvalidInputError: there is no such role, the files can't be made or used, or they are open to others.
     """
     return _certificate(state_dir, role, clock.time(), lifespan_seconds, anew=True)
+
+
+def issue_to_job(state_dir: Path, job_id: str, user_id: int, clock: Clock, lifespan_seconds: float) -> str:
+    """A certificate for the supervisor of one job, with its key and the CA's certificate, in PEM. Makes the CA at need.
+
+    Args:
+        state_dir: State folder of the installation.
+        job_id: The job.
+        user_id: Number of the user as whom the job runs.
+        clock: Wall clock.
+        lifespan_seconds: Lifespan of the certificate.
+
+    Raises:
+        InvalidInputError: the CA can't be made or used.
+    """
+    try:
+        authority = _authority(make_keys_folder(state_dir), clock.time())
+    except OSError as error:
+        raise InvalidInputError("state_dir", f"a folder with usable certificates ({error})", str(state_dir)) from error
+    names = (job_name(job_id, user_id),)
+    return _text(issuing.issue(authority, "supervisor", clock.time(), lifespan_seconds, names))
 
 
 def publish_authority(state_dir: Path, path: Path, clock: Clock) -> None:
@@ -152,5 +173,8 @@ def _is_good(path: Path, authority: Authority, role: str, now: float) -> bool:
 
 
 def _write(path: Path, parts: CertificateFile) -> None:
-    content = parts.private_key + parts.certificate + parts.authority
-    write_atomically(path, content.decode("ascii"), mode=_PRIVATE)
+    write_atomically(path, _text(parts), mode=_PRIVATE)
+
+
+def _text(parts: CertificateFile) -> str:
+    return (parts.private_key + parts.certificate + parts.authority).decode("ascii")

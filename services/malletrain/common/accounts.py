@@ -1,0 +1,159 @@
+"""Accounts of this machine, and acting as one of them, for root, which starts users' processes and reads their files.
+
+Whoever owns a folder can place links in it at any moment. A process of root that opens files there as root can be led
+to any file of the machine. Here the kernel checks each access as if the account itself had asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import pwd
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+_PR_GET_NO_NEW_PRIVS = 39
+_SETGROUPS = {"x86_64": 116, "aarch64": 159, "ppc64le": 81, "riscv64": 159}
+"""System call numbers. The function of the C library changes the groups of all threads at once."""
+_UNCHANGED = 0xFFFFFFFF
+"""Asks setfsuid(2) and setfsgid(2) for the present value."""
+_KEPT = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}
+    | {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "OMP_NUM_THREADS"}
+)
+_KEPT_BEGINNING = "LC_"
+
+
+class AccountError(OSError):
+    """There is no such account, it is root's, or this process may not act as it. The message says which."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account that is not root's.
+
+    Attributes:
+        name: Name of the user.
+        user_id: Number of the user.
+        group_id: Number of its group.
+        groups: Numbers of all its groups.
+        home: Path of its home folder.
+        shell: Path of its shell.
+    """
+
+    name: str
+    user_id: int
+    group_id: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+
+def account_named(name: str) -> Account:
+    """The account of a user.
+
+    Raises:
+        AccountError: this machine knows none, or it is root's.
+    """
+    try:
+        found = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise AccountError(f"{name!r} has no account on this machine") from None
+    return _account(found)
+
+
+def account_of(user_id: int) -> Account:
+    """The account with a number.
+
+    Raises:
+        AccountError: this machine knows none, or it is root's.
+    """
+    try:
+        found = pwd.getpwuid(user_id)
+    except (KeyError, OverflowError):
+        raise AccountError(f"user id {user_id} has no account on this machine") from None
+    return _account(found)
+
+
+def _account(found: pwd.struct_passwd) -> Account:
+    if found.pw_uid == 0:
+        raise AccountError(f"{found.pw_name!r} is root, as which nothing of a job is run")
+    groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
+    return Account(found.pw_name, found.pw_uid, found.pw_gid, groups, found.pw_dir, found.pw_shell)
+
+
+@contextmanager
+def acting_as(account: Account | None) -> Iterator[None]:
+    """Have the kernel check what this thread does with files as if the account did it. Needs root.
+
+    Nothing may be awaited inside, and no thread started: that would take the account over.
+
+    Args:
+        account: The account; None: go on as before.
+
+    Raises:
+        AccountError: this process may not.
+    """
+    if account is None:
+        yield
+        return
+    before = (_file_user(_UNCHANGED), _file_group(_UNCHANGED), os.getgroups())
+    try:
+        _take_on(account.user_id, account.group_id, account.groups)
+        yield
+    finally:
+        _go_back(*before)
+
+
+def _take_on(user_id: int, group_id: int, groups: tuple[int, ...]) -> None:
+    _set_groups(groups)
+    _file_group(group_id)
+    _file_user(user_id)
+    if (_file_user(_UNCHANGED), _file_group(_UNCHANGED)) != (user_id, group_id):
+        raise AccountError(f"expected to be root, to act as user id {user_id}")
+
+
+def _go_back(user_id: int, group_id: int, groups: list[int]) -> None:
+    _file_user(user_id)
+    _file_group(group_id)
+    if os.getgroups() != groups:
+        _set_groups(tuple(groups))
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _file_user(user_id: int) -> int:
+    return int(_library().setfsuid(ctypes.c_uint(user_id)))
+
+
+def _file_group(group_id: int) -> int:
+    return int(_library().setfsgid(ctypes.c_uint(group_id)))
+
+
+def _set_groups(groups: tuple[int, ...]) -> None:
+    number = _SETGROUPS.get(platform.machine())
+    if number is None:
+        raise AccountError(f"acting as a user is not known for processors of the kind {platform.machine()}")
+    listed = (ctypes.c_uint * len(groups))(*groups)
+    if _library().syscall(number, len(groups), listed) != 0:
+        raise AccountError(f"expected to be root, to act as a user ({os.strerror(ctypes.get_errno())})")
+
+
+def may_gain_nothing() -> bool:
+    """Whether no program that this process runs gains privileges, such as those of setuid files (no_new_privs)."""
+    return bool(_library().prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+
+
+def account_environment(own: Mapping[str, str], account: Account) -> dict[str, str]:
+    """What an account's processes inherit: of root's environment only what says where programs and devices are.
+
+    Args:
+        own: Environment of this process.
+        account: Whose processes they are.
+    """
+    kept = {name: value for name, value in own.items() if name in _KEPT or name.startswith(_KEPT_BEGINNING)}
+    return {**kept, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}

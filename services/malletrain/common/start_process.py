@@ -1,0 +1,89 @@
+"""Starts a process in a session of its own, as this process or as a user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from malletrain.common.accounts import Account, acting_as
+from malletrain.common.files import open_log
+
+_DROP_PRIVILEGES = Path(__file__).with_name("drop_privileges.py")
+_UMASK = 0o077
+
+
+def start_process(
+    command: Sequence[str],
+    folder: str | Path,
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    pass_fds: Collection[int] = (),
+    account: Account | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own.
+
+    Args:
+        command: Program and arguments.
+        folder: Working directory.
+        environment: The whole environment.
+        log: File to which its output is appended, opened as the account.
+        pass_fds: Descriptors that it inherits.
+        account: Whose it is; None: ours. A program of a user that can't be started ends with exit status 127, and says
+            so in the log.
+
+    Raises:
+        OSError: the log can't be opened; or it is ours and can't be started.
+        AccountError: we may not start anything as the account.
+    """
+    with acting_as(account):
+        output = open_log(log)
+    with output:
+        if account is None:
+            return _start(command, output.fileno(), pass_fds, folder, environment)
+        order = _order(command, str(folder), environment, account)
+        try:
+            drop = [sys.executable, "-I", "-S", str(_DROP_PRIVILEGES), str(order)]
+            return _start(drop, output.fileno(), (*pass_fds, order), "/", None)
+        finally:
+            os.close(order)
+
+
+def _start(
+    command: Sequence[str],
+    output: int,
+    pass_fds: Collection[int],
+    folder: str | Path,
+    environment: Mapping[str, str] | None,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+
+
+def _order(command: Sequence[str], folder: str, environment: Mapping[str, str], account: Account) -> int:
+    """A descriptor of a file in memory with what `drop_privileges` needs: no command line shows the environment."""
+    order = {
+        "command": list(command),
+        "folder": folder,
+        "environment": dict(environment),
+        "user_id": account.user_id,
+        "group_id": account.group_id,
+        "groups": list(account.groups),
+        "umask": _UMASK,
+    }
+    descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
+    os.write(descriptor, json.dumps(order).encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

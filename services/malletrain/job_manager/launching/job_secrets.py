@@ -1,0 +1,90 @@
+"""What a job's processes prove with who they are: files in the job's folder that only its account can read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from malletrain.common.accounts import Account
+from malletrain.common.job_folder import CERTIFICATE_FILE, TOKEN_FILE
+from malletrain.job_manager.launching.folder import JobFolder
+from malletrain.runtime.access.identity import Role
+from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.errors import InvalidInputError
+
+_LIFESPAN_SECONDS = 2 * 86400.0
+_RENEWAL_SECONDS = 3600.0
+"""Both are renewed so often that what a process has just read is valid for almost its whole lifespan."""
+
+
+@dataclass(frozen=True)
+class SupervisorCertificates:
+    """The certificates that supervisors show agents.
+
+    Attributes:
+        shared: File with that of all supervisors that run as we do.
+        issue: Makes one for the supervisor of one job, which runs as an account: private key, certificate and that of
+            the CA, in PEM. May raise InvalidInputError.
+        lifespan_seconds: How long one is valid.
+    """
+
+    shared: Path
+    issue: Callable[[str, Account], str]
+    lifespan_seconds: float
+
+
+class JobSecrets:
+    """Writes the tokens of jobs, which a sidecar reads whenever it connects to Monitor, and their certificates.
+
+    A job that runs as its owner gets a certificate of its own, by which agents know as whom to run its workers. The
+    certificate of all supervisors would let its holder run anything as anybody.
+    """
+
+    def __init__(self, tokens: Tokens, longest_lifespan_seconds: float, certificates: SupervisorCertificates) -> None:
+        """Write nothing yet.
+
+        Args:
+            tokens: Signs them.
+            longest_lifespan_seconds: No token may live longer.
+            certificates: The certificates of supervisors.
+        """
+        self._tokens = tokens
+        self._lifespan = min(_LIFESPAN_SECONDS, longest_lifespan_seconds)
+        self._certificates = certificates
+
+    def write(self, job_id: str, folder: JobFolder) -> None:
+        """Write a new token to a job's folder, and a new certificate if it needs one of its own.
+
+        Raises:
+            OSError: they can't be written.
+            InvalidInputError: the CA can't be used.
+        """
+        token, _ = self._tokens.sign(job_id, Role.JOB, self._lifespan, job_id)
+        folder.write_secret(TOKEN_FILE, token + "\n")
+        if folder.account is not None:
+            folder.write_secret(CERTIFICATE_FILE, self._certificates.issue(job_id, folder.account))
+
+    def certificate_file(self, folder: JobFolder) -> Path:
+        """The certificate file of a job's supervisor."""
+        return self._certificates.shared if folder.account is None else folder.path / CERTIFICATE_FILE
+
+    async def keep(self, jobs: Callable[[], Iterable[tuple[str, JobFolder]]]) -> None:
+        """Renew what the jobs that have been started have, now and every hour, until cancelled.
+
+        Args:
+            jobs: Identifiers and folders of the jobs that are not in a final state.
+        """
+        log = structlog.get_logger(__name__)
+        while True:
+            for job_id, folder in list(jobs()):
+                try:
+                    if folder.is_launched:
+                        self.write(job_id, folder)
+                except (OSError, InvalidInputError) as error:
+                    log.error("job's token not renewed", job=job_id, error=str(error))
+            shortest = min(self._lifespan, self._certificates.lifespan_seconds)
+            await asyncio.sleep(min(_RENEWAL_SECONDS, shortest / 4))

@@ -1,0 +1,146 @@
+"""Starts a supervisor: what it is told in its job's folder, its secrets, its environment, and the process."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from malletrain.common.accounts import account_environment
+from malletrain.common.job_folder import AUTHORITY_FILE
+from malletrain.common.start_process import start_process
+from malletrain.job_manager.jobs import JobSpec, LauncherBackend
+from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
+from malletrain.job_manager.launching.folder import JobFolder, socket_path
+from malletrain.job_manager.launching.job_secrets import JobSecrets
+from malletrain.job_manager.launching.supervisor_client import NodeHost
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """What supervisors are started with, whatever the job.
+
+    Attributes:
+        state_dir: State folder of the installation.
+        jobs_dir: Folder of the jobs' folders.
+        trainer_python: Interpreter of the training environment.
+        monitor: Where reporters connect to.
+        backend: Launcher backend of jobs that do not name one.
+        address: Address of this machine as the nodes see it.
+        interfaces: Network interfaces by which workers reach each other.
+    """
+
+    state_dir: Path
+    jobs_dir: Path
+    trainer_python: str
+    monitor: MonitorAddress
+    backend: str = "horovod"
+    address: str = "127.0.0.1"
+    interfaces: tuple[str, ...] = ("lo",)
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """What one supervisor is started with.
+
+    Attributes:
+        job_id: Job identifier.
+        incarnation: Which of the job's supervisors.
+        owner: Name of the user who submitted it.
+        spec: What was submitted.
+        sequence: Number of the command that gives it its first nodes.
+        nodes: Those nodes.
+    """
+
+    job_id: str
+    incarnation: int
+    owner: str
+    spec: JobSpec
+    sequence: int
+    nodes: tuple[str, ...]
+
+
+class SupervisorStarter:
+    """Starts supervisors, each in the folder of its job and as its account."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        own_environment: Mapping[str, str],
+        secrets: JobSecrets,
+        hosts: Mapping[str, NodeHost],
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            settings: What all supervisors are started with.
+            own_environment: JobManager's environment.
+            secrets: Writes what a job's processes prove with who they are.
+            hosts: What is known of nodes, by name; may change.
+        """
+        self._settings = settings
+        self._own = own_environment
+        self._secrets = secrets
+        self._hosts = hosts
+
+    def start(self, folder: JobFolder, order: LaunchOrder) -> subprocess.Popen[bytes]:
+        """Start one.
+
+        Args:
+            folder: The job's folder, with the account as whom the job runs.
+            order: The job, and the nodes that it begins with.
+
+        Raises:
+            SupervisorStartError: the folder, or that of the socket, is somebody else's.
+            OSError: something can't be written or started.
+            MalleTrainError: a secret can't be made.
+        """
+        socket = socket_path(self._settings.state_dir, order.job_id, order.incarnation, folder.account)
+        with folder.entered():
+            socket.unlink(missing_ok=True)
+        hosts = {node: self._hosts.get(node, NodeHost()) for node in order.nodes}
+        slots = order.spec.slots_on(host.gpus for host in hosts.values())
+        folder.prepare()
+        self._secrets.write(order.job_id, folder)
+        monitor = self._monitor_for(folder)
+        worker = worker_environment(order.job_id, folder.path, order.spec, slots, monitor)
+        folder.write_launch(
+            {
+                "job_id": order.job_id,
+                "incarnation": order.incarnation,
+                "backend": self._backend(order.spec),
+                "command": list(order.spec.command),
+                "working_directory": order.spec.working_directory,
+                "environment": worker,
+                "slots_per_node": slots,
+                "max_nodes": order.spec.max_nodes,
+                "socket": str(socket),
+                "sequence": order.sequence,
+                "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
+                "certificate_file": str(self._secrets.certificate_file(folder)),
+                "user_id": None if folder.account is None else folder.account.user_id,
+                "address": self._settings.address,
+                "interfaces": list(self._settings.interfaces),
+            }
+        )
+        python = self._settings.trainer_python
+        own = self._own if folder.account is None else account_environment(self._own, folder.account)
+        return start_process(
+            [python, "-m", "malletrain.supervisor", str(folder.path)],
+            folder.path,
+            supervisor_environment(own, worker, order.incarnation, python),
+            folder.supervisor_log,
+            account=folder.account,
+        )
+
+    def _monitor_for(self, folder: JobFolder) -> MonitorAddress:
+        """Where the job's trainer reports; its owner can't enter our state folder, and gets a copy of the CA's file."""
+        monitor = self._settings.monitor
+        if folder.account is None or not monitor.authority:
+            return monitor
+        folder.write_secret(AUTHORITY_FILE, Path(monitor.authority).read_text(encoding="ascii"))
+        return monitor._replace(authority=str(folder.path / AUTHORITY_FILE))
+
+    def _backend(self, spec: JobSpec) -> str:
+        return self._settings.backend if spec.backend is LauncherBackend.DEFAULT else spec.backend.value.lower()
