@@ -9,9 +9,13 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
+  --python-platform x86_64-manylinux_2_28 $(UPGRADE)
+WHEELS ?= deploy/docker/wheels
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-netns test-faults docs format benchmarks clean
+.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-netns test-containers test-faults \
+  images lock docs format benchmarks clean
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +28,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
-	$(BIN)/python -m pip install --quiet --editable '.[head,sim,dask,dev,docs]'
+	$(BIN)/python -m pip install --quiet --editable '.[head,postgresql,sim,dask,dev,docs]'
 	touch $@
 
 $(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh
@@ -37,10 +41,10 @@ demo: setup ## The main job on this machine: five services, eight virtual nodes,
 	$(BIN)/malletrain demo
 
 test: setup check ## Static checks, then every test that needs no privilege
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not netns and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not netns and not containers and not training'
 
 test-quick: $(VENV)/.package ## The tests that start no trainings
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not netns and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not netns and not containers and not training'
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
@@ -61,8 +65,22 @@ test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, a
 test-netns: setup ## Head node and nodes as network namespaces: a training over TLS, and what can be read on the way (root)
 	$(BIN)/python -m pytest -m netns
 
+test-containers: setup ## Images, and the five services in containers: jobs, kills, an end and a new start (5 minutes)
+	@deploy/docker/with-engine.sh bash -c 'deploy/docker/collect-wheels.sh $(VENV) build/wheels && \
+	  $(MAKE) images WHEELS=build/wheels && $(BIN)/python -m pytest -m containers --timeout 480' || \
+	  { (($$? == 3)) && echo "test-containers: skipped" >&2; }
+
 test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py
+
+images: ## The container images; WHEELS=FOLDER with wheels of torch and Horovod
+	WHEELS=$(WHEELS) docker compose --profile monitoring --profile postgres build \
+	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager prometheus postgres
+
+lock: $(VENV)/.package ## The packages of the images with their hashes; UPGRADE=--upgrade takes the newest
+	$(LOCK) pyproject.toml --extra head --extra postgresql --output-file deploy/docker/requirements-head.lock
+	$(LOCK) deploy/docker/requirements-trainer.in --constraints deploy/docker/requirements-head.lock \
+	  --output-file deploy/docker/requirements-trainer.lock
 
 check: $(VENV)/.package ## ruff, mypy, import-linter, buf
 	$(BIN)/ruff check $(SOURCES)

@@ -8,9 +8,14 @@ processes get a second try.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from malletrain.runtime.database.address import DatabaseAddress
+from tests.support.postgresql import Locate, PostgresServer, postgresql_server
 
 os.environ.setdefault("MALLETRAIN_VALIDATE_STATE", "1")
 
@@ -32,3 +37,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.get_closest_marker(name) for name in REAL_PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresServer]:
+    """A real server, without any of the services' databases."""
+    with postgresql_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def locate(request: pytest.FixtureRequest, tmp_path: Path) -> Locate:
+    """Makes the address of a service's database, which does not exist yet: on SQLite, and on PostgreSQL."""
+    if request.param == "sqlite":
+        return lambda service: DatabaseAddress(service, tmp_path)
+    server: PostgresServer = request.getfixturevalue("postgresql")
+    url = server.new_database()
+    return lambda service: DatabaseAddress(service, tmp_path, url, server.password_file)

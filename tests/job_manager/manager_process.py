@@ -51,6 +51,7 @@ class Process:
 
     Attributes:
         fault: Python code that it runs first.
+        settings: More settings that services share.
     """
 
     state_dir: Path
@@ -58,6 +59,7 @@ class Process:
     peers: Addresses
     section: dict[str, object] = field(default_factory=dict)
     fault: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -67,7 +69,7 @@ class Process:
 
     def start(self) -> None:
         addresses = self.peers.model_copy(update={"job_manager": self.address})
-        settings = {"state_dir": str(self.state_dir), "addresses": addresses.model_dump()}
+        settings = {"state_dir": str(self.state_dir), "addresses": addresses.model_dump(), **self.settings}
         section = {"trainer_python": str(self.python), "reconcile_seconds": 0.05, **self.section}
         given = json.dumps({"settings": settings, "section": section})
         self.state_dir.mkdir(exist_ok=True)
@@ -91,10 +93,10 @@ ManagerProcess = tuple[Process, Caller, FakeScavenger]
 
 @contextlib.asynccontextmanager
 async def manager_process(
-    state_dir: Path, python: Path, fault: str = "", **section: object
+    state_dir: Path, python: Path, fault: str = "", settings: dict[str, str] | None = None, **section: object
 ) -> AsyncIterator[ManagerProcess]:
     async with serve_peers("n1 n2 n3 n4") as (scavenger, _, addresses):
-        process = Process(state_dir, python, addresses, section, fault)
+        process = Process(state_dir, python, addresses, section, fault, settings or {})
         async with open_channel(process.address, CREDENTIAL) as channel:
             caller = Caller(job_manager_pb2_grpc.JobManagerServiceStub(channel))
             try:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.job_manager.admission import Places, first_in_line, next_in_line
+from malletrain.job_manager.change import Change
 from malletrain.job_manager.codec import from_json, to_json
 from malletrain.job_manager.fair_share import OwnerUse, changed_uses, exponents, next_weight, settled, weighed
 from malletrain.job_manager.messages import job_message, owner_message
@@ -22,6 +23,8 @@ from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.transitions import JobReason
 from malletrain.job_manager.validation import StateInvariantError, check_state
 from malletrain.model.job_state import JobState
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import MachineHarness, spec
 
 HOUR = 3600.0
@@ -290,13 +293,13 @@ def test_a_wrong_charge_is_a_broken_invariant() -> None:
 def test_the_ledger_survives_a_restart_and_goes_on(tmp_path: Path) -> None:
     machine = two_owners()
     machine.join("e")
-    url = f"sqlite:///{tmp_path / 'jobs.sqlite'}"
-    store = JobStore(url)
-    store.save(machine.state.jobs.values(), machine.events, 1, uses=machine.state.ledger)
-    store.save((), (), uses={"eve": OwnerUse(5.0, 0, 1.0)})
-    store.save((), (), forgotten={"eve"})
+    database = DatabaseAddress("job_manager", tmp_path)
+    store = JobStore(open_database(database))
+    store.save(Change(machine.state.jobs.values(), machine.events, 1, uses=machine.state.ledger))
+    store.save(Change((), (), uses={"eve": OwnerUse(5.0, 0, 1.0)}))
+    store.save(Change((), (), forgotten={"eve"}))
     store.close()
-    found = JobStore(url).load()
+    found = JobStore(open_database(database)).load()
     assert found.ledger == machine.state.ledger
     assert found.jobs == machine.state.jobs
     later = machine.now + HOUR

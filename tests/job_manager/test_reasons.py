@@ -5,9 +5,12 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from malletrain.job_manager.change import Change
 from malletrain.job_manager.stimuli import Cancelled, Completion, Outcome, Progressed
 from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.transitions import JobReason
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.migrating import open_database
 from malletrain.v1 import resources_pb2
 from tests.job_manager.harness import MachineHarness, running, spec
 
@@ -72,13 +75,13 @@ def test_a_restart_after_a_stall_and_its_last() -> None:
 
 def test_a_journal_of_version_0_1_0_gets_the_column(tmp_path: Path) -> None:
     dump = Path(__file__).parents[1] / "system" / "state_0_1_0" / "job_manager.sql"
-    path = tmp_path / "jobs.sqlite"
+    path = tmp_path / "job_manager.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(dump.read_text())
     connection.close()
-    store = JobStore(f"sqlite:///{path}")
+    store = JobStore(open_database(DatabaseAddress("job_manager", tmp_path)))
     assert {stored.event.reason_code for stored in store.events(0, 1000, None)} == {R.UNSPECIFIED}
     assert {job.reason_code for job in store.jobs(0, 1000, [])} == {R.UNSPECIFIED}
     machine = running("a")
-    store.save([], machine.events)
+    store.save(Change([], machine.events))
     assert [stored.event for stored in store.events(0, 1000, None)][-len(machine.events) :] == machine.events

@@ -7,48 +7,62 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy.exc
 
+from malletrain.job_manager.change import Change, Submission
 from malletrain.job_manager.codec import decode, encode
+from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.stimuli import Completion, PlanReceived, Submitted
-from malletrain.job_manager.store import JobStore, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.model.job_state import JobState
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import MachineHarness, running, spec
+from tests.support.postgresql import Locate
 from tests.support.waiting import wait_until
 
 WRITER = """
 import sys
+from pathlib import Path
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.migrating import open_database
+from malletrain.job_manager.change import Change
 from malletrain.job_manager.store import JobStore
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import running
 
-store = JobStore(sys.argv[1])
+url, state_dir, password_file = sys.argv[1:]
+address = DatabaseAddress("job_manager", Path(state_dir), url, Path(password_file) if password_file else None)
+store = JobStore(open_database(address))
 machine = running("a b", spare="c d")
-store.save(machine.state.jobs.values(), machine.events, machine.state.generation)
+store.save(Change(machine.state.jobs.values(), machine.events, machine.state.generation))
 generation = machine.state.generation
 while True:
     machine.events.clear()
     machine.plan(j1="a b" if generation % 2 else "a b c")
     machine.confirm()
     generation = machine.state.generation
-    store.save(machine.state.jobs.values(), machine.events, generation)
+    store.save(Change(machine.state.jobs.values(), machine.events, generation))
     print(generation, flush=True)
 """
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'jobs.sqlite'}"
+def database(locate: Locate) -> DatabaseAddress:
+    return locate("job_manager")
 
 
-def test_a_state_comes_back_as_it_was(url: str) -> None:
+def test_a_state_comes_back_as_it_was(database: DatabaseAddress) -> None:
     machine = running("a b c", spec(slots_per_node=2, environment={"A": "1"}), spec(), spare="d")
     machine.leave("b")
-    store = JobStore(url)
-    store.save(machine.state.jobs.values(), machine.events, machine.state.generation)
-    found = JobStore(url).load()
+    store = JobStore(open_database(database))
+    store.save(Change(machine.state.jobs.values(), machine.events, machine.state.generation))
+    found = JobStore(open_database(database)).load()
     assert found.jobs == machine.state.jobs
     assert (found.generation, found.last_number, found.idle) == (1, 2, None)
 
@@ -61,11 +75,11 @@ def test_jobs_stored_by_earlier_versions_can_be_read() -> None:
     assert decode(body) == machine.job()
 
 
-def test_ended_jobs_are_kept_but_not_loaded(url: str) -> None:
+def test_ended_jobs_are_kept_but_not_loaded(database: DatabaseAddress) -> None:
     machine = running("a")
     machine.end(completion=Completion(5, {"loss": 0.25}))
-    store = JobStore(url)
-    store.save(machine.ended.values(), machine.events, 1)
+    store = JobStore(open_database(database))
+    store.save(Change(machine.ended.values(), machine.events, 1))
     assert store.load().jobs == {}
     assert store.load().last_number == 1
     assert store.job(1) == machine.ended["j000001"]
@@ -76,24 +90,24 @@ def test_ended_jobs_are_kept_but_not_loaded(url: str) -> None:
     assert [event.to_state for event in journal][-1] is JobState.COMPLETED
 
 
-def test_a_submission_and_its_jobs_are_stored_together_or_not_at_all(url: str) -> None:
-    store = JobStore(url)
+def test_a_submission_and_its_jobs_are_stored_together_or_not_at_all(database: DatabaseAddress) -> None:
+    store = JobStore(open_database(database))
     machine = MachineHarness()
     machine.submit(spec())
     submission = Submission("r1", "digest", (1,))
-    store.save(machine.state.jobs.values(), machine.events, submission=submission)
+    store.save(Change(machine.state.jobs.values(), machine.events, submission=submission))
     assert store.submission("r1") == submission
     assert store.submission("r2") is None
     machine.submit(spec())
     with pytest.raises(sqlalchemy.exc.IntegrityError):
-        store.save(machine.state.jobs.values(), machine.events, submission=submission)
+        store.save(Change(machine.state.jobs.values(), machine.events, submission=submission))
     assert len(store.load().jobs) == 1
 
 
-def test_killed_in_the_middle_of_writing(url: str) -> None:
+def test_killed_in_the_middle_of_writing(database: DatabaseAddress) -> None:
     root = Path(__file__).parents[2]
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, url],
+        [sys.executable, "-c", WRITER, database.url, str(database.state_dir), str(database.password_file or "")],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.PIPE,
@@ -105,7 +119,7 @@ def test_killed_in_the_middle_of_writing(url: str) -> None:
     writer.send_signal(signal.SIGKILL)
     seen = max([seen, *map(int, writer.stdout.read().split())])
     wait_until(lambda: writer.poll() is not None)
-    store = JobStore(url)
+    store = JobStore(open_database(database))
     state = store.load()
     (job,) = state.jobs.values()
     assert state.generation >= seen, "what was told to be stored is stored"
@@ -116,23 +130,23 @@ def test_killed_in_the_middle_of_writing(url: str) -> None:
     assert last.reason == job.reason
 
 
-def test_generation_is_kept_even_where_no_job_changes(url: str) -> None:
+def test_generation_is_kept_even_where_no_job_changes(database: DatabaseAddress) -> None:
     machine = MachineHarness()
     machine.idle("a")
     result = machine(PlanReceived(41, ()))
-    store = JobStore(url)
-    store.save(result.changed, result.events, result.state.generation)
+    store = JobStore(open_database(database))
+    store.save(Change(result.changed, result.events, result.state.generation))
     assert store.load().generation == 41
 
 
 def test_jobs_that_were_stored_without_an_owner_get_one_for_ever(tmp_path: Path) -> None:
     dump = Path(__file__).parents[1] / "system" / "state_0_1_0" / "job_manager.sql"
-    path = tmp_path / "jobs.sqlite"
+    path = tmp_path / "job_manager.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(dump.read_text())
     connection.close()
     for account in ("root", "somebody-else"):
-        store = JobStore(f"sqlite:///{path}", account)
+        store = JobStore(open_database(DatabaseAddress("job_manager", tmp_path)), account)
         jobs = store.jobs(0, 1000, [])
         assert {job.owner for job in jobs} == {"root"}
         assert {job.owner for job in store.load().jobs.values()} == {"root"}
@@ -142,12 +156,44 @@ def test_jobs_that_were_stored_without_an_owner_get_one_for_ever(tmp_path: Path)
         store.close()
 
 
-def test_jobs_are_found_by_their_owner(url: str) -> None:
-    store = JobStore(url, "root")
+def test_jobs_are_found_by_their_owner(database: DatabaseAddress) -> None:
+    store = JobStore(open_database(database), "root")
     machine = MachineHarness()
     for owner in ("ada", "bob", "ada"):
         machine(Submitted((spec(),), owner))
-    store.save(machine.state.jobs.values(), machine.events)
+    store.save(Change(machine.state.jobs.values(), machine.events))
     assert [job.number for job in store.jobs(0, 10, [], owner="ada")] == [1, 3]
     assert store.owners(machine.state.jobs) == {"j000001": "ada", "j000002": "bob", "j000003": "ada"}
-    assert JobStore(url, "root").load().jobs == machine.state.jobs
+    assert JobStore(open_database(database), "root").load().jobs == machine.state.jobs
+
+
+def test_a_reason_may_quote_any_log(database: DatabaseAddress) -> None:
+    store = JobStore(open_database(database))
+    event = replace(running("a").events[0], reason="ended: \0\x01 \N{SNOWMAN}")
+    store.save(Change((), [event]))
+    assert [stored.event.reason for stored in store.events(0, 10, None)] == ["ended: \N{REPLACEMENT CHARACTER}\x01 ☃"]
+
+
+def test_numbers_may_be_large(database: DatabaseAddress) -> None:
+    store = JobStore(open_database(database))
+    store.save(Change(generation=2**53))
+    assert store.load().generation == 2**53
+    assert store.job(10**18 - 1) is None
+    assert store.events(10**18 - 1, 10, 10**18 - 1) == []
+
+
+def test_changes_one_after_another_are_one(database: DatabaseAddress) -> None:
+    machine = running("a b", spare="c")
+    first = Change(tuple(machine.state.jobs.values()), tuple(machine.events), 1, None, {"ada": OwnerUse(1.0)}, {"bob"})
+    events = len(machine.events)
+    machine.leave("b")
+    later = Change(
+        tuple(machine.state.jobs.values()), tuple(machine.events[events:]), None, None, {"bob": OwnerUse(2.0)}, {"ada"}
+    )
+    store = JobStore(open_database(database))
+    store.save(first.followed_by(later))
+    found = store.load()
+    assert found.jobs == machine.state.jobs
+    assert found.generation == 1
+    assert found.ledger == {"bob": OwnerUse(2.0)}
+    assert [stored.event for stored in store.events(0, 100, None)] == machine.events

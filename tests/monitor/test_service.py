@@ -7,7 +7,6 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from malletrain.monitor.progress import ReportedBatch
 from malletrain.monitor.store import MonitorStore
@@ -15,6 +14,7 @@ from malletrain.monitor.trackers import StoredJob
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import ManualClock
+from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import FAST, Reporter, report, request_of, running_monitor
 from tests.monitor.trainer import FakeTrainer
@@ -267,7 +267,7 @@ async def test_nothing_is_acknowledged_that_could_not_be_stored(
 
     def refuse(_store: MonitorStore, _jobs: list[StoredJob]) -> None:
         loop.call_soon_threadsafe(tried.set)
-        raise OperationalError("INSERT", {}, Exception("disk full"))
+        raise DatabaseUnavailableError("monitor")
 
     async with running_monitor(tmp_path) as monitor:
         monkeypatch.setattr(MonitorStore, "write", refuse)

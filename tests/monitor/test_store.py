@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
 
 from malletrain.monitor.progress import REPORTERS_KEPT
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.stalls import RESCALES_KEPT
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.trackers import JobTracker
-from malletrain.runtime.store import open_engine
+from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.database.migrating import open_database
 from tests.monitor.trainer import FakeTrainer
+from tests.support.postgresql import Locate
 
 SETTINGS = MonitorSettings()
 
@@ -31,19 +30,19 @@ def busy_job(job_id: str, rescales: int) -> tuple[FakeTrainer, JobTracker]:
     return trainer, tracker
 
 
-def test_what_is_written_is_loaded_again(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'monitor.sqlite'}"
+def test_what_is_written_is_loaded_again(locate: Locate) -> None:
+    address = locate("monitor")
     jobs = [busy_job(name, 30)[1].stored() for name in ("j2", "j1")]
-    store = MonitorStore(open_engine(url))
+    store = MonitorStore(open_database(address))
     store.write(jobs)
     store.close()
-    assert MonitorStore(open_engine(url)).load() == sorted(jobs, key=lambda job: job.job_id)
+    assert MonitorStore(open_database(address)).load() == sorted(jobs, key=lambda job: job.job_id)
 
 
-def test_writing_again_and_after_a_restart_replaces(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'monitor.sqlite'}"
+def test_writing_again_and_after_a_restart_replaces(locate: Locate) -> None:
+    address = locate("monitor")
     trainer, tracker = busy_job("j1", 60)
-    store = MonitorStore(open_engine(url))
+    store = MonitorStore(open_database(address))
     store.write([tracker.stored()])
     for index in range(100):
         trainer.new_reporter(f"again{index}")
@@ -53,15 +52,15 @@ def test_writing_again_and_after_a_restart_replaces(tmp_path: Path) -> None:
         store.write([tracker.stored()])
         if index == 50:
             store.close()
-            store = MonitorStore(open_engine(url))
+            store = MonitorStore(open_database(address))
             store.load()
     assert store.load() == [tracker.stored()]
     assert len(tracker.stored().rescales) == RESCALES_KEPT
     assert len(tracker.stored().reporters) <= REPORTERS_KEPT
 
 
-def test_only_what_changed_is_written(tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path / 'monitor.sqlite'}")
+def test_only_what_changed_is_written(locate: Locate) -> None:
+    engine = open_database(locate("monitor"))
     store = MonitorStore(engine)
     trainer, tracker = busy_job("j1", 60)
     store.write([tracker.stored()])
@@ -80,8 +79,8 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     assert 0 < sum(rows) <= 8
 
 
-def test_a_write_that_fails_leaves_nothing_half_and_can_be_repeated(tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path / 'monitor.sqlite'}")
+def test_a_write_that_fails_leaves_nothing_half_and_can_be_repeated(locate: Locate) -> None:
+    engine = open_database(locate("monitor"))
     store = MonitorStore(engine)
     trainer, tracker = busy_job("j1", 10)
     store.write([tracker.stored()])
@@ -91,10 +90,10 @@ def test_a_write_that_fails_leaves_nothing_half_and_can_be_repeated(tmp_path: Pa
 
     def refuse(*arguments: object) -> None:
         if "INSERT INTO monitor_points" in str(arguments[2]):
-            raise OperationalError("INSERT", {}, Exception("disk full"))
+            raise DatabaseUnavailableError("monitor")
 
     event.listen(engine, "before_cursor_execute", refuse)
-    with pytest.raises(OperationalError):
+    with pytest.raises(DatabaseUnavailableError):
         store.write([tracker.stored()])
     event.remove(engine, "before_cursor_execute", refuse)
     assert MonitorStore(engine).load() == [before]
@@ -115,3 +114,20 @@ def test_a_restored_job_goes_on_as_if_nothing_had_happened() -> None:
     assert restored.progress == tracker.progress
     assert restored.stalls.rescales() == tracker.stalls.rescales()
     assert restored.points() == tracker.points()
+
+
+def test_what_was_stored_although_the_answer_was_lost_can_be_written_again(locate: Locate) -> None:
+    engine = open_database(locate("monitor"))
+    store = MonitorStore(engine)
+    jobs = [busy_job("j1", 10)[1].stored()]
+
+    def refuse(*_arguments: object) -> None:
+        raise DatabaseUnavailableError("monitor")
+
+    event.listen(engine, "before_cursor_execute", refuse)
+    with pytest.raises(DatabaseUnavailableError):
+        store.write(jobs)
+    event.remove(engine, "before_cursor_execute", refuse)
+    MonitorStore(engine).write(jobs)  # the rows are there, and the first store does not know it
+    store.write(jobs)
+    assert store.load() == jobs

@@ -13,7 +13,7 @@ from sqlalchemy.pool import StaticPool
 from malletrain.profiler.family_store import FamilyStore
 from malletrain.profiler.profile_scheduler import ClusterView, JobView, ScaleRequest, advance
 from malletrain.profiler.runs import ProfileRun, ProfileRunState
-from malletrain.profiler.store import ProfilerStore
+from malletrain.profiler.store import METADATA, ProfilerStore
 from tests.profiler.fake_cluster import PARAMETERS, FakeCluster, FakeJob, scales
 
 
@@ -236,6 +236,7 @@ def clusters(draw: st.DrawFn) -> FakeCluster:
 @given(clusters(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 4)), max_size=4))
 def test_no_other_job_is_stopped_and_all_runs_end(cluster: FakeCluster, losses: list[tuple[int, int]]) -> None:
     engine = create_engine("sqlite://", poolclass=StaticPool)
+    METADATA.create_all(engine)
     calm = 0
     for tick in range(400):
         calm = calm + 1 if cluster.state.active is None else 0

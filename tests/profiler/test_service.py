@@ -17,8 +17,8 @@ from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvariantError
-from malletrain.runtime.store import open_engine
 from malletrain.v1 import profiler_pb2, resources_pb2
 from tests.monitor.running import report, running_monitor
 from tests.monitor.trainer import FakeTrainer
@@ -175,7 +175,7 @@ async def test_without_job_manager_there_is_no_profile_and_the_drain_ends_watche
 
 
 async def test_a_state_that_contradicts_itself_ends_the_service_where_that_is_checked(tmp_path: Path) -> None:
-    store = ProfilerStore(open_engine(Settings(state_dir=tmp_path).database("profiler")))
+    store = ProfilerStore(open_database(Settings(state_dir=tmp_path).database("profiler")))
     twice = (FamilyMember("j0", ()), FamilyMember("j0", ()))
     store.save(ProfilingState(), FamilyStore(8, {"f": twice}), {})
     store.close()

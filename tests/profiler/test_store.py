@@ -17,6 +17,8 @@ from malletrain.profiler.profile_scheduler import ProfilingState
 from malletrain.profiler.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
+from malletrain.runtime.database.migrating import open_database
+from tests.support.postgresql import Locate
 
 RUN: dict[str, Any] = {
     "job_id": "j000002",
@@ -116,8 +118,8 @@ def test_rows_are_written_as_version_0_1_0_does() -> None:
     assert rows == {"desk": DESK, "kinship": KINSHIP}
 
 
-def test_only_what_differs_is_written() -> None:
-    engine = create_engine("sqlite://", poolclass=StaticPool)
+def test_only_what_differs_is_written(locate: Locate) -> None:
+    engine = open_database(locate("profiler"))
     store = ProfilerStore(engine)
     state = ProfilingState({"a": ProfileRun("a", ProfileRunState.QUEUED, "waits")})
     store.save(state, store.load_families(8), {})
@@ -128,8 +130,19 @@ def test_only_what_differs_is_written() -> None:
         assert connection.execute(text("SELECT name FROM profiler_documents")).scalars().all() == ["kinship"]
 
 
-def test_an_empty_database_is_an_empty_state() -> None:
-    store = ProfilerStore(create_engine("sqlite://", poolclass=StaticPool))
+def test_what_is_saved_is_loaded_again(locate: Locate) -> None:
+    written = ProfilerStore(database_of_0_1_0())
+    state, families, histories = written.load_state(), written.load_families(8), written.load_histories()
+    engine = open_database(locate("profiler"))
+    store = ProfilerStore(engine)
+    store.save(state, families, histories)
+    again = ProfilerStore(engine)
+    assert (again.load_state(), again.load_histories()) == (state, histories)
+    assert again.load_families(8).families == families.families
+
+
+def test_an_empty_database_is_an_empty_state(locate: Locate) -> None:
+    store = ProfilerStore(open_database(locate("profiler")))
     assert store.load_state() == ProfilingState()
     assert store.load_families(8).families == {}
     assert store.load_histories() == {}

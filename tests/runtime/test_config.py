@@ -105,4 +105,4 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_databases_lie_in_the_state_folder(tmp_path: Path) -> None:
     settings = AllSettings(state_dir=tmp_path)
-    assert settings.database("monitor") == f"sqlite:///{tmp_path}/monitor.sqlite"
+    assert settings.database("monitor").file == tmp_path / "monitor.sqlite"

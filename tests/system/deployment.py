@@ -95,13 +95,21 @@ def service_pids(up_pid: int) -> dict[str, int]:
 
 @contextmanager
 def deployed(
-    folder: Path, settings: str, host: str = "127.0.0.1", prefix: tuple[str, ...] = ()
+    folder: Path, settings: str, host: str = "127.0.0.1", prefix: tuple[str, ...] = (), shared: str = ""
 ) -> Iterator[Deployment]:
-    """Start the five services with these TOML settings, on free ports of a host; stop them at the end."""
+    """Start the five services with these TOML settings, on free ports of a host; stop them at the end.
+
+    Args:
+        folder: State folder, with the file of the settings.
+        settings: Sections of the settings.
+        host: Where the services listen.
+        prefix: What goes before each command.
+        shared: Settings outside of any section.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     addresses = "\n".join(f'{name} = "{host}:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
     config = folder / "malletrain.toml"
-    config.write_text(f'state_dir = "{folder}"\n[addresses]\n{addresses}\n{settings}')
+    config.write_text(f'state_dir = "{folder}"\n{shared}\n[addresses]\n{addresses}\n{settings}')
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "malletrain.cli.main", "up"],

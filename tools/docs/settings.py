@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from malletrain.cli.settings import AllSettings
@@ -72,13 +72,13 @@ def _type_name(kind: Any) -> str:
         return f"list of {_type_name(arguments[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{word.value}`" for word in kind)
-    names = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path", SecretStr: "text"}
     return names[kind]
 
 
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
-    if value is None or value == "":
+    if value is None or value in ("", SecretStr("")):
         return "none"
     if value == sys.executable:
         return "the Python of the services"

@@ -6,6 +6,7 @@ What is decided is in `plan_trigger` (when), `planner` (the problem) and `solvin
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from malletrain.allocator.problem import Allocation, AllocationProblem
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.runtime.clock import Clock
+from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
@@ -71,6 +73,7 @@ class ControlLoop:
         self._options = settings.planner_options
         self._clock = clock
         self._store = store
+        self._unstored: deque[allocator_pb2.Plan] = deque(maxlen=settings.plans_kept)
         self._solve = solve
         self._metrics = metrics
         self._cache = ClusterCache()
@@ -134,8 +137,8 @@ class ControlLoop:
             self._trigger.applied(plan_input, self._clock.monotonic())
         else:
             self._trigger.refused()
-        self._store.add(plan)
         self.newest = plan
+        self._keep(plan)
         self.plans.publish(plan)
         self._log.info(
             "plan",
@@ -147,6 +150,16 @@ class ControlLoop:
             solve_seconds=round(allocation.solve_seconds, 6),
             scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
         )
+
+    def _keep(self, plan: allocator_pb2.Plan) -> None:
+        """Store a plan, and those that could not be stored before it. JobManager knows the newest generation, too."""
+        self._unstored.append(plan)
+        try:
+            while self._unstored:
+                self._store.add(self._unstored[0])
+                self._unstored.popleft()
+        except DatabaseUnavailableError as error:
+            self._log.error("plans could not be stored, trying again", error=str(error), plans=len(self._unstored))
 
     async def _refresh_stays(self) -> None:
         """Ask for the expected stays at the nodes' present ages; without an answer, older ones are used."""

@@ -12,6 +12,9 @@ class _Base(DeclarativeBase):
     pass
 
 
+METADATA = _Base.metadata
+
+
 class _PlanRow(_Base):
     __tablename__ = "plans"
 
@@ -23,7 +26,6 @@ class PlanStore:
     """Stores the newest plans."""
 
     def __init__(self, engine: Engine, plans_kept: int) -> None:
-        _Base.metadata.create_all(engine)
         self._engine = engine
         self._plans_kept = plans_kept
 

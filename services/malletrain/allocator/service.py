@@ -20,10 +20,10 @@ from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.store import open_engine
 from malletrain.v1 import (
     allocator_pb2,
     allocator_pb2_grpc,
@@ -46,7 +46,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._process = SolverProcess()
         # There is one process with HiGHS: solves wait here, not in its pipe.
         self._solving = asyncio.Lock()
-        self._store = PlanStore(open_engine(settings.database("allocator")), section.plans_kept)
+        self._store = PlanStore(open_database(settings.database("allocator")), section.plans_kept)
         self._channels: list[grpc.aio.Channel] = []
         self._metrics = AllocatorMetrics()
         self._loop = ControlLoop(

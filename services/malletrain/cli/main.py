@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from malletrain.cli.backup import backup
 from malletrain.cli.batch import batch
 from malletrain.cli.cancel import cancel
 from malletrain.cli.curve import curve
@@ -13,6 +14,8 @@ from malletrain.cli.debug import debug_app
 from malletrain.cli.demo.command import demo
 from malletrain.cli.doctor import doctor
 from malletrain.cli.drain import drain, resume
+from malletrain.cli.health import health
+from malletrain.cli.install import install_app
 from malletrain.cli.job import job
 from malletrain.cli.jobs import jobs
 from malletrain.cli.logs import logs
@@ -22,6 +25,7 @@ from malletrain.cli.plan import plan
 from malletrain.cli.profile import profile
 from malletrain.cli.replay import replay
 from malletrain.cli.reproduce import reproduce
+from malletrain.cli.restore import restore
 from malletrain.cli.serve import serve
 from malletrain.cli.shadow import shadow
 from malletrain.cli.solve import solve
@@ -42,6 +46,7 @@ app = typer.Typer(
 for command in (
     up,
     serve,
+    health,
     submit,
     jobs,
     job,
@@ -60,11 +65,14 @@ for command in (
     doctor,
     shadow,
     token,
+    backup,
+    restore,
     demo,
 ):
     app.command()(command)
 app.add_typer(trace_app, name="trace")
 app.add_typer(pki_app, name="pki")
+app.add_typer(install_app, name="install")
 app.add_typer(debug_app)
 
 

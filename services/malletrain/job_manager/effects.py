@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -48,6 +48,26 @@ class StopSupervisor:
 
 
 Effect = StartSupervisor | SetHosts | ReleaseHosts | StopSupervisor
+
+
+def may_precede_record(effect: Effect, stored: Mapping[str, Job]) -> bool:
+    """Whether an effect may begin before the change that requires it is stored.
+
+    What only takes nodes from a job may: were the change lost, the next JobManager would find the node gone and do the
+    same. What gives a job nodes may not: the next JobManager could give them to another.
+
+    Args:
+        effect: The effect.
+        stored: Jobs as they were last stored.
+    """
+    match effect:
+        case ReleaseHosts() | StopSupervisor():
+            return True
+        case SetHosts(job_id, incarnation, _, nodes):
+            job = stored.get(job_id)
+            return job is not None and job.incarnation == incarnation and set(nodes) <= set(job.commanded)
+        case StartSupervisor():
+            return False
 
 
 def required_effects(jobs: Iterable[Job], policy: ManagerPolicy) -> tuple[Effect, ...]:

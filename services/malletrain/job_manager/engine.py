@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
+from malletrain.job_manager.change import Change, CommitUnknownError, Submission
+from malletrain.job_manager.change_writer import ChangeWriter
+from malletrain.job_manager.effects import (
+    Effect,
+    ReleaseHosts,
+    SetHosts,
+    StartSupervisor,
+    StopSupervisor,
+    may_precede_record,
+)
 from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
@@ -20,6 +29,7 @@ from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import (
+    REQUESTS,
     NodesReleased,
     Outcome,
     PlanReceived,
@@ -29,8 +39,9 @@ from malletrain.job_manager.stimuli import (
     Ticked,
     TrainerDone,
 )
-from malletrain.job_manager.store import JobStore, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.runtime.clock import Clock
+from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 
@@ -62,13 +73,14 @@ class Engine:
             metrics: Told of each change.
         """
         self.jobs: Hub[tuple[Job, ...]] = Hub()
-        self._store = store
         self._launcher = launcher
         self._peers = peers
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
         self._state = store.load()
+        self._stored_jobs = self._state.jobs
+        self._writer = ChangeWriter(store)
         self._running: set[Effect] = set()
         self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(__name__)
@@ -85,7 +97,10 @@ class Engine:
     def apply(
         self, stimulus: Stimulus, submission: Callable[[TransactionResult], Submission] | None = None
     ) -> TransactionResult:
-        """Apply a stimulus. What it changes is stored before any effect begins.
+        """Apply a stimulus. What it changes is stored before any effect begins that gives a job nodes.
+
+        While the database does not answer, requests are refused. What has happened is applied nevertheless and stored
+        later, and nodes are released at once.
 
         Args:
             stimulus: What happened.
@@ -94,16 +109,24 @@ class Engine:
         Raises:
             StalePlanError: a plan does not fit the state.
             NotFoundError: the stimulus is for a job that is not active.
+            DatabaseUnavailableError: the stimulus is a request, and nothing was done.
+            CommitUnknownError: the stimulus is a request; it was done, and its record is stored or will be, unless this
+                process is killed before.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
         """
+        request = isinstance(stimulus, REQUESTS)
+        if request and self._writer.behind:
+            raise DatabaseUnavailableError("job_manager")
         begin, before = self._clock.monotonic(), self._state
         result = self._recorder.advance(before, stimulus, self._clock.time())
         record = None if submission is None else submission(result)
         generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
         uses, forgotten = changed_uses(before.ledger, result.state.ledger)
-        if result.changed or result.events or generation is not None or record is not None or uses or forgotten:
-            self._store.save(result.changed, result.events, generation, record, uses, forgotten)
+        change = Change(result.changed, result.events, generation, record, uses, forgotten)
+        unknown = self._store_change(change, request) if change else None
         self._state = result.state
+        if not self._writer.behind:
+            self._stored_jobs = result.state.jobs
         self._metrics.applied(stimulus, before, result, self._clock.monotonic() - begin)
         for event in result.events:
             old = None if event.from_state is None else event.from_state.value
@@ -114,7 +137,23 @@ class Engine:
         if self._group is not None:
             for job_id, notice in result.notices:
                 self._group.create_task(self._peers.notify(job_id, notice))
+        if unknown is not None:
+            raise unknown
         return result
+
+    def _store_change(self, change: Change, request: bool) -> CommitUnknownError | None:
+        """Store a change, or have it wait if it comes of what has happened anyway; a request is refused then."""
+        if not request:
+            self._writer.write(change)
+            return None
+        try:
+            self._writer.try_to_write(change)
+        except CommitUnknownError as error:
+            return error
+        except DatabaseUnavailableError:
+            self._recorder.forget_last()
+            raise
+        return None
 
     async def run(self, reconcile_seconds: float) -> None:
         """Adopt the supervisors that run, then perform effects and check time limits, until cancelled.
@@ -127,6 +166,7 @@ class Engine:
             self._group = group
             try:
                 supervised = [job for job in self._state.jobs.values() if job.supervised]
+                group.create_task(self._writer.run())
                 self._dispatch(StartSupervisor(job.id, job.incarnation) for job in supervised)
                 while True:
                     self._tick()
@@ -147,6 +187,12 @@ class Engine:
             self.apply(await self._launcher.collect(job.id, job.incarnation))
 
         await asyncio.gather(*(end(job) for job in self._state.jobs.values() if job.supervised))
+
+    async def flush(self) -> None:
+        """Try once more to store what waits for the database. To be called at the end."""
+        await self._writer.flush()
+        if self._writer.behind:
+            self._log.error("what happened lately is not stored: the next JobManager sees it by what it finds")
 
     async def clear(self, nodes: frozenset[str]) -> None:
         """Wait until no job holds any of the nodes and no process is left there.
@@ -189,6 +235,8 @@ class Engine:
     def _dispatch(self, effects: Iterable[Effect]) -> None:
         """Begin to perform the effects that are not being performed already."""
         for effect in effects:
+            if self._writer.behind and not may_precede_record(effect, self._stored_jobs):
+                continue
             if self._group is not None and effect not in self._running:
                 self._running.add(effect)
                 self._group.create_task(self._perform(effect), name=str(effect))

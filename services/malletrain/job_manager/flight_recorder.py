@@ -27,6 +27,7 @@ from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
 from malletrain.job_manager.state_machine import TransactionResult, advance
 from malletrain.job_manager.stimuli import Stimulus, Ticked
 from malletrain.job_manager.validation import check_result
+from malletrain.runtime.database.errors import DatabaseUnavailableError
 
 LEAST_STIMULI = 1000
 """So many stimuli are kept at least, once there were as many."""
@@ -80,6 +81,10 @@ class FlightRecorder:
             self._record(state, TimedStimulus(now, stimulus))
         return result
 
+    def forget_last(self) -> None:
+        """The last stimulus was not applied after all: its change could not be stored."""
+        self._segments[-1][1].pop()
+
     def _record(self, state: ManagerState, timed: TimedStimulus) -> None:
         if not self._segments or len(self._segments[-1][1]) >= _STIMULI_PER_SNAPSHOT:
             self._segments.append((state, []))
@@ -89,7 +94,7 @@ class FlightRecorder:
 
     def _report(self, error: Exception, now: float) -> None:
         stimuli = list(chain.from_iterable(stimuli for _, stimuli in self._segments))
-        failure = describe_failure(error, self._read_journal(getattr(error, "job_id", "")), stimuli)
+        failure = describe_failure(error, self._journal(getattr(error, "job_id", "")), stimuli)
         error.add_note("\n".join(failure.story))
         path = self._folder / f"stimuli-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S.%f}Z.json"
         try:
@@ -97,6 +102,13 @@ class FlightRecorder:
         except OSError as problem:
             self._log.error("the stimuli can't be written", path=str(path), error=str(problem))
         self._log.error("the state machine failed", error=failure.message, story=failure.story, stimuli=str(path))
+
+    def _journal(self, job_id: str) -> Sequence[JobEvent]:
+        try:
+            return self._read_journal(job_id)
+        except DatabaseUnavailableError as problem:
+            self._log.warning("the journal can't be read", error=str(problem))
+            return ()
 
     def _write(self, path: Path, stimuli: list[TimedStimulus], failure: RecordedFailure) -> None:
         redacted = (TimedStimulus(timed.unix_seconds, redact_stimulus(timed.stimulus)) for timed in stimuli)

@@ -14,6 +14,7 @@ import grpc.aio
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
+from malletrain.job_manager.change import Submission
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job, job_id
@@ -31,7 +32,7 @@ from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.sharing import owner_shares
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
-from malletrain.job_manager.store import JobStore, Submission
+from malletrain.job_manager.store import JobStore
 from malletrain.job_manager.visibility import event_visible_to, visible_to
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.certificate_keeper import CertificateKeeper
@@ -42,6 +43,7 @@ from malletrain.runtime.access.pki import issue_to_job
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.node_names import check_node_names
@@ -104,7 +106,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.interfaces,
         )
         policy = section.policy()
-        self._store = JobStore(settings.database("job_manager"), owner_of_earlier_jobs=own_user())
+        self._store = JobStore(open_database(settings.database("job_manager")), owner_of_earlier_jobs=own_user())
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
         self._secrets = JobSecrets(
             installation.tokens,
@@ -153,6 +155,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._engine.jobs.close()
         if self._section.stop_jobs_on_exit and not self._failed:
             await self._engine.shut_down(self._section.stop_grace_seconds)
+        await self._engine.flush()
         await self._launcher.close()
         await self._peers.close()
         self._store.close()
@@ -164,6 +167,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._limits.count_submission(owner)
         if len(request.request_id) > _LONGEST_REQUEST_ID:
             raise InvalidInputError("request_id", f"at most {_LONGEST_REQUEST_ID} characters", len(request.request_id))
+        _check_text("request_id", request.request_id)
         fingerprint = submission.digest(request.specs)
         earlier = self._store.submission(request.request_id) if request.request_id else None
         if earlier is not None:
@@ -195,6 +199,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Jobs, oldest first."""
         del context
         size = messages.page_size(request.page_size)
+        _check_text("owner", request.owner)
         states = [_state(index, value) for index, value in enumerate(request.states)]
         found = self._store.jobs(messages.position(request.page_token), size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
@@ -291,6 +296,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 def _shown(job: Job) -> resources_pb2.Job:
     """A job as the caller may see it."""
     return visible_to(current_caller(), messages.job_message(job))
+
+
+def _check_text(field: str, text: str) -> None:
+    """Refuse what PostgreSQL can neither store nor compare."""
+    if "\0" in text:
+        raise InvalidInputError(field, "characters other than NUL", text)
 
 
 def _state(index: int, value: Any) -> JobState:

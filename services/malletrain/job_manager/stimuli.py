@@ -182,3 +182,6 @@ Stimulus = (
     | Ticked
     | Shutdown
 )
+
+REQUESTS = (Submitted, Cancelled, PlanReceived)
+"""Stimuli that are done on request and can be refused. All others have happened, whether that suits or not."""

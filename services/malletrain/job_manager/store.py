@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Engine,
@@ -24,29 +26,31 @@ from sqlalchemy import (
     update,
 )
 
+from malletrain.job_manager.change import Change, CommitUnknownError, Submission
 from malletrain.job_manager.codec import decode, encode
 from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.jobs import Job, job_id, job_number
 from malletrain.job_manager.state import JobEvent, ManagerState
 from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
-from malletrain.runtime.store import create_tables, open_engine
+from malletrain.runtime.database.errors import DatabaseTakenError, DatabaseUnavailableError
 
-_METADATA = MetaData()
+METADATA = MetaData()
+_BIG_INTEGER = BigInteger().with_variant(Integer, "sqlite")
 _JOBS = Table(
     "jobs",
-    _METADATA,
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    METADATA,
+    Column("number", _BIG_INTEGER, primary_key=True, autoincrement=False),
     Column("state", String(16), nullable=False, index=True),
     Column("body", Text, nullable=False),
     Column("owner", String(256), nullable=False, index=True, server_default=""),
 )
 _JOURNAL = Table(
     "journal",
-    _METADATA,
-    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    METADATA,
+    Column("sequence", _BIG_INTEGER, primary_key=True, autoincrement=True),
     Column("unix_seconds", Float, nullable=False),
-    Column("job_number", Integer, nullable=False, index=True),
+    Column("job_number", _BIG_INTEGER, nullable=False, index=True),
     Column("from_state", String(16)),
     Column("to_state", String(16), nullable=False),
     Column("reason", Text, nullable=False),
@@ -57,20 +61,20 @@ _JOURNAL = Table(
 )
 _SUBMISSIONS = Table(
     "submissions",
-    _METADATA,
+    METADATA,
     Column("request_id", String(256), primary_key=True),
     Column("digest", String(64), nullable=False),
     Column("job_numbers", Text, nullable=False),
 )
 _COUNTERS = Table(
     "counters",
-    _METADATA,
+    METADATA,
     Column("name", String(32), primary_key=True),
-    Column("value", Integer, nullable=False),
+    Column("value", _BIG_INTEGER, nullable=False),
 )
 _LEDGER = Table(
     "owner_uses",
-    _METADATA,
+    METADATA,
     Column("owner", String(256), primary_key=True),
     Column("node_seconds", Float, nullable=False),
     Column("nodes", Integer, nullable=False),
@@ -78,6 +82,9 @@ _LEDGER = Table(
     Column("weight", Float, nullable=False),
 )
 _GENERATION = "plan_generation"
+_LAST_CHANGE = "last_change"
+_HALF = 31
+"""Bits of the number of a change, and of the number of the process that made it."""
 _SELECT_JOB = select(_JOBS.c.body, _JOBS.c.owner)
 _FINAL_STATES = [state.value for state in JobState if state.final]
 
@@ -90,28 +97,23 @@ class StoredEvent:
     event: JobEvent
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What a request_id stands for: a digest of the specs, and the jobs they became."""
-
-    request_id: str
-    digest: str
-    job_numbers: tuple[int, ...]
-
-
 class JobStore:
     """JobManager's database. What a stimulus changed is stored completely or not at all, and survives a kill."""
 
-    def __init__(self, url: str, owner_of_earlier_jobs: str = "") -> None:
-        """Open the database; missing tables and columns are added.
+    def __init__(self, engine: Engine, owner_of_earlier_jobs: str = "", writer: int | None = None) -> None:
+        """Use the tables of a database, which are there: see `malletrain.runtime.database.migrating`.
 
         Args:
-            url: Its SQLAlchemy URL.
+            engine: The database.
             owner_of_earlier_jobs: Who owns the jobs that were stored when jobs had no owners. Noted once: it does not
                 change with the account that opens the database later.
+            writer: Number of this process, of 31 bits; None: a random one.
         """
-        self._engine: Engine = open_engine(url)
-        create_tables(self._engine, _METADATA)
+        self._engine = engine
+        self._unknown: Change | None = None
+        self._next = (secrets.randbits(_HALF) if writer is None else writer) << _HALF
+        with engine.connect() as connection:
+            self._last = _counter(connection, _LAST_CHANGE)
         if owner_of_earlier_jobs:
             with self._engine.begin() as connection:
                 connection.execute(update(_JOBS).where(_JOBS.c.owner == "").values(owner=owner_of_earlier_jobs))
@@ -120,44 +122,43 @@ class JobStore:
         """Close the database."""
         self._engine.dispose()
 
-    def save(
-        self,
-        jobs: Collection[Job],
-        events: Sequence[JobEvent],
-        generation: int | None = None,
-        submission: Submission | None = None,
-        uses: Mapping[str, OwnerUse] | None = None,
-        forgotten: Collection[str] = (),
-    ) -> None:
-        """Store what a stimulus changed, in one transaction.
+    def save(self, change: Change) -> None:
+        """Store a change in one transaction.
 
-        Args:
-            jobs: Jobs that changed, as they are now.
-            events: New rows of the journal.
-            generation: Generation of the plan, if one was applied.
-            submission: The submission, if jobs were submitted with a request_id.
-            uses: Entries of the ledger that changed, by owner.
-            forgotten: Owners who are no longer in the ledger.
+        Each change has a number, which the database keeps in the same transaction in place of that of the change
+        before. So one that is saved again after a CommitUnknownError is stored once, and so nobody else can have
+        stored anything in between.
 
         Raises:
-            sqlalchemy.exc.IntegrityError: the submission's request_id is taken.
+            DatabaseUnavailableError: nothing is stored.
+            CommitUnknownError: it is stored or not. Nothing else may be saved before this change.
+            DatabaseTakenError: another process has stored something since this one began.
+            sqlalchemy.exc.IntegrityError: the submission's request_id is taken; nothing is stored.
         """
-        with self._engine.begin() as connection:
-            for job in jobs:
-                _replace_job(connection, job)
-            if events:
-                connection.execute(insert(_JOURNAL), [_event_row(event) for event in events])
-            if generation is not None:
-                connection.execute(delete(_COUNTERS).where(_COUNTERS.c.name == _GENERATION))
-                connection.execute(insert(_COUNTERS).values(name=_GENERATION, value=generation))
-            _replace_uses(connection, uses or {}, forgotten)
-            if submission is not None:
-                numbers = json.dumps(submission.job_numbers)
-                connection.execute(
-                    insert(_SUBMISSIONS).values(
-                        request_id=submission.request_id, digest=submission.digest, job_numbers=numbers
-                    )
-                )
+        assert self._unknown is None or self._unknown is change, "an earlier change has not been settled"
+        number = self._next + 1
+        with self._engine.connect() as connection:
+            if self._replace_last(connection, number):
+                _write(connection, change)
+            try:
+                connection.commit()
+            except DatabaseUnavailableError as error:
+                self._unknown = change
+                raise CommitUnknownError from error
+        self._unknown, self._last, self._next = None, number, number
+
+    def _replace_last(self, connection: Connection, number: int) -> bool:
+        """Put the number of a change in place of that of the last one; False if it is there already."""
+        present = update(_COUNTERS).where(_COUNTERS.c.name == _LAST_CHANGE, _COUNTERS.c.value == self._last)
+        if connection.execute(present.values(value=number)).rowcount:
+            return True
+        found = _counter(connection, _LAST_CHANGE)
+        if found is None and self._last is None:
+            connection.execute(insert(_COUNTERS).values(name=_LAST_CHANGE, value=number))
+            return True
+        if found != number:
+            raise DatabaseTakenError("another JobManager writes to this one's database: only one may use it at a time")
+        return False
 
     def load(self) -> ManagerState:
         """The state at a start of JobManager; the idle set is not known yet."""
@@ -165,7 +166,7 @@ class JobStore:
         with self._engine.connect() as connection:
             jobs = [_stored_job(row.body, row.owner) for row in connection.execute(query)]
             last = connection.scalar(select(func.max(_JOBS.c.number))) or 0
-            generation = connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == _GENERATION)) or 0
+            generation = _counter(connection, _GENERATION) or 0
             ledger = {
                 row.owner: OwnerUse(row.node_seconds, row.nodes, row.since, row.weight)
                 for row in connection.execute(select(_LEDGER).order_by(_LEDGER.c.owner))
@@ -227,6 +228,25 @@ class JobStore:
         return Submission(row.request_id, row.digest, tuple(json.loads(row.job_numbers)))
 
 
+def _counter(connection: Connection, name: str) -> int | None:
+    return connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == name))
+
+
+def _write(connection: Connection, change: Change) -> None:
+    for job in change.jobs:
+        _replace_job(connection, job)
+    if change.events:
+        connection.execute(insert(_JOURNAL), [_event_row(event) for event in change.events])
+    if change.generation is not None:
+        connection.execute(delete(_COUNTERS).where(_COUNTERS.c.name == _GENERATION))
+        connection.execute(insert(_COUNTERS).values(name=_GENERATION, value=change.generation))
+    _replace_uses(connection, change.uses, change.forgotten)
+    if (submission := change.submission) is not None:
+        numbers = json.dumps(submission.job_numbers)
+        row = {"request_id": submission.request_id, "digest": submission.digest, "job_numbers": numbers}
+        connection.execute(insert(_SUBMISSIONS).values(row))
+
+
 def _replace_job(connection: Connection, job: Job) -> None:
     values = {"state": job.state.value, "body": encode(job), "owner": job.owner}
     if connection.execute(update(_JOBS).where(_JOBS.c.number == job.number).values(values)).rowcount == 0:
@@ -251,7 +271,7 @@ def _event_row(event: JobEvent) -> dict[str, object]:
         "job_number": job_number(event.job_id),
         "from_state": None if event.from_state is None else event.from_state.value,
         "to_state": event.to_state.value,
-        "reason": event.reason,
+        "reason": event.reason.replace("\0", "\N{REPLACEMENT CHARACTER}"),  # of a log, and PostgreSQL stores no NUL
         "reason_code": event.reason_code.value,
         "nodes": json.dumps(event.nodes),
         "release_seconds": event.release_seconds,

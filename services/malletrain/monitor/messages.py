@@ -27,8 +27,8 @@ def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
         InvalidInputError: a field is outside its range, or the columns differ in length.
     """
     for name, text in (("job_id", request.job_id), ("reporter_id", request.reporter_id)):
-        if not 0 < len(text) <= 256:
-            raise InvalidInputError(name, "1 to 256 characters", text[:300])
+        if not 0 < len(text) <= 256 or "\0" in text:  # PostgreSQL stores no NUL
+            raise InvalidInputError(name, "1 to 256 characters other than NUL", text[:300])
     _check_range("slots_per_node", request.slots_per_node, 1, MOST_WORKERS)
     _check_range("dropped_records", request.dropped_records, 0, MOST_POSITION)
     columns = request.batch

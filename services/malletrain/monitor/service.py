@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy.exc import OperationalError
 from typing_extensions import override
 
 from malletrain.monitor.messages import parse_report, progress_message, scaling_message
@@ -22,11 +21,12 @@ from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.identity import Identity, current_caller, require_job
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.metrics.rows import JobRow
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.store import open_engine
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 SERVICE_NAME = "malletrain.v1.MonitorService"
@@ -40,7 +40,7 @@ def create(settings: Settings, section: MonitorSettings, clock: Clock) -> Monito
     """Monitor with its own database.
 
     Raises:
-        sqlalchemy.exc.OperationalError: the database can't be opened.
+        DatabaseUnavailableError: the database can't be opened.
         InvalidInputError: Monitor's certificate can't be made or used.
     """
     for_nodes = None
@@ -48,7 +48,7 @@ def create(settings: Settings, section: MonitorSettings, clock: Clock) -> Monito
         certificates = CertificateKeeper(settings.state_dir, (_ROLE,), clock, settings.tls.lifespan_seconds)
         certificates.renew()
         for_nodes = AddressForNodes(settings.addresses.monitor_for_nodes, certificates)
-    store = MonitorStore(open_engine(settings.database("monitor")))
+    store = MonitorStore(open_database(settings.database("monitor")))
     return MonitorService(store, section, clock, for_nodes=for_nodes)
 
 
@@ -234,7 +234,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 begin = self._clock.monotonic()
                 await asyncio.shield(self._writing)
                 self._metrics.stored(self._clock.monotonic() - begin)
-        except OperationalError as error:
+        except DatabaseUnavailableError as error:
             self._metrics.store_failed()
             self._trackers.put_back(job.job_id for job in jobs)
             self._log.error("records could not be stored, trying again", error=str(error), jobs=len(jobs))

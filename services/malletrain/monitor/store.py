@@ -27,12 +27,13 @@ from malletrain.monitor.progress import JobProgress, ReporterState
 from malletrain.monitor.stalls import MeasuredRescale
 from malletrain.monitor.throughput import MeasuredPoint
 from malletrain.monitor.trackers import StoredJob
+from malletrain.runtime.database.errors import DatabaseUnavailableError
 
-_METADATA = MetaData()
+METADATA = MetaData()
 
 _JOBS = Table(
     "monitor_jobs",
-    _METADATA,
+    METADATA,
     Column("job_id", String, primary_key=True),
     Column("samples", BigInteger, nullable=False),
     Column("samples_lost", BigInteger, nullable=False),
@@ -48,7 +49,7 @@ _JOBS = Table(
 
 _REPORTERS = Table(
     "monitor_reporters",
-    _METADATA,
+    METADATA,
     Column("job_id", String, primary_key=True),
     Column("reporter_id", String, primary_key=True),
     Column("number", BigInteger, nullable=False),
@@ -58,7 +59,7 @@ _REPORTERS = Table(
 
 _POINTS = Table(
     "monitor_points",
-    _METADATA,
+    METADATA,
     Column("job_id", String, primary_key=True),
     Column("nodes", Integer, primary_key=True),
     Column("rate", Float, nullable=False),
@@ -70,7 +71,7 @@ _POINTS = Table(
 
 _RESCALES = Table(
     "monitor_rescales",
-    _METADATA,
+    METADATA,
     Column("job_id", String, primary_key=True),
     Column("number", BigInteger, primary_key=True),
     Column("from_nodes", Integer, nullable=False),
@@ -90,28 +91,15 @@ class MonitorStore:
     """Stores trackers. Only rows that have changed are written."""
 
     def __init__(self, engine: Engine) -> None:
-        """Open the tables and create those that do not exist.
-
-        Raises:
-            sqlalchemy.exc.OperationalError: the database can't be opened.
-        """
+        """Use the tables of a database, which are there: see `malletrain.runtime.database.migrating`."""
         self._engine = engine
         self._written: dict[str, Rows] = {}
-        _METADATA.create_all(engine)
+        self._unsure = False
 
     def load(self) -> list[StoredJob]:
         """All stored jobs, by identifier."""
         with self._engine.connect() as connection:
-            found = {table.name: _by_job(connection, table) for table in _TABLES}
-        jobs = [
-            _job_of(
-                found[_JOBS.name][job_id][0],
-                found[_REPORTERS.name].get(job_id, []),
-                found[_POINTS.name].get(job_id, []),
-                found[_RESCALES.name].get(job_id, []),
-            )
-            for job_id in sorted(found[_JOBS.name])
-        ]
+            jobs = _stored_jobs(connection)
         self._written = {job.job_id: _rows_of(job) for job in jobs}
         return jobs
 
@@ -119,12 +107,20 @@ class MonitorStore:
         """Store jobs in one transaction.
 
         Raises:
-            sqlalchemy.exc.OperationalError: the database can't be written; nothing of this call is stored.
+            DatabaseUnavailableError: the database can't be written. The call may be repeated, also where the error came
+                after the rows were stored.
         """
         fresh = {job.job_id: _rows_of(job) for job in jobs}
-        with self._engine.begin() as connection:
-            for table in _TABLES:
-                self._write_table(connection, table, fresh)
+        try:
+            with self._engine.begin() as connection:
+                if self._unsure:
+                    self._written = {job.job_id: _rows_of(job) for job in _stored_jobs(connection)}
+                for table in _TABLES:
+                    self._write_table(connection, table, fresh)
+        except DatabaseUnavailableError:
+            self._unsure = True
+            raise
+        self._unsure = False
         self._written.update(fresh)
 
     def close(self) -> None:
@@ -146,6 +142,19 @@ class MonitorStore:
             connection.execute(delete(table).where(*matches), gone)
         if changed:
             connection.execute(insert(table), changed)
+
+
+def _stored_jobs(connection: Connection) -> list[StoredJob]:
+    found = {table.name: _by_job(connection, table) for table in _TABLES}
+    return [
+        _job_of(
+            found[_JOBS.name][job_id][0],
+            found[_REPORTERS.name].get(job_id, []),
+            found[_POINTS.name].get(job_id, []),
+            found[_RESCALES.name].get(job_id, []),
+        )
+        for job_id in sorted(found[_JOBS.name])
+    ]
 
 
 def _by_job(connection: Connection, table: Table) -> dict[str, list[RowMapping]]:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import OperationalError
 from typing_extensions import override
 
 from malletrain.profiler.curve_estimator import CurveEstimator, JobProfile
@@ -25,12 +24,13 @@ from malletrain.runtime.access.ownership import owns, require_owner
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError, quoted
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.store import open_engine
 from malletrain.v1 import (
     job_manager_pb2,
     job_manager_pb2_grpc,
@@ -50,9 +50,9 @@ def create(settings: Settings, section: ProfilerSettings, clock: Clock, credenti
     """Profiler on its own database, with its peers at the configured addresses.
 
     Raises:
-        sqlalchemy.exc.OperationalError: the database can't be opened.
+        DatabaseUnavailableError: the database can't be opened.
     """
-    store = ProfilerStore(open_engine(settings.database("profiler")))
+    store = ProfilerStore(open_database(settings.database("profiler")))
     return ProfilerService(settings, section, store, clock, credential, settings.validate_state)
 
 
@@ -158,7 +158,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             raise InvalidInputError("job_id", "a job that may run at more than one scale", request.job_id)
         self._state = self._state.with_requested_run(request.job_id)
         self._publish()
-        self._save()
+        self._save()  # where that fails, the run is queued nevertheless, and asking again changes nothing
         return profiler_pb2.StartProfileResponse(profile=self._message(request.job_id))
 
     @override
@@ -249,7 +249,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             validate_curves(self._curves)
         try:
             self._save()
-        except OperationalError as error:
+        except DatabaseUnavailableError as error:
             self._metrics.store_failed()
             self._log.error("runs could not be stored, trying again", error=str(error))
         if changed or not self._ready:

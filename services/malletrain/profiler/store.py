@@ -27,6 +27,9 @@ class _Base(DeclarativeBase):
     pass
 
 
+METADATA = _Base.metadata
+
+
 class _Document(_Base):
     __tablename__ = "profiler_documents"
 
@@ -38,12 +41,11 @@ class ProfilerStore:
     """Two JSON documents. Each is written only when it differs from what is stored."""
 
     def __init__(self, engine: Engine) -> None:
-        """Open the table, creating it where needed.
+        """Read the documents. The table is there: see `malletrain.runtime.database.migrating`.
 
         Raises:
-            sqlalchemy.exc.OperationalError: the database can't be opened.
+            DatabaseUnavailableError: the database can't be read.
         """
-        _Base.metadata.create_all(engine)
         self._engine = engine
         with Session(engine) as session:
             self._written = {row.name: row.body for row in session.query(_Document)}
@@ -75,7 +77,7 @@ class ProfilerStore:
         """Write what has changed, in one transaction.
 
         Raises:
-            sqlalchemy.exc.OperationalError: the database can't be written; nothing of this call is stored.
+            DatabaseUnavailableError: the database can't be written; the call may be repeated.
         """
         documents = {
             _RUNS_DOCUMENT: json.dumps(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from malletrain.common.addresses import is_loopback
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.access.settings import AccessSettings
+from malletrain.runtime.database.address import DatabaseAddress, check_database_url
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.metrics.settings import MetricsSettings
@@ -80,6 +81,14 @@ class Settings(BaseSettings):
         default_factory=lambda: Path.home() / ".local/state/malletrain",
         description="Folder of databases, job folders and logs.",
     )
+    database_url: SecretStr = Field(
+        default=SecretStr(""),
+        description="PostgreSQL database of the services, as postgresql+psycopg://USER@HOST/DATABASE without a "
+        "password; empty: SQLite files in the state folder.",
+    )
+    database_password_file: Path | None = Field(
+        default=None, description="File whose first line is the password of the user in `database_url`."
+    )
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Smallest level logged.")
     validate_state: bool = Field(
         default=False,
@@ -115,9 +124,21 @@ class Settings(BaseSettings):
         """A service, for those who call it."""
         return Peer(self.addresses.of(service), self.authority_file, None if self.tls.expects_host else service)
 
-    def database(self, service: str) -> str:
-        """SQLAlchemy URL of a service's own database."""
-        return f"sqlite:///{self.state_dir / (service + '.sqlite')}"
+    @pydantic.field_validator("database_url")
+    @classmethod
+    def _postgresql(cls, value: SecretStr) -> SecretStr:
+        return SecretStr(check_database_url(value.get_secret_value()))
+
+    @pydantic.model_validator(mode="after")
+    def _password_of_a_database(self) -> Self:
+        if self.database_password_file is not None and not self.database_url.get_secret_value():
+            raise ValueError("expected database_url beside database_password_file")
+        return self
+
+    def database(self, service: str) -> DatabaseAddress:
+        """Where a service's own database is."""
+        url = self.database_url.get_secret_value()
+        return DatabaseAddress(service, self.state_dir, url, self.database_password_file)
 
 
 def load_settings(model: type[SettingsT], config_file: Path | None = None) -> SettingsT:
@@ -133,11 +154,21 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
     try:
         loaded: SettingsT = bound()
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidInputError(".".join(map(str, first["loc"])), _expected(first["msg"]), first["input"]) from error
+        raise _refusal(model, error) from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidInputError(str(config_file or CONFIG_FILE), f"TOML ({error})") from error
     return loaded
+
+
+def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidInputError:
+    """The first wrong value. A secret is not repeated, nor is what came with it."""
+    first: Any = error.errors()[0]
+    place, expected = ".".join(map(str, first["loc"])), _expected(first["msg"])
+    fields = model.model_fields
+    secret = not first["loc"] or (first["loc"][0] in fields and fields[first["loc"][0]].annotation is SecretStr)
+    if secret:
+        return InvalidInputError(place or "settings", expected)
+    return InvalidInputError(place, expected, first["input"])
 
 
 def _expected(message: str) -> str:

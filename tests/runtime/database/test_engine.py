@@ -5,13 +5,14 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from malletrain.runtime.store import open_engine
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.engine import open_engine
 
 
 def test_nobody_else_reads_a_database(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite"
     path.touch(0o644)
-    with open_engine(f"sqlite:///{path}").begin() as connection:
+    with open_engine(DatabaseAddress("jobs", tmp_path)).begin() as connection:
         connection.execute(text("CREATE TABLE a (b INTEGER)"))
         files = list(tmp_path.iterdir())
         assert {file.name for file in files} == {"jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm"}
@@ -19,7 +20,7 @@ def test_nobody_else_reads_a_database(tmp_path: Path) -> None:
 
 
 def test_sqlite_is_opened_safely_and_its_folder_is_made(tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path}/a/b/x.sqlite")
+    engine = open_engine(DatabaseAddress("x", tmp_path / "a?b#c" / "100%d"))
     with engine.connect() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1

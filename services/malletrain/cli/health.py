@@ -1,0 +1,56 @@
+"""`malletrain health`: whether services answer, for what watches over them, such as a container engine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.runtime.channel import is_serving, open_blocking_channel
+from malletrain.runtime.config import SERVICES, Settings, load_settings
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+
+_PAUSE_SECONDS = 0.1
+
+
+def health(
+    names: Annotated[list[str] | None, typer.Argument(help="Names of services; by default all five.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="How long they may take to answer.")] = 5.0,
+) -> None:
+    """Ask services whether they serve; exit 1 if one does not answer in time. Needs no token."""
+    deadline = time.monotonic() + seconds
+    settings = load_settings(Settings, config)
+    for name in names or SERVICES:
+        if name not in SERVICES:
+            raise InvalidInputError("NAME", f"one of {', '.join(SERVICES)}", name)
+    silent = [name for name in names or SERVICES if not _serves(settings, name, deadline)]
+    if silent:
+        raise MalleTrainError(f"{', '.join(silent)}: no answer")
+
+
+def _serves(settings: Settings, name: str, deadline: float) -> bool:
+    channel = open_blocking_channel(settings.peer(name), None)
+    pause = threading.Event()
+    try:
+        while not (serves := is_serving(channel)) and time.monotonic() < deadline:
+            pause.wait(_PAUSE_SECONDS)
+        return serves
+    finally:
+        channel.close()
+
+
+def run() -> None:
+    """Run this verb alone. It is asked often, and the whole command takes a second of processor time to import."""
+    try:
+        typer.run(health)
+    except MalleTrainError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,65 @@
+"""What is stored of a stimulus, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.job_manager.fair_share import OwnerUse
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.state import JobEvent
+from malletrain.runtime.database.errors import DatabaseUnavailableError
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a request_id stands for: a digest of the specs, and the jobs they became."""
+
+    request_id: str
+    digest: str
+    job_numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a stimulus changed, or several one after another.
+
+    Attributes:
+        jobs: Jobs that changed, as they are now.
+        events: New rows of the journal.
+        generation: Generation of the plan, if one was applied.
+        submission: The submission, if jobs were submitted with a request_id.
+        uses: Entries of the ledger that changed, by owner.
+        forgotten: Owners who are no longer in the ledger.
+    """
+
+    jobs: Collection[Job] = ()
+    events: Sequence[JobEvent] = ()
+    generation: int | None = None
+    submission: Submission | None = None
+    uses: Mapping[str, OwnerUse] = field(default_factory=dict)
+    forgotten: Collection[str] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything has changed."""
+        return any((self.jobs, self.events, self.generation is not None, self.submission, self.uses, self.forgotten))
+
+    def followed_by(self, later: Change) -> Change:
+        """Both as one. Neither may be a submission with a request_id."""
+        assert self.submission is None, "a submission is stored alone"
+        assert later.submission is None, "a submission is stored alone"
+        return Change(
+            tuple(({job.number: job for job in self.jobs} | {job.number: job for job in later.jobs}).values()),
+            (*self.events, *later.events),
+            self.generation if later.generation is None else later.generation,
+            None,
+            {owner: use for owner, use in self.uses.items() if owner not in later.forgotten} | dict(later.uses),
+            {*later.forgotten, *(owner for owner in self.forgotten if owner not in later.uses)},
+        )
+
+
+class CommitUnknownError(DatabaseUnavailableError):
+    """The connection was lost while a change was committed. Saving the same change again stores it once."""
+
+    def __init__(self) -> None:
+        super().__init__("job_manager", "it is not known whether the change was stored; look before you repeat it")

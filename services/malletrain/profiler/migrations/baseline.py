@@ -1,0 +1,25 @@
+"""The tables of the first release, for Profiler. Databases of earlier versions are completed to them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from malletrain.runtime.database.schema_history import complete_tables
+
+revision = "0001"
+down_revision = None
+
+METADATA = sa.MetaData()
+
+sa.Table(
+    "profiler_documents",
+    METADATA,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+
+def upgrade() -> None:
+    """Make these tables, or what is missing of them."""
+    complete_tables(op.get_bind(), METADATA)

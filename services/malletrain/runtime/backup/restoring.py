@@ -1,0 +1,171 @@
+"""Puts a backup in place of what is there: completely, also where that is interrupted."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel
+from sqlalchemy import Connection, MetaData, inspect, text
+
+from malletrain.common.files import make_private_folder, sync_directory, write_atomically
+from malletrain.runtime.backup.manifest import KEYS_FOLDER, SETTINGS_FILE, STATE_FILE, Manifest
+from malletrain.runtime.backup.unpacking import unpack
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.config import SERVICES, Settings
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.copying import copy_from, copy_into
+from malletrain.runtime.database.engine import open_engine
+from malletrain.runtime.database.interrupted import RESTORE_FOLDER, RESTORE_MARKER
+from malletrain.runtime.database.migrating import PATIENT_SECONDS, lock_schema, upgrade_database
+from malletrain.runtime.database.schema_history import SchemaHistory
+from malletrain.runtime.errors import InvalidInputError
+
+_DATABASES = tuple(f"{service}.sqlite{ending}" for service in SERVICES for ending in ("", "-wal", "-shm"))
+_FILES = (*_DATABASES, STATE_FILE, KEYS_FOLDER, SETTINGS_FILE)
+
+
+class RestorePlan(BaseModel):
+    """What is left to do once an archive is unpacked and checked.
+
+    Attributes:
+        services: Services of whose databases there is a copy.
+        away: Names in the state folder that are moved away.
+        put: Names in the unpacked archive that take their place.
+        replaced: Name of the folder for what is moved away.
+    """
+
+    services: tuple[str, ...]
+    away: tuple[str, ...]
+    put: tuple[str, ...]
+    replaced: str
+
+
+def restore_backup(settings: Settings, archive: Path, force: bool, clock: Clock) -> tuple[Manifest, Path | None]:
+    """Restore an installation. The services must not run, and the state folder must be locked.
+
+    The archive is unpacked and checked beside what is there. Only then it takes its place, and until that is finished
+    no service starts. Job folders and logs stay as they are. What is replaced is moved to a folder of its own.
+
+    Args:
+        settings: The installation.
+        archive: What `write_backup` has written.
+        force: Whether to replace an installation that is there.
+        clock: For the name of the folder of what is replaced.
+
+    Returns:
+        What was restored, and where what was replaced lies now; None: there was nothing.
+
+    Raises:
+        InvalidInputError: the archive can't be used, or there is an installation and no `force`.
+        SchemaVersionError: its tables are of a later version than this one.
+        DatabaseUnavailableError: the PostgreSQL server does not answer. To be tried again.
+    """
+    state_dir = settings.state_dir
+    present = [name for name in _FILES if (state_dir / name).exists()]
+    if not force and (present or _has_tables(settings)):
+        what = present[0] if present else "a table in PostgreSQL"
+        raise InvalidInputError("state_dir", f"an empty installation, or --force: there is {what}", str(state_dir))
+    folder = state_dir / RESTORE_FOLDER
+    if folder.exists():
+        shutil.rmtree(folder)
+    make_private_folder(folder)
+    try:
+        manifest = unpack(archive, folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    databases = {f"{service}.sqlite" for service in manifest.revisions}
+    unpacked = {path.name for path in folder.iterdir()}
+    plan = RestorePlan(
+        services=tuple(manifest.revisions),
+        away=tuple(present),
+        put=tuple(sorted(unpacked - databases if settings.database("job_manager").url else unpacked)),
+        replaced=f"replaced-{datetime.fromtimestamp(clock.time(), UTC):%Y%m%dT%H%M%S.%fZ}",
+    )
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        sync_directory(place)
+    write_atomically(folder / RESTORE_MARKER, plan.model_dump_json(), mode=0o600)
+    return manifest, finish_restore(settings)
+
+
+def finish_restore(settings: Settings) -> Path | None:
+    """Go on with a restore whose archive is unpacked and checked. It may be interrupted and repeated.
+
+    Returns:
+        Where what was replaced lies now; None if there was nothing.
+
+    Raises:
+        DatabaseUnavailableError: the PostgreSQL server does not answer. To be tried again.
+    """
+    state_dir, folder = settings.state_dir, settings.state_dir / RESTORE_FOLDER
+    plan = RestorePlan.model_validate_json((folder / RESTORE_MARKER).read_text(encoding="utf-8"))
+    replaced = state_dir / plan.replaced
+    if settings.database("job_manager").url:
+        _replace_tables(settings, folder, plan.services, replaced)
+    for name in plan.away:
+        if not (replaced / name).exists():
+            _move_away(state_dir / name, replaced)
+    for name in plan.put:
+        if (folder / name).exists():
+            # What an attempt to start the services has made meanwhile, such as keys.
+            _move_away(state_dir / name, replaced)
+            (folder / name).rename(state_dir / name)
+    sync_directory(state_dir)
+    # The marker first: without it, what is left of the folder means nothing.
+    (folder / RESTORE_MARKER).unlink()
+    shutil.rmtree(folder)
+    return replaced if replaced.exists() else None
+
+
+def _move_away(path: Path, folder: Path) -> None:
+    if path.exists():
+        make_private_folder(folder)
+        name = path.name if not (folder / path.name).exists() else f"{path.name}.{secrets.token_hex(4)}"
+        path.rename(folder / name)
+
+
+def _has_tables(settings: Settings) -> bool:
+    for service in SERVICES:
+        address = settings.database(service)
+        if not address.url:
+            return False
+        engine = open_engine(address)
+        try:
+            with engine.connect() as connection:
+                if inspect(connection).get_table_names():
+                    return True
+        finally:
+            engine.dispose()
+    return False
+
+
+def _replace_tables(settings: Settings, folder: Path, services: tuple[str, ...], replaced: Path) -> None:
+    """Replace the tables of all services in PostgreSQL, in one transaction, after a copy."""
+    for service in services:
+        upgrade_database(DatabaseAddress(service, folder))
+    engine = open_engine(settings.database("job_manager"), PATIENT_SECONDS)
+    try:
+        with engine.begin() as connection:
+            for service in SERVICES:
+                schema = settings.database(service).schema
+                lock_schema(connection, schema)
+                connection.execute(text("SELECT set_config('search_path', :schema, true)"), {"schema": schema})
+                copy = replaced / f"{service}.sqlite"
+                if not copy.exists() and inspect(connection).get_table_names():
+                    make_private_folder(replaced)
+                    copy_from(connection, copy)
+                _drop_tables(connection)
+                if service in services:
+                    SchemaHistory(service).upgrade(connection)
+                    copy_into(folder / f"{service}.sqlite", connection)
+    finally:
+        engine.dispose()
+
+
+def _drop_tables(connection: Connection) -> None:
+    metadata = MetaData()
+    metadata.reflect(connection)
+    metadata.drop_all(connection)

@@ -1,0 +1,1 @@
+"""Databases of the services: one SQLite file each in the state folder, or one schema each in a PostgreSQL database."""

@@ -1,0 +1,65 @@
+"""Engines of SQLAlchemy for the services' databases."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
+
+from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.database.postgresql import ANSWER_SECONDS, open_postgresql
+
+_SQL_LOGIC_ERROR = 1
+"""SQLITE_ERROR: the statement itself is wrong. Anything else may pass: a full disk, another writer."""
+
+
+def open_engine(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) -> Engine:
+    """An engine for the database of a service, as it is: see `migrating.open_database` for one with its tables.
+
+    SQLite runs in WAL mode with foreign keys on and waits up to 5 s for another writer; its folder is made if needed.
+    A committed transaction survives a kill of the process. What may pass is raised as DatabaseUnavailableError.
+
+    Args:
+        address: The database.
+        answer_seconds: The longest transaction on an event loop with PostgreSQL.
+
+    Raises:
+        InvalidInputError: PostgreSQL's driver is not installed.
+    """
+    return open_postgresql(address, answer_seconds) if address.url else _open_sqlite(address)
+
+
+def _open_sqlite(address: DatabaseAddress) -> Engine:
+    engine = create_engine(URL.create("sqlite", database=str(address.file)))
+    _make_private(address.file)
+    log = structlog.get_logger(__name__).bind(database=str(address))
+
+    def prepare(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=5000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    def translate(context: ExceptionContext) -> None:
+        error = context.original_exception
+        if isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", 0) != _SQL_LOGIC_ERROR:
+            log.error("the database does not answer", error=str(error))
+            raise DatabaseUnavailableError(address.service) from error
+
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "handle_error", translate)
+    return engine
+
+
+def _make_private(database: Path) -> None:
+    """Only our account reads a database: it has what users submit. SQLite gives its other files the same mode."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.open("ab"):
+        pass
+    for path in database.parent.glob(f"{database.name}*"):
+        path.chmod(0o600)

@@ -1,0 +1,95 @@
+"""The revisions of a service's tables, as its package ships them in the folder `migrations`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy.schema import CreateColumn, Table
+
+from malletrain.runtime.database.errors import SchemaVersionError
+
+_ENVIRONMENT = Path(__file__).with_name("migrations")
+_SERVICES = Path(__file__).parents[2]
+
+
+class SchemaHistory:
+    """Revisions of one service's tables, oldest first, and how to go from one to the next."""
+
+    def __init__(self, service: str, folder: Path | None = None) -> None:
+        """Read the revisions.
+
+        Args:
+            service: Name of the service.
+            folder: Where they lie; None: those of this version.
+        """
+        self._service = service
+        self._config = Config()
+        self._config.set_main_option("script_location", str(_ENVIRONMENT))
+        self._config.set_main_option("path_separator", "newline")
+        self._config.set_main_option("version_locations", str(folder or _SERVICES / service / "migrations"))
+        script = ScriptDirectory.from_config(self._config)
+        self.revisions = tuple(entry.revision for entry in script.walk_revisions())[::-1]
+
+    @property
+    def newest(self) -> str:
+        """The revision that this version uses."""
+        return self.revisions[-1]
+
+    def check(self, revision: str | None, place: object) -> None:
+        """Check that tables can be used or upgraded.
+
+        Args:
+            revision: Their revision; None: there are none, or they are from before there were revisions.
+            place: Where they are, for the message.
+
+        Raises:
+            SchemaVersionError: their revision is not known.
+        """
+        if revision is not None and revision not in self.revisions:
+            raise SchemaVersionError(
+                f"the tables of {self._service} in {place} are of revision {revision}, and this version of MalleTrain "
+                f"knows up to {self.newest}: use the version that wrote them or a later one, or restore a backup that "
+                "was made before (malletrain restore)"
+            )
+
+    def upgrade(self, connection: Connection, revision: str = "head") -> None:
+        """Bring the tables to a revision, in the connection's transaction."""
+        self._config.attributes["connection"] = connection
+        command.upgrade(self._config, revision)
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision of a service's tables; None where none is recorded."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def complete_tables(connection: Connection, metadata: MetaData) -> None:
+    """Make the tables, columns and indexes that are missing: for the first revision, before which there was none.
+
+    A column that can be missing must be nullable or have a server default.
+    """
+    metadata.create_all(connection)
+    for table in metadata.sorted_tables:
+        _add_columns(connection, table)
+        _add_indexes(connection, table)
+
+
+def _add_columns(connection: Connection, table: Table) -> None:
+    present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    name = connection.dialect.identifier_preparer.format_table(table)
+    for column in table.columns:
+        if column.name not in present:
+            definition = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {definition}")
+
+
+def _add_indexes(connection: Connection, table: Table) -> None:
+    present = {index["name"] for index in inspect(connection).get_indexes(table.name)}
+    for index in table.indexes:
+        if index.name not in present:
+            index.create(connection)
