@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,9 +23,9 @@ from malletrain.runtime.clock import SystemClock
 from malletrain.tls.names import PeerJob
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1.agent_pb2_grpc import AgentServiceStub
-from tests.agent.running import RunningAgent
+from tests.agent.running import RunningAgent, agents
 from tests.support.certificates import certificate, secure_channel
-from tests.support.everybody import folder_of_everybody, python_of_everybody
+from tests.support.everybody import as_user, folder_of_everybody, python_of_everybody
 from tests.support.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start workers as another account")
@@ -141,7 +144,7 @@ def test_a_process_of_another_user_that_looks_like_the_jobs_is_left_alone(everyb
     ann = account_named(ANN)
     folder = own_folder(everybody, ANN, "j000004")
     marks = {env.JOB_ID: "j000004", env.JOB_DIR: str(folder), env.NODE: "n1"}
-    stranger = psutil.Popen(["sleep", "600"], env=marks, user=BOB, group=BOB, extra_groups=[])
+    stranger = psutil.Popen([*as_user(BOB), "sleep", "600"], env={**os.environ, **marks})
     try:
         session = Session(agent, job_certificate(everybody / "state", "j000004", ann.user_id))
         session.send(start("j000004", folder, ["/bin/sleep", "600"]))
@@ -179,3 +182,42 @@ def test_an_agent_that_is_not_root_runs_its_own_jobs_only(monkeypatch: pytest.Mo
     assert owner_of(PeerJob("j000001", 1000)) == JobOwner("j000001", None)
     with pytest.raises(AccountError, match="the agent is not root"):
         owner_of(PeerJob("j000001", 1001))
+
+
+def test_an_agent_leaves_while_a_supervisor_keeps_asking_for_workers(tmp_path: Path) -> None:
+    with agents(tmp_path / "state", "n1", grace=0.5) as running:
+        agent = running["n1"]
+        session = Session(agent, certificate(tmp_path / "state", "supervisor"))
+        session.send(start("j000001", tmp_path, ["/bin/sleep", "600"]))
+        session.next("started")
+        ended = threading.Event()
+
+        def flood() -> None:
+            for number in itertools.count(2):
+                session.send(start("j000001", tmp_path, ["/bin/sleep", "600"], number))
+                if ended.wait(0.005):
+                    return
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        try:
+            agent.process.send_signal(signal.SIGTERM)
+            assert agent.process.wait(20) == 0
+        finally:
+            ended.set()
+            flooding.join()
+        session.close()
+
+
+def test_a_worker_that_does_not_read_its_start_does_not_stop_the_agent(tmp_path: Path) -> None:
+    with agents(tmp_path / "state", "n1", grace=0.5) as running:
+        session = Session(running["n1"], certificate(tmp_path / "state", "supervisor"))
+        session.send(start("j000001", tmp_path, ["/bin/sleep", "600"]))
+        worker = psutil.Process(session.next("started").pid)
+        worker.suspend()
+        large = {"LARGE": "x" * 200_000}
+        session.send(pb.ControlWorkersRequest(start_code=pb.StartCode(worker=1, environment=large)))
+        assert session.next("ended").worker == 1
+        session.send(start("j000001", tmp_path, ["/bin/sleep", "600"], 2))
+        assert session.next("started").worker == 2
+        session.close()

@@ -172,7 +172,7 @@ async def forwarded(folder: Path) -> AsyncIterator[tuple[FakeMonitor, grpc.aio.C
     port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate(folder, "monitor")))
     await server.start()
     forwarder = ReportForwarder(certificate(folder, "agent"), print)
-    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}")) as channel:
+    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}", 0)) as channel:
         yield fake, channel
     await forwarder.close()
     await server.stop(None)
@@ -227,7 +227,7 @@ async def test_nothing_but_reports_is_forwarded_and_a_monitor_that_is_away_is_sa
                 await channel.unary_unary(method)(b"", timeout=5)
             assert caught.value.code() is Code.UNIMPLEMENTED
     forwarder = ReportForwarder(certificate(tmp_path, "agent"), print)
-    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{free_port()}")) as channel:
+    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{free_port()}", 0)) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.stream_stream(REPORT)(timeout=10).read()
         assert caught.value.code() is Code.UNAVAILABLE
@@ -239,7 +239,7 @@ async def test_a_server_that_is_not_monitor_gets_no_report(tmp_path: Path) -> No
     port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate(tmp_path, "allocator")))
     await server.start()
     forwarder = ReportForwarder(certificate(tmp_path, "agent"), print)
-    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}")) as channel:
+    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}", 0)) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.stream_stream(REPORT)(timeout=10).read()
         assert caught.value.code() is Code.UNAVAILABLE
@@ -249,4 +249,16 @@ async def test_a_server_that_is_not_monitor_gets_no_report(tmp_path: Path) -> No
 
 async def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
-        ReportForwarder(tmp_path / "none", print).address_for("monitor")
+        ReportForwarder(tmp_path / "none", print).address_for("monitor", 0)
+
+
+async def test_a_user_who_names_many_addresses_keeps_nobody_else_from_monitor(tmp_path: Path) -> None:
+    forwarder = ReportForwarder(tmp_path / "none", print)
+    known = forwarder.address_for("head:7000", 1000)
+    for number in range(4):
+        forwarder.address_for(f"other{number}:1", 1001)
+    with pytest.raises(ValueError, match="at most"):
+        forwarder.address_for("other5:1", 1001)
+    assert forwarder.address_for("head:7000", 1001) == known
+    assert forwarder.address_for("head:7001", 1000)
+    await forwarder.close()

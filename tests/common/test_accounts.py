@@ -127,3 +127,21 @@ def test_of_roots_environment_little_is_passed_on() -> None:
 def _file_user() -> int:
     status = Path("/proc/thread-self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("Uid:")).split()[4])
+
+
+@needs_root
+def test_no_other_right_of_root_is_left_while_it_acts() -> None:
+    other = account_named(OTHER)
+    before = _effective_capabilities()
+    with acting_as(other):
+        inside = _effective_capabilities()
+        # Another user's process as a way past a closed folder: CAP_SYS_PTRACE would open it.
+        with pytest.raises(PermissionError):
+            list(Path("/proc/1/cwd").iterdir())
+    assert inside == 1 << 6 | 1 << 7, "CAP_SETGID and CAP_SETUID, to come back"
+    assert _effective_capabilities() == before
+
+
+def _effective_capabilities() -> int:
+    status = Path("/proc/thread-self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("CapEff:")).split()[1], 16)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from malletrain.common.processes import (
@@ -130,3 +131,30 @@ def test_processes_are_found_and_killed_by_their_environment() -> None:
 def test_the_calling_process_is_not_found() -> None:
     own = read_environment(os.getpid())
     assert os.getpid() not in [process.id.pid for process in find_processes(lambda found: found == own)]
+
+
+def test_a_thread_is_no_process_of_a_user() -> None:
+    begun, end, found = threading.Event(), threading.Event(), []
+
+    def run() -> None:
+        found.append(threading.get_native_id())
+        begun.set()
+        end.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(10)
+    status = read_status(found[0])
+    assert status is not None
+    thread_id = ProcessId(found[0], status.start_time, os.getuid())
+    assert not thread_id.alive()
+    assert not thread_id.kill(signal.SIGCONT)
+    end.set()
+    thread.join()
+
+
+def test_a_process_of_another_user_does_not_count_as_the_users() -> None:
+    own = this_process()
+    assert ProcessId(own.pid, own.start_time, os.getuid()).alive()
+    assert not ProcessId(own.pid, own.start_time, os.getuid() + 1).alive()
+    assert not ProcessId(own.pid, own.start_time, os.getuid() + 1).kill()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from malletrain.common.accounts import account_named
 from malletrain.common.processes import ProcessId, identify
 from malletrain.job_manager.launching.environment import (
     MonitorAddress,
@@ -17,7 +19,7 @@ from malletrain.job_manager.launching.environment import (
     supervisor_environment,
     worker_environment,
 )
-from malletrain.job_manager.launching.folder import JobFolder, socket_path
+from malletrain.job_manager.launching.folder import JobFolder, open_socket, socket_path
 from malletrain.job_manager.launching.processes import sweep, wait_for_end
 from malletrain.job_manager.logs import LogReader, tail
 from malletrain.job_manager.stimuli import Completion, Outcome
@@ -129,3 +131,66 @@ def test_logs_of_several_workers_are_read_as_one(tmp_path: Path) -> None:
     assert reader.read(to_the_end=True) == []
     assert tail(JobFolder(tmp_path), 2) == ["n.1 | b", "n.1 | half line"]
     assert tail(JobFolder(tmp_path), 4)[0] == "n2 | \ufffd"
+
+
+def test_what_a_job_wrote_can_be_stored_and_sent_whatever_it_is(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    (tmp_path / "outcome.json").write_text(r'{"outcome": "FAILED", "message": "\ud800"}')
+    (tmp_path / "completed.json").write_text(r'{"metrics": {"\ud800": 1.0, "' + "x" * 1000 + '": 2}}')
+    (tmp_path / "logs").mkdir()
+    os.close(os.open(os.fsencode(tmp_path / "logs") + b"/\xff.0.log", os.O_CREAT | os.O_WRONLY))
+    (tmp_path / "logs" / "n1.0.log").write_text("x\n")
+    outcome, completion = folder.outcome(), folder.completion()
+    assert outcome is not None
+    assert completion is not None
+    for text in (outcome[1], *completion.metrics, *tail(folder, 5), *LogReader(folder).read()):
+        assert len(text.encode()) < 1000
+
+
+@pytest.mark.parametrize("content", ['{"outcome": "SOMETHING"}', "[" * 50_000, '{"outcome": "FAILED"' + " " * 100_000])
+def test_an_outcome_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "outcome.json").write_text(content)
+    assert JobFolder(tmp_path).outcome() is None
+
+
+def test_links_in_a_jobs_folder_are_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    (folder / "logs").mkdir(parents=True)
+    (tmp_path / "other.json").write_text('{"outcome": "EXITED"}')
+    (folder / "outcome.json").symlink_to(tmp_path / "other.json")
+    (folder / "logs" / "a.0.log").symlink_to("/proc/self/maps")
+    assert JobFolder(folder).outcome() is None
+    assert LogReader(JobFolder(folder)).read() == []
+    assert tail(JobFolder(folder), 5) == []
+
+
+def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    line = "x" * 1023 + "\n"
+    (tmp_path / "logs" / "n1.0.log").write_text(line * 6000 + "y" * 200_000)
+    reader, parts = LogReader(JobFolder(tmp_path)), []
+    while part := reader.read(to_the_end=True):
+        parts.append(part)
+    assert len(parts) > 1
+    lines = [text for part in parts for text in part]
+    assert [text for text in lines if "x" in text] == ["n1 | " + line.strip()] * 6000
+    assert "".join(text.removeprefix("n1 | ") for text in lines if "y" in text) == "y" * 200_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
+def test_only_a_socket_of_the_owner_is_connected_to(tmp_path: Path) -> None:
+    account = account_named("www-data")
+    path = tmp_path / "s"
+    with pytest.raises(FileNotFoundError):
+        open_socket(path, account)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "theirs"))
+        path.symlink_to(tmp_path / "theirs")
+        with pytest.raises(OSError, match="not a socket of www-data"):
+            open_socket(path, account)
+        path.unlink()
+        (tmp_path / "theirs").rename(path)
+        with pytest.raises(OSError, match="not a socket of www-data"):
+            open_socket(path, account)
+        os.chown(path, account.user_id, account.group_id)
+        os.close(open_socket(path, account))

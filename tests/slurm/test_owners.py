@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from malletrain.common.processes import find_processes
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.slurm.cluster import Cluster, cluster, missing
-from tests.support.everybody import folder_of_everybody, python_of_everybody
+from tests.support.everybody import folder_of_everybody, python_of_everybody, run_as
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -118,9 +117,7 @@ def test_each_job_runs_as_its_owner_on_slurms_nodes_and_leaves_them_at_once(shar
     assert set(nodes[jobs[ANN]]).isdisjoint(nodes[jobs[BOB]])
     for user, job_id in jobs.items():
         assert shared.users(job_id) == {"head": {user}, nodes[job_id][0]: {user}}
-    look = ["/bin/ls", str(shared.jobs / jobs[BOB])]
-    peeked = subprocess.run(look, user=ANN, group=ANN, extra_groups=[], capture_output=True, text=True, check=False)
-    assert "Permission denied" in peeked.stderr
+    assert "Permission denied" in run_as(ANN, ["/bin/ls", str(shared.jobs / jobs[BOB])]).stderr
     stamp = tmp_path / "main"
     shared.slurm.submit(NODES, f"touch {stamp}\nsleep 4")
     wait_until(stamp.exists, PATIENCE, "the main job")

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import math
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -48,11 +49,19 @@ def main() -> int:
         stay_seconds=given.stay,
         in_slurm=bool(slurm_job),
     )
+    _raise_file_limit()
     try:
         asyncio.run(_run(config))
     except CertificateFileError as error:
         parser.error(f"--certificate: {error}")
     return 0
+
+
+def _raise_file_limit() -> None:
+    """Each worker takes two descriptors, and each connection one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(config: AgentConfig) -> None:

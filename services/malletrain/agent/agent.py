@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import signal
 import sys
 import time
@@ -106,7 +107,13 @@ class Agent:
 
     def _open_session(self, send: Send, owner: JobOwner | None) -> SupervisorSession:
         head = self._config.head.rpartition(":")[0].strip("[]")
-        session = SupervisorSession(self._config.node, head, send, self._forwarder.address_for, owner)
+        account = None if owner is None else owner.account
+        user_id = os.geteuid() if account is None else account.user_id
+
+        def monitor_at(monitor: str) -> str:
+            return self._forwarder.address_for(monitor, user_id)
+
+        session = SupervisorSession(self._config.node, head, send, monitor_at, owner)
         if self._leave_by is not None:
             session.report_leaving()
         return session
@@ -129,7 +136,10 @@ class Agent:
 
     async def _poll(self) -> None:
         while True:
-            self._server.poll()
+            try:
+                self._server.poll()
+            except OSError as error:  # without free descriptors, for example; the node must be left all the same
+                self._log(f"workers can't be looked at: {error}")
             reap_orphans({pid for session in self._server.sessions for pid in session.worker_pids})
             self._leave_if_due(time.monotonic())
             await asyncio.sleep(_POLL_SECONDS)
@@ -139,10 +149,8 @@ class Agent:
             self._begin_to_leave()
         busy = any(len(session) for session in self._server.sessions)
         if self._leave_by is not None:
-            if now >= self._leave_by:
-                self._kill_all()
-            if not busy:
-                self._kill_all()  # processes outside the workers' process groups
+            if now >= self._leave_by or not busy:
+                self._kill_all()  # processes outside the workers' process groups, too
                 self._left.set()
         elif not busy and self._registration.disconnected_seconds(now) >= self._config.orphan_seconds:
             self._log("the Scavenger can't be reached, and there is no work")

@@ -36,6 +36,8 @@ def owner_of(job: PeerJob | None) -> JobOwner | None:
     """
     if job is None:
         return None
+    if job.user_id == 0:
+        raise AccountError("the certificate names no user")
     if job.user_id == os.geteuid():
         return JobOwner(job.job_id, None)
     if os.geteuid() != 0:

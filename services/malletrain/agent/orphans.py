@@ -18,6 +18,7 @@ from malletrain.common.processes import ProcessId, process_ids, read_status
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.005
+_QUIET_LOOKS = 3
 
 
 def adopt_orphans() -> None:
@@ -54,13 +55,17 @@ def end_descendants(clock: Callable[[], float] = time.monotonic) -> int:
         How many processes were killed.
     """
     killed: set[ProcessId] = set()
-    deadline = clock() + _PATIENCE_SECONDS
-    while (found := list(_descendants())) and clock() < deadline:
+    quiet, deadline = 0, clock() + _PATIENCE_SECONDS
+    # One that forks and ends at once may be missed by a look; several in a row hardly.
+    while quiet < _QUIET_LOOKS and clock() < deadline:
+        found = list(_descendants())
+        quiet = 0 if found else quiet + 1
         for process in found:
             process.kill()
         killed.update(found)
         reap_orphans(())
-        time.sleep(_PAUSE_SECONDS)
+        if killed:
+            time.sleep(_PAUSE_SECONDS)
     return len(killed)
 
 

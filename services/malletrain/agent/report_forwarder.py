@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ _PATH = f"/{SERVICE}/{METHOD}"
 _TOKEN = "authorization"
 _LOOPBACK = "127.0.0.1"
 _MOST_REPORTERS = 256
-_MOST_ADDRESSES = 8
+_MOST_ADDRESSES = 4
 """There is one Monitor; it may have been given another address while the agent runs."""
 _LONGEST_REPORT_BYTES = 64 << 20
 """Monitor may want shorter ones, and says so itself."""
@@ -43,14 +44,16 @@ class ReportForwarder:
         self._certificate = certificate
         self._log = log
         self._ports: dict[str, int] = {}
+        self._named: Counter[int] = Counter()
         self._servers: list[grpc.aio.Server] = []
         self._starting: set[asyncio.Task[None]] = set()
 
-    def address_for(self, monitor: str) -> str:
+    def address_for(self, monitor: str, user_id: int) -> str:
         """Address on this node that leads to a Monitor, as HOST:PORT.
 
         Args:
             monitor: HOST:PORT of Monitor for nodes.
+            user_id: Whose workers ask; each user may name a few that nobody has named before.
 
         Raises:
             ValueError: the address is not HOST:PORT, or there have been too many.
@@ -60,8 +63,9 @@ class ReportForwarder:
         if not host or not port.isdigit():
             raise ValueError(f"{env.MONITOR_FOR_NODES}: expected HOST:PORT, got {monitor!r}")
         if monitor not in self._ports:
-            if len(self._ports) >= _MOST_ADDRESSES:
+            if self._named[user_id] >= _MOST_ADDRESSES:
                 raise ValueError(f"{env.MONITOR_FOR_NODES}: expected one of {_MOST_ADDRESSES} addresses at most")
+            self._named[user_id] += 1
             self._ports[monitor] = self._listen(monitor)
         return f"{_LOOPBACK}:{self._ports[monitor]}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from malletrain.common.worker_process import WorkerProcess, kill_workers
 from malletrain.v1 import agent_pb2 as pb
 
 _MOST_WORKERS = 1024
+_SWEEP_SECONDS = 1.0
+"""Processes that always begin others are left to the end of the agent, and to the scheduler's own means."""
 _REQUIRED = (env.JOB_ID, env.JOB_DIR)
 
 
@@ -50,6 +53,7 @@ class SupervisorSession:
             owner: For which job the supervisor may speak, and as whom the workers run; None: for any, and as the agent.
         """
         self.ended = False
+        self._leaving = False
         self._node = node
         self._head = head
         self._send = send
@@ -100,7 +104,11 @@ class SupervisorSession:
                 )
 
     def report_leaving(self) -> None:
-        """Report that the node is wanted back, before any worker is reported that ends because of that."""
+        """Report that the node is wanted back, before any worker is reported that ends because of that.
+
+        No worker is started from here on.
+        """
+        self._leaving = True
         self._send(pb.ControlWorkersResponse(leaving=pb.NodeLeaving()))
 
     def poll(self) -> None:
@@ -132,6 +140,8 @@ class SupervisorSession:
         environment = worker_environment(os.environ, dict(start.environment), programs, cpus, self._account)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         try:
+            if self._leaving:
+                raise ValueError(f"node {self._node} is wanted back")
             if monitor := environment.get(env.MONITOR_FOR_NODES):
                 environment[env.MONITOR] = self._monitor_at(monitor)
             worker = WorkerProcess(
@@ -198,6 +208,7 @@ class SupervisorSession:
         marks: Mapping[str, str] | None = None
         if job_id in self._job_folders:
             marks = {env.JOB_DIR: self._job_folders[job_id]}
-        while kill_workers(job_id, {self._node}, marks, self._account):
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while kill_workers(job_id, {self._node}, marks, self._account) and time.monotonic() < deadline:
             for worker in self._workers.values():
                 worker.poll()

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 _PR_GET_NO_NEW_PRIVS = 39
 _SETGROUPS = {"x86_64": 116, "aarch64": 159, "ppc64le": 81, "riscv64": 159}
 """System call numbers. The function of the C library changes the groups of all threads at once."""
+_CAPABILITY_VERSION = 0x20080522
+_CAP_SETGID, _CAP_SETUID = 6, 7
 _UNCHANGED = 0xFFFFFFFF
 """Asks setfsuid(2) and setfsgid(2) for the present value."""
 _KEPT = frozenset(
@@ -100,11 +102,18 @@ def acting_as(account: Account | None) -> Iterator[None]:
         yield
         return
     before = (_file_user(_UNCHANGED), _file_group(_UNCHANGED), os.getgroups())
+    capabilities = _capabilities()
     try:
         _take_on(account.user_id, account.group_id, account.groups)
+        # Those of root that concern files went with the user id. The others count, too, where files stand for something
+        # else: with CAP_SYS_PTRACE, /proc/PID/cwd leads past closed folders.
+        _set_effective(capabilities, _capabilities_to_come_back())
         yield
     finally:
-        _go_back(*before)
+        try:
+            _set_effective(capabilities, capabilities.effective)
+        finally:
+            _go_back(*before)
 
 
 def _take_on(user_id: int, group_id: int, groups: tuple[int, ...]) -> None:
@@ -120,6 +129,43 @@ def _go_back(user_id: int, group_id: int, groups: list[int]) -> None:
     _file_group(group_id)
     if os.getgroups() != groups:
         _set_groups(tuple(groups))
+
+
+class _Capabilities(ctypes.Structure):
+    """Header and sets of capabilities of this thread, as capget(2) and capset(2) take them."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("pid", ctypes.c_int32),
+        ("sets", ctypes.c_uint32 * 6),
+    )
+
+    @property
+    def effective(self) -> int:
+        return int(self.sets[0]) | int(self.sets[3]) << 32
+
+
+def _capabilities() -> _Capabilities:
+    found = _Capabilities(_CAPABILITY_VERSION, 0)
+    _call_capability("capget", found)
+    return found
+
+
+def _set_effective(known: _Capabilities, effective: int) -> None:
+    """Set which of this thread's capabilities count now; it keeps all that it has."""
+    known = _Capabilities(_CAPABILITY_VERSION, 0, known.sets)
+    known.sets[0], known.sets[3] = effective & 0xFFFFFFFF, effective >> 32
+    _call_capability("capset", known)
+
+
+def _call_capability(name: str, known: _Capabilities) -> None:
+    sets = ctypes.byref(known, _Capabilities.sets.offset)
+    if getattr(_library(), name)(ctypes.byref(known), sets) != 0:
+        raise AccountError(f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def _capabilities_to_come_back() -> int:
+    return 1 << _CAP_SETGID | 1 << _CAP_SETUID
 
 
 def _library() -> ctypes.CDLL:

@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 _PRIVATE = 0o700
 # Opening a pipe must not wait for its other end.
@@ -30,12 +30,19 @@ def make_private_folder(path: Path) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a file for reading that somebody else may have placed there: a pipe or device is not waited for.
+    """Open a file for reading that somebody else may have placed there. Neither it nor its folder may be a link.
+
+    A pipe or device is not waited for. A link in /proc could lead past closed folders, to whatever this process has.
 
     Raises:
         OSError: it can't be read, or is no plain file.
     """
-    file = _open(path, os.O_RDONLY, "rb")
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | _NO_WAITING, dir_fd=folder)
+    finally:
+        os.close(folder)
+    file = os.fdopen(descriptor, "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
@@ -50,13 +57,10 @@ def open_log(path: Path) -> BinaryIO:
     Raises:
         OSError: it can't be written.
     """
-    return _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab")
-
-
-def _open(path: Path, flags: int, mode: str) -> BinaryIO:
-    descriptor = os.open(path, flags | _NO_WAITING, 0o600)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | _NO_WAITING
+    descriptor = os.open(path, flags, 0o600)
     os.set_blocking(descriptor, True)
-    return cast("BinaryIO", os.fdopen(descriptor, mode))
+    return os.fdopen(descriptor, "ab")
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = True) -> None:

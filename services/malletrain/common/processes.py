@@ -11,8 +11,19 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+_LONGEST_FILE_BYTES = 4 << 20
 _ENDED = frozenset("ZXx")
 """States of processes that have ended and wait to be reaped, or are being removed."""
+
+
+UserTest = Callable[[Mapping[str, str], frozenset[int]], bool]
+"""Whether a process with an environment and with user ids can be meant."""
+
+
+def of_anybody(environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
+    """Any process that has not ended: the `UserTest` of those whose signals the kernel limits anyway."""
+    del environment
+    return bool(user_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class ProcessId:
         """
         try:
             descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
+        except OSError:  # it has ended, or is a thread
             return False
         try:
             # The descriptor stands for one process: if that is this one, the signal can't reach another.
@@ -157,18 +168,22 @@ def read_user_ids(pid: int) -> frozenset[int]:
 
 
 def belongs_to(pid: int, user_id: int) -> bool:
-    """Whether a process is a user's in every respect: a program that has changed its user, such as sudo, is not."""
-    return read_user_ids(pid) == {user_id}
+    """Whether a number is that of a process, not of a thread, that is a user's in every respect.
+
+    A program that has changed its user, such as sudo, is not.
+    """
+    lines = _read(pid, "status").splitlines()
+    return f"Tgid:\t{pid}".encode() in lines and read_user_ids(pid) == {user_id}
 
 
 def find_processes(
-    wanted: Callable[[Mapping[str, str]], bool], is_ours: Callable[[frozenset[int]], bool] = bool
+    wanted: Callable[[Mapping[str, str]], bool], is_ours: UserTest = of_anybody
 ) -> Iterator[FoundProcess]:
     """Live processes with a wanted environment that we may read, except the calling process.
 
     Args:
         wanted: Whether a process with this environment is wanted. Anybody can start a process with any environment.
-        is_ours: Whether a process with these user ids can be meant. Root can read all of them.
+        is_ours: Whether a process with this environment and these user ids can be meant. Root can read all of them.
     """
 
     def environment_of(pid: int) -> dict[str, str] | None:
@@ -181,21 +196,22 @@ def find_processes(
         identity = identify(pid)
         # Asked again: the process that was asked may have ended, and the process id may belong to another one now.
         environment = environment_of(pid)
-        if identity is not None and environment is not None and is_ours(read_user_ids(pid)):
+        if identity is not None and environment is not None and is_ours(environment, read_user_ids(pid)):
             yield FoundProcess(identity, environment)
 
 
-def kill_processes(
-    wanted: Callable[[Mapping[str, str]], bool], is_ours: Callable[[frozenset[int]], bool] = bool
-) -> list[ProcessId]:
+def kill_processes(wanted: Callable[[Mapping[str, str]], bool], is_ours: UserTest = of_anybody) -> list[ProcessId]:
     """Send SIGKILL once to each process that `find_processes` finds; returns those that were alive."""
     return [found.id for found in find_processes(wanted, is_ours) if found.id.kill()]
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Content of a file of /proc/PID; empty if the process has ended or belongs to another user."""
+    """Content of a file of /proc/PID; empty if the process has ended or belongs to another user.
+
+    What is longer than 4 MiB is cut: any user can start a process that claims to have an environment of gigabytes.
+    """
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - as above
-            return file.read()
+            return file.read(_LONGEST_FILE_BYTES)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""

@@ -66,6 +66,7 @@ class WorkerProcess:
         control_read, self._control = os.pipe()
         self._status_pipe, status_write = os.pipe()
         os.set_blocking(self._status_pipe, False)
+        os.set_blocking(self._control, False)
         pipes = (control_read, status_write)
         arguments = worker_command(list(command), sys.executable, os.getpid(), pipes, warm=warm)
         try:
@@ -94,15 +95,25 @@ class WorkerProcess:
     def is_warm(self) -> bool:
         """Whether it has booted and waits for `go`, or has waited. Updates `started`."""
         with contextlib.suppress(BlockingIOError):
-            self.status += os.read(self._status_pipe, 64)
+            letters = os.read(self._status_pipe, 64)
+            self.status += bytes(letter for letter in dict.fromkeys(letters) if letter not in self.status)
         self.started = _STARTED in self.status
         return _WARM in self.status
 
     def go(self, environment: Mapping[str, str]) -> None:
         """Let the job's own code run, with these variables added to its environment."""
+        if self.going:
+            return
         self.going = True
-        with contextlib.suppress(BrokenPipeError):  # it has just ended; `poll` reports it
-            os.write(self._control, (json.dumps(dict(environment)) + "\n").encode())
+        line = (json.dumps(dict(environment)) + "\n").encode()
+        try:
+            written = os.write(self._control, line)
+        except BrokenPipeError:
+            return  # it has just ended; `poll` reports it
+        except BlockingIOError:
+            written = 0
+        if written < len(line):
+            self.kill()  # more than a pipe takes: nobody waits here until the worker reads
 
     def terminate(self) -> None:
         """Send SIGTERM to the process: it may save its state, and then ends."""
@@ -196,5 +207,7 @@ def kill_workers(
         node = found.get(env.NODE)
         return node is not None and (only is None or node in only) and wanted.items() <= found.items()
 
-    is_ours = bool if account is None else frozenset({account.user_id}).__eq__
+    def is_ours(_: Mapping[str, str], user_ids: frozenset[int]) -> bool:
+        return bool(user_ids) if account is None else user_ids == {account.user_id}
+
     return [process.pid for process in kill_processes(belongs, is_ours)]

@@ -20,7 +20,7 @@ from malletrain.job_manager.effects import (
 from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.launching.folder import SupervisorStartError
+from malletrain.job_manager.launching.folder import SupervisorStartError, clean_text
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
 from malletrain.job_manager.launching.starting import LaunchOrder
@@ -44,6 +44,9 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
+
+_PAUSE_SECONDS = 5.0
+_SWEEPS = 3
 
 
 class Engine:
@@ -216,10 +219,11 @@ class Engine:
         return [job.id for job in self._state.jobs.values() if job.supervised]
 
     async def _sweep_strays(self) -> None:
-        while True:
+        for _ in range(_SWEEPS):
             try:
                 ended = await self._launcher.sweep_strays(self._supervised())
             except ProcessesLeftError as error:
+                # Those of one user that always begin others must not keep the jobs of all waiting.
                 self._log.error("processes that belong to no running job do not end", error=str(error))
                 continue
             if ended:
@@ -255,6 +259,10 @@ class Engine:
                     await self._launcher.stop(job_id, incarnation, grace)
         except ProcessesLeftError as error:
             self._log.error("processes do not end, tried again", effect=str(effect), error=str(error))
+        except (OSError, ValueError) as error:
+            # What a job has left in its folder must not end the other jobs' JobManager. The effect is repeated.
+            self._log.exception("effect failed, tried again", effect=str(effect), error=clean_text(str(error)))
+            await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._running.discard(effect)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from malletrain.common.files import open_plain
 from malletrain.common.job_folder import SUPERVISOR_LOG
-from malletrain.job_manager.launching.folder import JobFolder
+from malletrain.job_manager.launching.folder import JobFolder, clean_text
 
 _CHUNK_BYTES = 1 << 18
 _CHUNKS_PER_READ = 16
@@ -22,6 +22,7 @@ _MOST_FILES = 20_000
 _LINES_PER_MESSAGE = 500
 _MESSAGE_BYTES = 1 << 20
 MOST_TAIL_LINES = 100_000
+_MOST_TAIL_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
 _SUPERVISOR = "supervisor"
 
@@ -105,15 +106,20 @@ async def stream(
 
     Args:
         folder: The job's folder.
-        tail_lines: How many of the last lines that there are now, at most `MOST_TAIL_LINES`; 0: all lines.
+        tail_lines: How many of the last lines that there are now, at most `MOST_TAIL_LINES`, and of these the last
+            16 Mi characters; 0: all lines.
         follow: Whether to go on with what is written later, until `ended` returns True.
         ended: Whether nothing more will be written.
     """
     reader = LogReader(folder)
     last = not follow or ended()
-    present: deque[str] = deque(maxlen=tail_lines or None)
+    present: deque[str] = deque()
+    size = 0
     while lines := reader.read(to_the_end=last):
         present.extend(lines)
+        size += sum(map(len, lines))
+        while tail_lines and (size > _MOST_TAIL_BYTES or len(present) > tail_lines):
+            size -= len(present.popleft())
         if not tail_lines:
             for message in _messages(present):
                 yield message
@@ -149,8 +155,8 @@ def _files(folder: JobFolder) -> list[Path]:
     try:
         with os.scandir(folder.logs) as entries:
             for entry in itertools.islice(entries, _MOST_FILES):
-                if entry.name.endswith(".log") and entry.is_file():
-                    found.append((entry.stat().st_mtime_ns, entry.name, Path(entry.path)))
+                if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
+                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name, Path(entry.path)))
     except OSError:
         return []  # not started yet, or the job has removed it
     return [path for _, _, path in sorted(found)]
@@ -158,7 +164,7 @@ def _files(folder: JobFolder) -> list[Path]:
 
 def _writer(path: Path) -> str:
     """Node of a file named `NODE.LOCAL_RANK.log`."""
-    return path.stem.rpartition(".")[0] or path.stem
+    return clean_text(path.stem.rpartition(".")[0] or path.stem)
 
 
 def _parts(line: bytes) -> Iterator[bytes]:

@@ -23,6 +23,8 @@ _LARGEST_SPEC_BYTES = 128 * 1024
 """All services are told of all jobs, in one message at first."""
 _LONGEST_NAME = 128
 _EXECUTABLE = 0o111
+_MOST_FOLDERS = 100
+"""In PATH."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -193,12 +195,16 @@ def check_command(at: str, command: Sequence[str], directory: str, search_path: 
     if os.sep in program:
         if not _is_program(Path(directory, program)):
             raise InvalidInputError(f"{at}.command[0]", "an executable file", program)
-    elif not any(_is_program(Path(folder, program)) for folder in search_path.split(os.pathsep) if folder):
+    elif not any(_is_program(Path(folder, program)) for folder in _folders(search_path)):
         raise InvalidInputError(f"{at}.command[0]", "a program that is found on PATH", program)
     python = parse_python_command(command)
     if python is not None and python.kind == "script" and not _is(stat.S_ISREG, Path(directory, python.target)):
         field = f"{at}.command[{len(python.interpreter)}]"
         raise InvalidInputError(field, f"an existing script (relative ones in {directory})", python.target)
+
+
+def _folders(search_path: str) -> list[str]:
+    return [folder for folder in search_path.split(os.pathsep)[:_MOST_FOLDERS] if folder]
 
 
 def _is_program(path: Path) -> bool:

@@ -18,6 +18,8 @@ DEADLINE_SECONDS = 5.0
 """Deadline of most unary calls, in seconds."""
 _HEALTH_DEADLINE_SECONDS = 0.5
 
+_LARGEST_BYTES = 64 * 1024 * 1024
+
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -28,22 +30,26 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_receive_message_length", _LARGEST_BYTES),
 )
 
 
-def open_channel(peer: Peer | str, credential: Credential | None) -> grpc.aio.Channel:
+def open_channel(
+    peer: Peer | str, credential: Credential | None, largest_bytes: int = _LARGEST_BYTES
+) -> grpc.aio.Channel:
     """A channel for the running event loop: with TLS, unless the address is on loopback or a Unix socket.
 
     Args:
         peer: A service; or its address, where that is on loopback or a Unix socket.
         credential: What is shown with each call; None where none is asked for, as by a supervisor or a health check.
+        largest_bytes: Largest message that is accepted; for addresses on this machine.
 
     Raises:
         InvalidInputError: the certificates by which the service is known can't be read, or only its address is given.
     """
     if _is_local(address := _address(peer)):
-        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", largest_bytes))
+        channel = grpc.aio.insecure_channel(address, options=options)
     else:
         known = _known(peer)
         try:

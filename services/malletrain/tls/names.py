@@ -21,7 +21,7 @@ class PeerJob:
 
     Attributes:
         job_id: The job.
-        user_id: Number of the user as whom its processes run; never 0.
+        user_id: Number of the user as whom its processes run; 0 if the name makes no sense, and nothing may run.
     """
 
     job_id: str
@@ -39,9 +39,11 @@ def job_name(job_id: str, user_id: int) -> str:
 
 
 def job_of(name: str) -> PeerJob | None:
-    """The job and the user of such a name; None for names that are not of this form."""
+    """The job and the user of such a name; None for other names. One that ends like it and is not has no user, 0."""
+    if not name.endswith(f".{_JOB}.{DOMAIN}"):
+        return None
     found = _JOB_NAME.fullmatch(name)
-    return None if found is None else PeerJob(found[1], int(found[2]))
+    return PeerJob("", 0) if found is None else PeerJob(found[1], int(found[2]))
 
 
 def role_of(name: str) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from malletrain.common import environment as env
 from malletrain.common.accounts import (
     Account,
     AccountError,
@@ -36,8 +38,8 @@ class JobAccounts(Protocol):
     def of_folder(self, folder: Path) -> Account | None:
         """The account whose folder a job's folder is; None, too, where there is no such folder."""
 
-    def may_end(self, user_ids: frozenset[int]) -> bool:
-        """Whether a process with these user ids can be one of a job."""
+    def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
+        """Whether a process with this environment, which names a job's folder, and these user ids can be the job's."""
 
     def make_jobs_folder(self, folder: Path) -> None:
         """Make the folder of the jobs' folders.
@@ -60,8 +62,9 @@ class CommonAccount:
         del folder
         return None
 
-    def may_end(self, user_ids: frozenset[int]) -> bool:
+    def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
         """The kernel decides."""
+        del environment
         return bool(user_ids)
 
     def make_jobs_folder(self, folder: Path) -> None:
@@ -109,9 +112,13 @@ class AccountsOfOwners:
             self._known[found.st_uid] = _present_or_former(found.st_uid, found.st_gid)
         return self._known[found.st_uid]
 
-    def may_end(self, user_ids: frozenset[int]) -> bool:
-        """Whether they are one user's that may run jobs: anybody can start a process that looks like one of a job."""
-        return len(user_ids) == 1 and min(user_ids) >= self.min_uid
+    def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
+        """Whether they are those of the folder's owner: anybody can start a process that looks like one of a job."""
+        try:
+            owner = os.lstat(environment[env.JOB_DIR]).st_uid
+        except (KeyError, OSError, ValueError):
+            return False
+        return owner >= self.min_uid and user_ids == {owner}
 
     def make_jobs_folder(self, folder: Path) -> None:
         """Make it, for all to pass through and for nobody to list."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -22,11 +24,14 @@ from malletrain.common.processes import ProcessId
 from malletrain.job_manager.stimuli import Completion, Outcome
 
 _LONGEST_SOCKET_PATH_BYTES = 99
+_RECORDED = ("job_id", "incarnation", "slots_per_node")
 _LARGEST_LAUNCH_BYTES = 4 << 20
 """More than the largest command and environment that the kernel takes."""
 _LARGEST_FILE_BYTES = 64 << 10
 _LONGEST_MESSAGE = 4096
 _LARGEST_PID = 1 << 22
+_MOST_METRICS = 1000
+_LONGEST_NAME = 200
 _MOST_SAMPLES = 1 << 63
 _FILE_MODE = 0o600
 
@@ -42,10 +47,12 @@ class JobFolder:
     Attributes:
         path: Its path.
         account: Whose it is; None: ours.
+        record: Where JobManager itself keeps what it has launched, if the folder is not its own.
     """
 
     path: Path
     account: Account | None = None
+    record: Path | None = None
 
     @property
     def supervisor_log(self) -> Path:
@@ -97,11 +104,17 @@ class JobFolder:
             (self.path / job_folder.CHECKPOINTS_FOLDER).mkdir(mode=0o700, exist_ok=True)
             for name in (job_folder.SUPERVISOR_FILE, job_folder.OUTCOME_FILE, job_folder.LAUNCH_FILE):
                 (self.path / name).unlink(missing_ok=True)
+        if self.record is not None:
+            self.record.unlink(missing_ok=True)
 
     def write_launch(self, content: dict[str, Any]) -> None:
         """Write `launch.json`, completely or not at all."""
         with self.entered():
             write_atomically(self.path / job_folder.LAUNCH_FILE, json.dumps(content, indent=1), mode=_FILE_MODE)
+        if self.record is not None:
+            make_private_folder(self.record.parent)
+            own = {name: content[name] for name in _RECORDED}
+            write_atomically(self.record, json.dumps(own), mode=_FILE_MODE)
 
     def write_secret(self, name: str, text: str) -> None:
         """Write a file that only the owner can read, completely or not at all.
@@ -114,8 +127,14 @@ class JobFolder:
             write_atomically(self.path / name, text, mode=0o600, sync=False)
 
     def launched(self) -> dict[str, Any] | None:
-        """Content of `launch.json`; None if there is none."""
-        return self._read(job_folder.LAUNCH_FILE, _LARGEST_LAUNCH_BYTES)
+        """What was launched: content of `launch.json`, or that of the record; None if nothing was."""
+        if self.record is None:
+            return self._read(job_folder.LAUNCH_FILE, _LARGEST_LAUNCH_BYTES)
+        try:
+            found: dict[str, Any] = json.loads(self.record.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
+        return found
 
     def supervisor(self) -> ProcessId | None:
         """The newest supervisor that has served, alive or not; None if there was none."""
@@ -130,7 +149,7 @@ class JobFolder:
         content = self._read(job_folder.OUTCOME_FILE)
         if content is None or content.get("outcome") not in Outcome.__members__.values():
             return None
-        return Outcome(content["outcome"]), str(content.get("message", ""))[:_LONGEST_MESSAGE]
+        return Outcome(content["outcome"]), clean_text(str(content.get("message", ""))[:_LONGEST_MESSAGE])
 
     def completion(self) -> Completion | None:
         """What the trainer said when it was done; None if it was not.
@@ -191,7 +210,7 @@ def socket_path(state_dir: Path, job_id: str, incarnation: int, account: Account
     name = f"{job_id}.{incarnation}.sock"
     mark = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
     if account is not None:
-        above = _runtime_folder() / f"malletrain-{mark}"
+        above = Path(tempfile.gettempdir()) / f"malletrain-{os.getuid()}-{mark}"
         _make_own_folder(above, 0o711)
         _make_folder_of(above / name, account)
         return above / name / "s"
@@ -200,6 +219,20 @@ def socket_path(state_dir: Path, job_id: str, incarnation: int, account: Account
         path = Path(tempfile.gettempdir()) / f"malletrain-{os.getuid()}-{mark}" / name
     _make_own_folder(path.parent, 0o700)
     return path
+
+
+def open_socket(path: Path, account: Account) -> int:
+    """A descriptor that stands for a supervisor's socket and for nothing else: root must not be led to another one.
+
+    Raises:
+        OSError: there is none, or what is there is not a socket of the account.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if stat.S_ISSOCK(found.st_mode) and found.st_uid == account.user_id:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.ENOTSOCK, f"not a socket of {account.name}", str(path))
 
 
 def remove_socket(path: Path, account: Account | None = None) -> None:
@@ -215,12 +248,6 @@ def remove_socket(path: Path, account: Account | None = None) -> None:
             path.parent.rmdir()
 
 
-def _runtime_folder() -> Path:
-    """Where root keeps sockets: where nobody else can make folders, if possible."""
-    run = Path("/run")
-    return run if run.is_dir() and os.access(run, os.W_OK) else Path(tempfile.gettempdir())
-
-
 def _make_own_folder(path: Path, mode: int) -> None:
     path.mkdir(mode=mode, parents=True, exist_ok=True)
     found = path.lstat()
@@ -229,9 +256,15 @@ def _make_own_folder(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
+def clean_text(text: str) -> str:
+    """A text with a replacement for what can't be encoded: a job may have written anything."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     numbers = {name: value for name, value in metrics.items() if isinstance(value, float) or _is_small(value)}
-    return {name: float(value) for name, value in numbers.items()}
+    kept = itertools.islice(numbers.items(), _MOST_METRICS)
+    return {clean_text(name[:_LONGEST_NAME]): float(value) for name, value in kept}
 
 
 def _is_small(value: object) -> bool:

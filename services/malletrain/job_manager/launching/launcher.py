@@ -65,7 +65,11 @@ class SupervisorLauncher:
     def folder(self, job_id: str) -> JobFolder:
         """A job's folder."""
         path = self._jobs / job_id
-        return JobFolder(path, self._accounts.of_folder(path))
+        return self._folder_of(job_id, self._accounts.of_folder(path))
+
+    def _folder_of(self, job_id: str, account: Account | None) -> JobFolder:
+        record = None if account is None else self._settings.state_dir / "launched" / f"{job_id}.json"
+        return JobFolder(self._jobs / job_id, account, record)
 
     def update_hosts(self, hosts: Mapping[str, NodeHost]) -> None:
         """Take over what is known of nodes, by name. No supervisor is started before the first call."""
@@ -100,7 +104,7 @@ class SupervisorLauncher:
         if wanted is None:
             return
         try:
-            folder = JobFolder(folder.path, self._accounts.of_owner(wanted.owner))
+            folder = self._folder_of(job_id, self._accounts.of_owner(wanted.owner))
             self._accounts.make_jobs_folder(self._jobs)
             child = self._starter.start(folder, wanted)
         except MalleTrainError as error:
@@ -215,7 +219,13 @@ class SupervisorLauncher:
         if not self._launched(folder, incarnation) or folder.supervisor() is None:
             return None
         # The path is not taken from a file of the job: root connects to it.
-        return self._clients.get(job_id, incarnation, str(self._socket(job_id, incarnation, folder.account)))
+        try:
+            return self._clients.get(
+                job_id, incarnation, self._socket(job_id, incarnation, folder.account), folder.account
+            )
+        except OSError as error:
+            self._log.warning("supervisor's socket can't be used", job=job_id, error=str(error))
+            return None
 
     def _process(self, job_id: str, incarnation: int) -> ProcessId | None:
         folder = self.folder(job_id)

@@ -11,14 +11,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 from malletrain.common import environment as env
-from malletrain.common.processes import ProcessId, find_processes
+from malletrain.common.processes import ProcessId, UserTest, find_processes, of_anybody
 
 _SWEEP_PAUSE_SECONDS = 0.02
 
 Predicate = Callable[[Mapping[str, str]], bool]
 """Whether a process with an environment is meant."""
-UserTest = Callable[[frozenset[int]], bool]
-"""Whether a process with these user ids can be one of a job."""
 
 
 class ProcessesLeftError(Exception):
@@ -67,7 +65,7 @@ async def wait_for_end(process: ProcessId) -> None:
     """Wait until a process has ended. It need not be a child of this process."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
+    except OSError:  # it has ended, or is a thread
         return
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -92,12 +90,12 @@ async def call_unless_ended(process: ProcessId, call: Coroutine[None, None, bool
         await asyncio.gather(calling, ending, return_exceptions=True)
 
 
-async def sweep(is_meant: Predicate, is_ours: UserTest = bool, patience_seconds: float = 5.0) -> int:
+async def sweep(is_meant: Predicate, is_ours: UserTest = of_anybody, patience_seconds: float = 5.0) -> int:
     """Kill all processes that are meant, until none is left.
 
     Args:
         is_meant: Which ones.
-        is_ours: Whether a process with these user ids can be meant.
+        is_ours: Whether a process with an environment and with user ids can be meant.
         patience_seconds: How long they may take to end.
 
     Returns:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import grpc.aio
 import structlog
 
+from malletrain.common.accounts import Account
+from malletrain.job_manager.launching.folder import open_socket
 from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
+_LARGEST_STATE_BYTES = 1 << 20
+_MOST_UNKNOWN_NODES = 1000
 _STATES_PER_SECOND, _STATES_AT_ONCE = 100.0, 500.0
 """Each is applied and stored. A supervisor sends some at a rescale, and one a second at most otherwise."""
 
@@ -35,7 +41,14 @@ class NodeHost:
 class SupervisorClient:
     """The connection to one supervisor. A failed call shows in its result; JobManager's effects are repeated anyway."""
 
-    def __init__(self, job_id: str, incarnation: int, socket: str, hosts: Mapping[str, NodeHost]) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        incarnation: int,
+        socket: Path,
+        hosts: Mapping[str, NodeHost],
+        account: Account | None = None,
+    ) -> None:
         """Connect when first used.
 
         Args:
@@ -43,13 +56,19 @@ class SupervisorClient:
             incarnation: Which of its supervisors.
             socket: Path of its Unix socket.
             hosts: What is known of nodes, by name; may change.
+            account: As whom it runs; None: as we do.
+
+        Raises:
+            OSError: there is no such socket, or it is not the account's.
         """
         self._hosts = hosts
+        self._descriptor = None if account is None else open_socket(socket, account)
+        address = str(socket) if self._descriptor is None else f"/proc/self/fd/{self._descriptor}"
         self.incarnation = incarnation
         self.ended = False
         self._job_id = job_id
         # The socket's folder keeps others away.
-        self._channel = open_channel(f"unix:{socket}", None)
+        self._channel = open_channel(f"unix:{address}", None, _LARGEST_STATE_BYTES)
         self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
         self._log = structlog.get_logger(__name__).bind(job=job_id, incarnation=incarnation)
 
@@ -59,7 +78,10 @@ class SupervisorClient:
         bucket = TokenBucket.full(_STATES_PER_SECOND, _STATES_AT_ONCE, clock())
         try:
             async for response in self._stub.WatchState(supervisor_pb2.WatchStateRequest()):
-                yield self._seen(response.state)
+                seen = self._seen(response)
+                if seen is None:
+                    return
+                yield seen
                 # A supervisor may be in the hands of its job's owner.
                 bucket = bucket.at(clock())
                 await asyncio.sleep(bucket.wait_seconds)
@@ -77,7 +99,7 @@ class SupervisorClient:
         except grpc.aio.AioRpcError as error:
             self._log_failed_call("SetHosts", error)
             return None
-        return self._seen(response.state)
+        return self._seen(response)
 
     async def release(self, nodes: tuple[str, ...], grace_seconds: float, deadline_seconds: float) -> bool:
         """Have its processes on some nodes ended; returns whether it answered in time."""
@@ -101,11 +123,28 @@ class SupervisorClient:
     async def close(self) -> None:
         """Disconnect."""
         await self._channel.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _log_failed_call(self, method: str, error: grpc.aio.AioRpcError) -> None:
         self._log.warning("supervisor call failed", method=method, code=error.code().name, details=error.details())
 
-    def _seen(self, state: supervisor_pb2.SupervisorState) -> SupervisorSeen:
+    def _seen(
+        self, response: supervisor_pb2.WatchStateResponse | supervisor_pb2.SetHostsResponse | None
+    ) -> SupervisorSeen | None:
+        """What a supervisor says; None if it makes no sense: it may be in the hands of its job's owner.
+
+        Args:
+            response: Its response; None is gRPC's word for bytes that are no message.
+        """
+        if response is None:
+            return None
+        state = response.state
+        named = {*state.confirmed_hosts, *(worker.host for worker in state.workers)}
+        if len(named) + len(state.failures) > _MOST_UNKNOWN_NODES + 2 * len(self._hosts):
+            self._log.warning("supervisor names more nodes than there are", nodes=len(named))
+            return None
         self.ended = state.phase == supervisor_pb2.SUPERVISOR_PHASE_ENDED
         return SupervisorSeen(
             job_id=self._job_id,
@@ -126,15 +165,20 @@ class SupervisorClients:
         self._by_job: dict[str, SupervisorClient] = {}
         self._old: list[SupervisorClient] = []
 
-    def get(self, job_id: str, incarnation: int, socket: str) -> SupervisorClient:
-        """The connection to a job's supervisor."""
+    def get(self, job_id: str, incarnation: int, socket: Path, account: Account | None) -> SupervisorClient:
+        """The connection to a job's supervisor.
+
+        Raises:
+            OSError: its socket can't be used.
+        """
         known = self._by_job.get(job_id)
         if known is not None and known.incarnation == incarnation:
             return known
+        client = SupervisorClient(job_id, incarnation, socket, self._hosts, account)
         if known is not None:
             self._old.append(known)
-        self._by_job[job_id] = SupervisorClient(job_id, incarnation, socket, self._hosts)
-        return self._by_job[job_id]
+        self._by_job[job_id] = client
+        return client
 
     async def drop(self, job_id: str) -> None:
         """Disconnect from a job's supervisor."""
