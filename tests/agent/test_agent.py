@@ -107,7 +107,7 @@ def test_a_process_that_has_left_its_session_and_its_environment_ends_with_the_n
         )
         running["n1"].process.send_signal(signal.SIGTERM)
         assert running["n1"].process.wait(10) == 0
-        assert not found.is_running()
+        assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
         assert "ended 1 processes that workers have left behind" in running["n1"].said
 
 

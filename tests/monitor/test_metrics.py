@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from malletrain.monitor.store import MonitorStore
+from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from tests.monitor.running import report, running_monitor
 from tests.monitor.trainer import FakeTrainer
@@ -62,7 +62,7 @@ async def test_writes_that_fail_count(tmp_path: Path, monkeypatch: pytest.Monkey
     def write_at_last(store: MonitorStore, jobs: object) -> None:
         if failures:
             failures.pop()
-            raise OperationalError("INSERT", {}, RuntimeError("the disk is full"))
+            raise DatabaseUnavailableError("monitor")
         write(store, jobs)
 
     monkeypatch.setattr(MonitorStore, "write", write_at_last)

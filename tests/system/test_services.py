@@ -197,8 +197,9 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     done = system.command("doctor", "--json", timeout=120)
     findings = {entry["check"]: entry for entry in json.loads(done.stdout)}
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
-    here = {"Python", "torch", "malletrain.client", "loopback", "disk", "identity", "certificates", "MUNGE"}
-    assert {*here, *backends, *SERVICES} == set(findings)
+    machine = {"Python", "torch", "malletrain.client", "loopback", "disk"}
+    access = {"identity", "certificates", "MUNGE", "jobs run as"}
+    assert {*machine, *access, *backends, *SERVICES} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())
     assert done.returncode == (0 if all(entry["ok"] for entry in findings.values()) else 1)

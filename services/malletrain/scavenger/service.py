@@ -16,7 +16,7 @@ from malletrain.runtime.access.identity import current_caller
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
-from malletrain.runtime.errors import InvalidInputError, UnavailableError
+from malletrain.runtime.errors import InvalidInputError, LimitExceededError, UnavailableError
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.node_names import check_node_names
@@ -49,6 +49,7 @@ _FIRST_OBSERVATION_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
 _LONGEST_REASON = 500
+_MOST_DRAINS = 100_000
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -236,6 +237,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         names = _names_or_all(request.nodes, request.all)
         if len(request.reason) > _LONGEST_REASON:
             raise InvalidInputError("reason", f"at most {_LONGEST_REASON} characters", request.reason)
+        if len(self._drains.nodes) + len(names) > _MOST_DRAINS:
+            raise LimitExceededError(f"expected at most {_MOST_DRAINS} drained nodes")
         drain = Drain(request.reason, current_caller().user, self._clock.time())
         self._set_drains(self._drains.all_drained(drain) if request.all else self._drains.drained(names, drain))
         leaving = [name for name in (self._idle_set.announced() if request.all else names) if self._was_used(name)]

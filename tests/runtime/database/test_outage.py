@@ -33,7 +33,7 @@ def answers(engine: Engine) -> bool:
 
 def test_a_connection_that_was_ended_is_replaced_unnoticed(postgresql: PostgresServer, engine: Engine) -> None:
     for _ in range(5):
-        assert postgresql.end_connections() == 1
+        assert postgresql.end_connections() >= 1
         assert answers(engine)
 
 
