@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -47,6 +48,8 @@ from malletrain.runtime.hub import Hub
 
 _PAUSE_SECONDS = 5.0
 _SWEEPS = 3
+_COLLECTIONS = 6
+"""Half a minute."""
 
 
 class Engine:
@@ -292,11 +295,12 @@ class Engine:
         self.apply(ended)
 
     async def _collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
-        while True:
+        for attempt in itertools.count(1):
             try:
-                return await self._launcher.collect(job_id, incarnation)
+                return await self._launcher.collect(job_id, incarnation, last=attempt >= _COLLECTIONS)
             except ProcessesLeftError as error:
                 self._log.error("processes of a job do not end", job=job_id, error=str(error))
+        raise AssertionError("counted to the end")
 
     def _order(self, job_id: str, incarnation: int) -> LaunchOrder | None:
         job = self._state.jobs.get(job_id)

@@ -138,12 +138,25 @@ class SupervisorLauncher:
                     self._log.warning("supervisor lingers after its end, killed", job=job_id, pid=process.pid)
                     process.kill()
 
-    async def collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
-        """End all processes that are left of the job; returns how its supervisor ended."""
+    async def collect(self, job_id: str, incarnation: int, *, last: bool = False) -> SupervisorEnded:
+        """End all processes that are left of the job; returns how its supervisor ended.
+
+        Args:
+            job_id: Job identifier.
+            incarnation: Which of its supervisors.
+            last: Whether processes of a job that runs as its owner are given up if they do not end: an owner who always
+                begins new ones on this machine must not keep the job's nodes for ever.
+        """
         folder = self.folder(job_id)
         child = self._children.pop((job_id, incarnation), None)
         status = None if child is None else await self._reap(child)
-        strays = await self._sweep(processes.of_job(self._jobs, job_id))
+        try:
+            strays = await self._sweep(processes.of_job(self._jobs, job_id))
+        except processes.ProcessesLeftError as error:
+            if folder.account is None or not last:
+                raise
+            self._log.error("processes of a job are given up", job=job_id, error=str(error))
+            strays = 0
         if strays:
             self._log.info("swept", job=job_id, processes=strays)
         await self._clients.drop(job_id)

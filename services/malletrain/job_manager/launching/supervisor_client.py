@@ -84,8 +84,10 @@ class SupervisorClient:
                 yield seen
                 # A supervisor may be in the hands of its job's owner.
                 bucket = bucket.at(clock())
-                await asyncio.sleep(bucket.wait_seconds)
-                bucket = bucket.at(clock()).take() or bucket
+                if bucket.wait_seconds:
+                    await asyncio.sleep(bucket.wait_seconds)
+                    bucket = bucket.at(clock())
+                bucket = bucket.take() or bucket
         except grpc.aio.AioRpcError as error:
             self._log.debug("stream of states lost", code=error.code().name)
 
