@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,11 @@ from malletrain.job_manager.launching.environment import (
     worker_environment,
 )
 from malletrain.job_manager.launching.folder import JobFolder, open_socket, socket_path
-from malletrain.job_manager.launching.processes import sweep, wait_for_end
+from malletrain.job_manager.launching.processes import sweep, until_end, wait_for_end
 from malletrain.job_manager.logs import LogReader, tail
 from malletrain.job_manager.stimuli import Completion, Outcome
 from tests.job_manager.harness import spec
+from tests.support.waiting import wait_until_async
 
 
 async def test_waiting_for_the_end_of_a_process() -> None:
@@ -194,3 +196,39 @@ def test_only_a_socket_of_the_owner_is_connected_to(tmp_path: Path) -> None:
             open_socket(path, account)
         os.chown(path, account.user_id, account.group_id)
         os.close(open_socket(path, account))
+
+
+async def test_a_stream_that_goes_on_waiting_ends_with_its_process() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    process = identify(child.pid)
+    assert process is not None
+    taken: list[int] = []
+
+    async def endless() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        await asyncio.Event().wait()
+
+    async def take() -> None:
+        async for item in until_end(endless(), process):
+            taken.append(item)
+
+    taking = asyncio.ensure_future(take())
+    await wait_until_async(lambda: taken == [1, 2])
+    assert not taking.done()
+    child.kill()
+    await asyncio.to_thread(child.wait)
+    await asyncio.wait_for(taking, 10)
+
+
+async def test_a_stream_that_ends_by_itself_is_read_to_its_end() -> None:
+    child = subprocess.Popen(["true"])
+    process = identify(child.pid) or ProcessId(child.pid, 0)
+    child.wait()
+
+    async def last_words() -> AsyncIterator[str]:
+        yield "a"
+        await asyncio.sleep(0.05)
+        yield "b"
+
+    assert [word async for word in until_end(last_words(), process)] == ["a", "b"]

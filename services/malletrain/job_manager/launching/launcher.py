@@ -127,7 +127,7 @@ class SupervisorLauncher:
         if process is None or client is None:
             return
         while process.alive():
-            async for seen in client.watch():
+            async for seen in processes.until_end(client.watch(), process):
                 yield seen
             try:
                 await asyncio.wait_for(

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from malletrain.common import environment as env
 from malletrain.common.processes import ProcessId, UserTest, find_processes, of_anybody
 
 _SWEEP_PAUSE_SECONDS = 0.02
+_LAST_WORDS_SECONDS = 1.0
+
+T = TypeVar("T")
 
 Predicate = Callable[[Mapping[str, str]], bool]
 """Whether a process with an environment is meant."""
@@ -76,6 +80,33 @@ async def wait_for_end(process: ProcessId) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+async def until_end(items: AsyncIterator[T], process: ProcessId) -> AsyncIterator[T]:
+    """What a process sends, until the stream ends or the process has ended and no more arrives.
+
+    A stream over gRPC may go on waiting for a peer that is gone.
+
+    Args:
+        items: The stream.
+        process: Who sends it.
+    """
+    ending = asyncio.ensure_future(wait_for_end(process))
+    reading: asyncio.Future[T | None] | None = None
+    try:
+        while True:
+            reading = asyncio.ensure_future(anext(items, None))
+            await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
+            if not reading.done() or (item := reading.result()) is None:
+                return
+            yield item
+    finally:
+        left = [task for task in (reading, ending) if task is not None]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def call_unless_ended(process: ProcessId, call: Coroutine[None, None, bool]) -> bool:
