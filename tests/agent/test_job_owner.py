@@ -28,6 +28,8 @@ from tests.support.certificates import certificate, secure_channel
 from tests.support.everybody import as_user, folder_of_everybody, python_of_everybody
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.system
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start workers as another account")
 ANN, BOB = "www-data", "games"
 Code = grpc.StatusCode

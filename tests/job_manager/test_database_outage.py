@@ -26,6 +26,8 @@ from tests.job_manager.stand_in import make_python
 from tests.support.postgresql import PostgresServer, postgresql_server
 from tests.support.waiting import wait_until, wait_until_async
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:

@@ -233,6 +233,7 @@ async def test_who_watches_gets_each_job_as_it_is_visible(people: People, name: 
     watch.cancel()
 
 
+@pytest.mark.system
 async def test_a_failure_with_the_tail_of_the_log_is_not_for_others(people: People) -> None:
     job_id = await people["ada"].submit("sh", "-c", "echo the loss of ada is NaN; exit 3", max_restarts=0)
     await people.harness.plan(1, j2="n1")

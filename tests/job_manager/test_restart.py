@@ -16,6 +16,8 @@ from tests.job_manager.serving import processes_of
 from tests.job_manager.stand_in import make_python
 from tests.support.waiting import wait_until_async
 
+pytestmark = pytest.mark.system
+
 
 def pids(state_dir: Path, node: str | None) -> set[int]:
     return {pid for pid, found in processes_of(state_dir).items() if found.get("MALLETRAIN_NODE") == node}

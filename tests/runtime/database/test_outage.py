@@ -14,6 +14,8 @@ from malletrain.runtime.database.errors import DatabaseUnavailableError
 from tests.support.postgresql import PostgresServer
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def engine(postgresql: PostgresServer, tmp_path: Path) -> Iterator[Engine]:
