@@ -236,7 +236,7 @@ class SupervisorLauncher:
             return self._clients.get(
                 job_id, incarnation, self._socket(job_id, incarnation, folder.account), folder.account
             )
-        except OSError as error:
+        except (OSError, SupervisorStartError) as error:
             self._log.warning("supervisor's socket can't be used", job=job_id, error=str(error))
             return None
 
