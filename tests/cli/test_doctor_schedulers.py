@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from malletrain.cli.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
 from malletrain.cli.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
-from malletrain.cli.doctor_slurm import SlurmReport, judge_slurm, parse_config, parse_partitions
+from malletrain.cli.doctor_slurm import SlurmReport, judge_slurm, parse_config, parse_partitions, start_after_preemption
 from malletrain.cli.main import app
 from malletrain.cli.settings import AllSettings
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
@@ -82,6 +82,18 @@ def test_each_mistake_is_named() -> None:
     ]
     for report, check in cases:
         assert wrong(judge_slurm(report, HOLDING, 101.0)) == {check}
+
+
+def test_what_lets_main_jobs_start_sooner_is_told_as_advice() -> None:
+    quick = {"SchedulerParameters": "bf_interval=5,batch_sched_delay=0", "Epilog": "/bin/true"}
+    assert start_after_preemption(quick) == "as soon as the node is empty"
+    by_default = start_after_preemption({"SchedulerParameters": "(null)"})
+    for words in ("batch_sched_delay is 3 s", "bf_interval is 30 s", "no Epilog"):
+        assert words in by_default
+    assert start_after_preemption(quick | {"SchedulerParameters": "bf_interval=5,batch_sched_delay=1,defer_batch"}) == (
+        "defer: a main job that preempts waits for one more pass"
+    )
+    assert wrong(judge_slurm(slurm({"SchedulerParameters": "defer"}), HOLDING, 101.0)) == set()
 
 
 def test_watching_needs_a_prolog_and_ssh() -> None:

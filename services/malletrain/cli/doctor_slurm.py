@@ -12,6 +12,7 @@ from malletrain.cli.doctor_checks import CommandResult, Finding, ask, clocks, ju
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 
 _LONGEST_GRACE_SECONDS = 30
+_LONG_BACKFILL_SECONDS = 10
 _PAIR = re.compile(r"(\S+?)=(\S*)")
 _NUMBER = re.compile(r"\d+")
 _DOC = "docs/operators/slurm.md"
@@ -203,10 +204,29 @@ def _signals(config: Mapping[str, str], partition: Mapping[str, str], section: S
     complete = _number(config.get("CompleteWait", "0"))
     remedy = "CompleteWait=0: the main queue waits so long after each placeholder that ends"
     yield judge("CompleteWait", complete == 0, f"{complete} s", remedy)
+    yield Finding("start after preemption", True, start_after_preemption(config))
     back = config.get("ReturnToService", "")
     yield judge(
         "ReturnToService", back != "2", back, "0 or 1: with 2, nodes that an operator took down come back as idle"
     )
+
+
+def start_after_preemption(config: Mapping[str, str]) -> str:
+    """What would let main jobs start sooner that end placeholders: advice, since each has its price for the cluster."""
+    words = dict(word.partition("=")[::2] for word in config.get("SchedulerParameters", "").split(","))
+    advice = []
+    if any("defer" in word for word in words):
+        advice.append("defer: a main job that preempts waits for one more pass")
+    if (delay := _number(words.get("batch_sched_delay", "3"))) > 1:
+        advice.append(f"batch_sched_delay is {delay} s: with 0 or 1 main jobs start up to {delay} s sooner")
+    if (interval := _number(words.get("bf_interval", "30"))) > _LONG_BACKFILL_SECONDS:
+        advice.append(
+            f"bf_interval is {interval} s: a backfilled main job that preempts waits for one more cycle; "
+            f"{_LONG_BACKFILL_SECONDS} s or less where cycles are short"
+        )
+    if config.get("Epilog", "(null)") in ("", "(null)"):
+        advice.append("no Epilog: placeholders cancel themselves at their end, which does nearly as much")
+    return "; ".join(advice) or "as soon as the node is empty"
 
 
 def _time_limit(partition: Mapping[str, str], section: SlurmSettings) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,4 +63,5 @@ def _make_private(database: Path) -> None:
     with database.open("ab"):
         pass
     for path in database.parent.glob(f"{database.name}*"):
-        path.chmod(0o600)
+        with suppress(FileNotFoundError):  # the last connection of another process just closed, and removed it
+            path.chmod(0o600)

@@ -24,6 +24,14 @@ _ENDED = (
     *("REVOKED", "TIMEOUT"),
 )
 """States of Slurm's jobs that have ended."""
+_END_AT_ONCE = 'scancel "$SLURM_JOB_ID" && sleep 5'
+"""After an agent that has left in good order.
+
+slurmctld starts the main job at once when a node reports that a job's Epilog has run, or would have run; if the job ends
+by itself, without a step and without an Epilog, the node's answer only counts for the next pass, up to `batch_sched_delay`
+later. A job that is cancelled while its script still runs is always reported, so the placeholder cancels itself.
+(slurmd `_rpc_terminate_job`, slurmctld `_slurm_rpc_epilog_complete`.)
+"""
 _WAITING_REASONS = (
     *("None", "(null)", "Priority", "Resources", "Prolog", "Cleaning", "BeginTime", "SchedDefer"),
     *("NodeDown", "ReqNodeNotAvail", "Reservation", "Nodes required for job"),
@@ -77,7 +85,7 @@ class SlurmBatchClient:
                 *("--exclusive", "--mem=0", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
                 *([f"--gres=gpu:{facts.gpus}"] if facts.gpus else []),
                 *(f"--output={self.log}", "--open-mode=append", *self.options, f"--comment={self._mark}"),
-                f"--wrap=exec {step}",
+                f"--wrap={step} && {_END_AT_ONCE}",
             ],
             self.timeout_seconds,
         )
