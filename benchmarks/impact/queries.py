@@ -17,6 +17,7 @@ _QUERIES = {
     "reservations": "reservations",
 }
 """Kinds of queries, by a part of their arguments."""
+_CHECK_SECONDS = 1.0
 _SLACK = 0.1
 """By this share of an interval, calls may be closer: processes start late on a loaded machine."""
 
@@ -43,10 +44,21 @@ def read_calls(log: Path) -> list[tuple[float, str]]:
     for line in log.read_text().splitlines():
         time, _, words = line.partition(" ")
         kind = next((kind for part, kind in _QUERIES.items() if part in words), words.split()[0])
-        if kind == "scancel" and found and found[-1][1] == "placeholders":
-            found[-1] = found[-1][0], "check"
+        if kind == "scancel" and "--me" in words:
+            _mark_check(found, float(time))
         found.append((float(time), kind))
     return found
+
+
+def _mark_check(found: list[tuple[float, str]], until: float) -> None:
+    """The list that was asked for just before a cancellation, perhaps with other queries in between."""
+    for place in reversed(range(len(found))):
+        time, kind = found[place]
+        if time < until - _CHECK_SECONDS:
+            return
+        if kind == "placeholders":
+            found[place] = time, "check"
+            return
 
 
 def most_per_interval(calls: list[tuple[float, str]], intervals: Mapping[str, float]) -> dict[str, int]:

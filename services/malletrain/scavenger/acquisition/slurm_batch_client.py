@@ -27,9 +27,9 @@ _ENDED = (
 _END_AT_ONCE = 'scancel "$SLURM_JOB_ID" && sleep 5'
 """After an agent that has left in good order.
 
-slurmctld starts the main job at once when a node reports that a job's Epilog has run, or would have run; if the job ends
-by itself, without a step and without an Epilog, the node's answer only counts for the next pass, up to `batch_sched_delay`
-later. A job that is cancelled while its script still runs is always reported, so the placeholder cancels itself.
+slurmctld starts the main job at once when a node reports the end of a job's Epilog. A job that ends by itself, on a
+node without an Epilog, counts only at the next pass, up to `batch_sched_delay` later. A job that is cancelled while its
+script still runs is always reported like an Epilog, so the placeholder cancels itself.
 (slurmd `_rpc_terminate_job`, slurmctld `_slurm_rpc_epilog_complete`.)
 """
 _WAITING_REASONS = (
