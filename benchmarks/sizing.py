@@ -160,6 +160,7 @@ def _submit(system: Deployment, jobs: int, folder: Path, rate: float) -> None:
     program = folder / "program.py"
     program.write_text(_PROGRAM.format(rate=rate))
     spec = resources_pb2.JobSpec(
+        name="sizing",
         command=[sys.executable, str(program)],
         working_directory=str(folder),
         min_nodes=1,
