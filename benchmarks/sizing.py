@@ -12,6 +12,7 @@ import argparse
 import json
 import random
 import signal
+import sqlite3
 import statistics
 import sys
 import tempfile
@@ -236,8 +237,12 @@ def _read(system: Deployment) -> Reading:
 
 
 def _database_bytes(folder: Path, service: str) -> int:
-    """Size of a service's SQLite file, without its write-ahead log, which does not grow in the long run."""
-    return (folder / f"{service}.sqlite").stat().st_size
+    """Size of a service's tables, also of what is only in SQLite's write-ahead log yet."""
+    with closing(sqlite3.connect(f"file:{folder / service}.sqlite?mode=ro", uri=True)) as database:
+        pages, free, size = (
+            database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+    return int((pages - free) * size)
 
 
 def _journal_rows(system: Deployment) -> int:
