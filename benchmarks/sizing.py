@@ -121,7 +121,7 @@ def measure(nodes: int, jobs: int, seconds: float, speed: float, rate: float) ->
         write_trace(generate(nodes, _TRACE_SECONDS, _IDLE_FRACTION, random.Random(_SEED)), folder / "idle.csv")
         with deployed(folder / "state", _settings(folder, jobs, speed)) as system:
             _submit(system, jobs, folder, rate)
-            expected = min(jobs, max(1, round(nodes * _IDLE_FRACTION / 2)))
+            expected = max(1, min(jobs * 9 // 10, round(nodes * _IDLE_FRACTION / 2)))
             wait_until(lambda: _with_nodes(system) >= expected, 240, f"{expected} jobs with nodes")
             with _nothing_left(system):
                 return _measured(system, nodes, jobs, seconds)
@@ -175,7 +175,7 @@ def _submit(system: Deployment, jobs: int, folder: Path, rate: float) -> None:
 def _with_nodes(system: Deployment) -> int:
     with closing(system.stubs) as stubs:
         listed = stubs.job_manager.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=60).jobs
-    return sum(job.state == resources_pb2.JOB_STATE_RUNNING for job in listed)
+    return sum(bool(job.confirmed_nodes) for job in listed)
 
 
 def _measured(system: Deployment, nodes: int, jobs: int, seconds: float) -> Size:
