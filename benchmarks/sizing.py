@@ -119,12 +119,11 @@ def measure(nodes: int, jobs: int, seconds: float, speed: float, rate: float) ->
     with tempfile.TemporaryDirectory(prefix="malletrain-sizing-") as name:
         folder = Path(name)
         write_trace(generate(nodes, _TRACE_SECONDS, _IDLE_FRACTION, random.Random(_SEED)), folder / "idle.csv")
-        with deployed(folder / "state", _settings(folder, jobs, speed)) as system:
-            with _nothing_left(system):
-                _submit(system, jobs, folder, rate)
-                expected = max(1, min(jobs * 9 // 10, round(nodes * _IDLE_FRACTION / 2)))
-                wait_until(lambda: _with_nodes(system) >= expected, 240, f"{expected} jobs with nodes")
-                return _measured(system, nodes, jobs, seconds)
+        with deployed(folder / "state", _settings(folder, jobs, speed)) as system, _nothing_left(system):
+            _submit(system, jobs, folder, rate)
+            expected = max(1, min(jobs * 9 // 10, round(nodes * _IDLE_FRACTION / 2)))
+            wait_until(lambda: _with_nodes(system) >= expected, 240, f"{expected} jobs with nodes")
+            return _measured(system, nodes, jobs, seconds)
 
 
 @contextmanager
