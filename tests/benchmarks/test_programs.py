@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.faulting.record import read
 from benchmarks.faulting.trials import STOP
+from malletrain.runtime.config import SERVICES
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.training, pytest.mark.horovod, pytest.mark.timeout(600)]
@@ -35,3 +36,13 @@ def test_faults_are_recorded_one_by_one(tmp_path: Path) -> None:
     assert all(trial.went_on and not trial.processes_left for trial in trials)
     assert all(trial.stalled_s > 0 for trial in trials[:2])
     assert [entry["fault"] for entry in json.loads(done.stdout)] == [trial.fault for trial in trials]
+
+
+def test_sizing_measures_every_service() -> None:
+    command = [sys.executable, "benchmarks/sizing.py", "--json", "--nodes", "10", "--jobs", "1", "--seconds", "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {*SERVICES, "supervisor", "sidecar"} <= found["use"].keys()
+    assert all(use["pss_mib"] > 1 for use in found["use"].values())
+    assert found["training"] == 1

@@ -19,6 +19,7 @@ from tests.docs.blocks import Command, ConsoleBlock, FileBlock, matches
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+LOOPBACK = "127.0.0.1"
 COMMAND_SECONDS = 150.0
 """How long one command may take."""
 
@@ -87,13 +88,18 @@ class Shell:
 
 
 @contextmanager
-def page_shell(folder: Path) -> Iterator[Shell]:
+def page_shell(folder: Path, host: str = LOOPBACK, shown_host: str = LOOPBACK) -> Iterator[Shell]:
     """A shell in an empty folder, with a home, examples and ports of its own.
 
     Its `malletrain` and `python` are those of the tests.
+
+    Args:
+        folder: Its working directory and home.
+        host: Where the services listen.
+        shown_host: What the page writes for it.
     """
     (folder / "examples").symlink_to(ROOT / "examples")
-    own = {name: f"127.0.0.1:{port}" for name, port in zip(SERVICES, free_ports(), strict=True)}
+    own = {name: f"{host}:{port}" for name, port in zip(SERVICES, free_ports(), strict=True)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLETRAIN_")}
     environment |= {f"MALLETRAIN_ADDRESSES__{name.upper()}": address for name, address in own.items()}
     environment |= {"HOME": str(folder), "COLUMNS": "200"}
@@ -107,7 +113,8 @@ def page_shell(folder: Path) -> Iterator[Shell]:
         start_new_session=True,
     )
     defaults = Addresses()
-    shell = Shell(process, folder, {defaults.of(name): address for name, address in own.items()})
+    shown = {name: defaults.of(name).replace(LOOPBACK, shown_host) for name in SERVICES}
+    shell = Shell(process, folder, {shown[name]: address for name, address in own.items()})
     try:
         yield shell
     finally:

@@ -173,6 +173,16 @@ def test_a_second_up_on_the_same_folder_is_refused(system: Deployment) -> None:
     assert "another `malletrain up`" in refused.stderr
 
 
+def test_the_addresses_of_another_installation_are_not_taken_for_ours(system: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "malletrain.toml").write_text(
+        system.config.read_text().replace(f'state_dir = "{system.folder}"', f'state_dir = "{tmp_path}"')
+    )
+    second = run_command("up", cwd=tmp_path)
+    assert second.returncode == 1
+    assert f"scavenger can't listen on {system.address('scavenger')} (Address already in use)" in second.stderr
+    assert "set addresses.scavenger" in second.stderr
+
+
 def test_services_end_with_up(tmp_path: Path) -> None:
     with deployed(tmp_path / "state", STATIC) as system:
         children = [psutil.Process(pid) for pid in system.pids().values()]

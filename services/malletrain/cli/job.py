@@ -20,8 +20,8 @@ from malletrain.cli.output import (
     to_dict,
 )
 from malletrain.cli.owner_output import owner_shares, weight_in_words
-from malletrain.cli.placeholder_failures import tell_why_jobs_wait
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.waiting_reasons import tell_why_jobs_wait
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 

@@ -11,8 +11,8 @@ import typer
 from malletrain.cli.job_output import job_dict, reason_of
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name
 from malletrain.cli.owner_output import owner_shares, print_owners
-from malletrain.cli.placeholder_failures import tell_why_jobs_wait
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.waiting_reasons import tell_why_jobs_wait
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
 _NAME_CELLS = 32

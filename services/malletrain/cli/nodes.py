@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
 
 from malletrain.cli.jobs import all_jobs
-from malletrain.cli.output import JsonOption, ago, duration, one_line, print_json, print_table, to_dict
-from malletrain.cli.placeholder_failures import placeholder_failures
+from malletrain.cli.output import JsonOption, ago, duration, print_json, print_table, to_dict
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
+from malletrain.cli.waiting_reasons import drains, placeholder_failures
 from malletrain.v1 import scavenger_pb2
 
 
@@ -24,7 +23,7 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
     now = time.time()
     for line in placeholder_failures(status.placeholders, now):
         typer.echo(line, err=True)
-    for line in _drained(status.drained, now):
+    for line in drains(status.drained, now):
         typer.echo(line, err=True)
     if as_json:
         print_json([to_dict(node) | {"jobId": holders.get(node.name, "")} for node in found])
@@ -41,9 +40,3 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         for node in found
     ]
     print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs"), rows)
-
-
-def _drained(entries: Iterable[scavenger_pb2.DrainedNode], now: float) -> Iterator[str]:
-    for entry in entries:
-        why = f": {one_line(entry.reason)}" if entry.reason else ""
-        yield f"drained: {entry.name or 'all nodes'}, by {entry.user}, {ago(entry.since, now)} ago{why}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 _TRIES_BEFORE_FIRST_SERVING = 3
 _STOP_SECONDS = 20.0
+_FREE_SECONDS = 5.0
+"""How long the services of a `malletrain up` that was killed may go on listening."""
 _WRONG_USE = 2
 
 
@@ -48,6 +52,7 @@ def up(
     with lock_state_folder(settings.state_dir):
         runner = ServiceRunner(settings, config)
         try:
+            wait_for_free_addresses(settings)
             runner.start()
             while not ending.wait(_POLL_SECONDS):
                 runner.check()
@@ -68,6 +73,38 @@ def lock_state_folder(state_dir: Path) -> Iterator[None]:
         except BlockingIOError:
             raise MalleTrainError(f"another `malletrain up` runs on {state_dir}") from None
         yield
+
+
+def wait_for_free_addresses(settings: AllSettings) -> None:
+    """Wait until nothing listens where the services will: the services of another installation would pass for ours.
+
+    Raises:
+        MalleTrainError: an address stays taken, or is not one of this machine.
+    """
+    deadline = time.monotonic() + _FREE_SECONDS
+    pause = threading.Event()
+    for name in SERVICES:
+        address = settings.addresses.of(name)
+        while error := _why_not_free(address):
+            if time.monotonic() > deadline:
+                raise MalleTrainError(
+                    f"{name} can't listen on {address} ({error}): end the program that does, or set addresses.{name}"
+                )
+            pause.wait(_POLL_SECONDS)
+
+
+def _why_not_free(address: str) -> str:
+    """Why one can't listen on an address; empty if one can."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 @dataclass

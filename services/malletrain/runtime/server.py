@@ -120,7 +120,9 @@ class ServiceHost:
         try:
             port = self._add_port()
         except RuntimeError as error:
-            raise UnavailableError(f"can't listen on {self._address}: is another process there? ({error})") from error
+            raise UnavailableError(
+                f"can't listen on {self._address}: is another process there? End it, or set another address ({error})"
+            ) from error
         await self._server.start()
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from malletrain.cli.doctor_checks import examine_placeholders, judge_placeholders
-from malletrain.cli.placeholder_failures import placeholder_failures
 from malletrain.cli.settings import AllSettings
+from malletrain.cli.waiting_reasons import placeholder_failures
 from malletrain.runtime.config import Addresses
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2
