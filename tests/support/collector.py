@@ -99,7 +99,8 @@ def tree(spans: Sequence[SeenSpan], trace_id: str) -> str:
 
     def lines(parent: str, depth: int) -> Iterator[str]:
         for span in sorted((span for span in own if span.parent_id == parent), key=lambda span: span.begin):
-            yield f"{'  ' * depth}{span.service} {span.name} {span.end - span.begin:.3f} s {span.attributes} {span.error}"
+            took = f"{span.end - span.begin:.3f} s"
+            yield f"{'  ' * depth}{span.service} {span.name} {took} {span.attributes} {span.error}"
             yield from lines(span.span_id, depth + 1)
 
     return "\n".join(lines("", 0))
