@@ -75,7 +75,7 @@ def test_at_the_end_a_stop_is_done_and_what_was_commanded_before_is_not(followed
     assert followed.steps() == [("a", False, 1000.0)]
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "x" * 1_000_000])
+@pytest.mark.parametrize("text", ["", "nonsense", "x" * 1_000_000, TRACEPARENT[:-1] + "0"])
 def test_a_command_without_a_context_is_not_reported(followed: Followed, text: str) -> None:
     followed.reports.begin(SET_HOSTS, text, {"a": 1}, 1)
     assert not followed.reports.following

@@ -87,7 +87,7 @@ class ChangeSpans:
             nodes: Their names.
             context: The event, or the call.
         """
-        if context is None:
+        if context is None or not self._tracer.enabled:
             return
         for job in self._jobs().values():
             if any(release.left and release.node in nodes for release in job.releases):

@@ -67,14 +67,14 @@ class CommandReports:
 
         Args:
             kind: What is commanded.
-            traceparent: What came with it; anything but a trace context is ignored.
+            traceparent: What came with it; anything but a trace context that is sampled is ignored.
             hosts: The hosts that it is about: name to workers that shall be there.
             sequence: Of SetHosts.
         """
         if kind == SET_HOSTS:
             self._end([command for command in self._open if command.sequence], done=False)
         context = parse_traceparent(traceparent)
-        if context is None or len(self._open) >= _MOST_OPEN:
+        if context is None or not context.sampled or len(self._open) >= _MOST_OPEN:
             return
         report = supervisor_pb2.CommandReport(
             trace_context=resources_pb2.TraceContext(traceparent=context.traceparent),
