@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from malletrain.common.trace_context import TraceContext
 from malletrain.job_manager.change_spans import ChangeSpans
-from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor
+from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor
+from malletrain.job_manager.state_machine import TransactionResult
+from malletrain.job_manager.stimuli import Stimulus
 from malletrain.runtime.errors import StalePlanError
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.tracing.propagation import doing, present_context, to_message
@@ -28,7 +31,7 @@ class TracedMachine(MachineHarness):
         self.idle("a", "b", "c")
         self.submit(spec())
 
-    def __call__(self, stimulus: object) -> object:
+    def __call__(self, stimulus: Stimulus) -> TransactionResult:
         result = super().__call__(stimulus)
         self.spans.changed(result.changed)
         return result
@@ -46,7 +49,7 @@ class TracedMachine(MachineHarness):
         self.spans.nodes_left(frozenset(nodes), context)
         return context
 
-    def report(self, context: TraceContext, **fields: object) -> None:
+    def report(self, context: TraceContext, **fields: Any) -> None:
         report = supervisor_pb2.CommandReport(
             trace_context=to_message(context),
             kind=supervisor_pb2.COMMAND_KIND_SET_HOSTS,
@@ -62,7 +65,7 @@ def machine() -> TracedMachine:
     return TracedMachine()
 
 
-def command(machine: TracedMachine, effect: object) -> TraceContext | None:
+def command(machine: TracedMachine, effect: Effect) -> TraceContext | None:
     """Give a command; the context that goes with it."""
     with machine.spans.command(effect):
         return present_context()

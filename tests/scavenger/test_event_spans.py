@@ -49,7 +49,7 @@ def test_an_event_begins_when_the_query_was_sent_whose_answer_it_is(traced: Trac
     }
 
 
-@pytest.mark.parametrize("age", [30.0, float("inf")])
+@pytest.mark.parametrize("age", [0.5, 30.0, float("inf")])
 def test_an_answer_that_is_older_than_the_observation_is_not_what_led_to_it(
     traced: Traced, spans: EventSpans, age: float
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -46,5 +48,5 @@ def links_of(span: ReadableSpan) -> list[str]:
     return [f"{link.context.span_id:016x}" for link in span.links]
 
 
-def attributes_without_prefix(span: ReadableSpan) -> dict[str, object]:
+def attributes_without_prefix(span: ReadableSpan) -> dict[str, Any]:
     return {name.removeprefix("malletrain."): value for name, value in (span.attributes or {}).items()}

@@ -7,8 +7,10 @@ from malletrain.runtime.tracing.spans import NoTracer, Span, Tracer, names
 from malletrain.scavenger.idle_set import IdleEvent
 from malletrain.scavenger.sources.base import SourceStatus
 
+_ANSWER_LAG_SECONDS = 0.1
+"""An observation that is later than an answer does not come of it, but e.g. of an agent that leaves."""
 _LONGEST_LAG_SECONDS = 1.0
-"""An event that is later than its observation, or an observation later than an answer, does not come of it."""
+"""An observation that is further from now is of another clock, as that of a trace."""
 
 
 class EventSpans:
@@ -34,7 +36,7 @@ class EventSpans:
         if not self._tracer.enabled:
             return self._tracer.begin("")
         newest = min(status.queries, key=lambda query: query.age_seconds, default=None)
-        if newest is None or now - newest.age_seconds < time - _LONGEST_LAG_SECONDS:
+        if newest is None or now - newest.age_seconds < time - _ANSWER_LAG_SECONDS:
             begin = time if time <= now <= time + _LONGEST_LAG_SECONDS else now
             return self.changed(event, "source", now, start=begin)
         answered = now - newest.age_seconds

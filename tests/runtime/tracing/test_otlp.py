@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -95,7 +96,8 @@ def test_headers_that_others_can_read_or_that_are_none_are_refused(tmp_path: Pat
 
 
 def test_without_a_collector_spans_are_dropped_beyond_the_queue_and_the_end_is_not_waited_for() -> None:
-    tracer = open_tracer("allocator", TracingSettings(endpoint=f"http://127.0.0.1:{free_port()}", queue_spans=64))
+    settings = TracingSettings(endpoint=f"http://127.0.0.1:{free_port()}", queue_spans=64)
+    tracer: Any = open_tracer("allocator", settings)
     for _ in range(10_000):
         tracer.begin("lost").end()
     assert len(tracer._processor._batch_processor._queue) <= 64
