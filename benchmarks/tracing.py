@@ -123,7 +123,7 @@ def microseconds(endpoint: str) -> float:
 def main() -> None:
     """Measure and print."""
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Accepting(), server)
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Accepting(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     figures = {"off_us": microseconds(""), "on_us": microseconds(f"http://127.0.0.1:{port}")}

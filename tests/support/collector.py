@@ -83,7 +83,7 @@ def collecting(port: int = 0, credentials: grpc.ServerCredentials | None = None)
     """A collector on loopback, and its port."""
     collector = Collector()
     server = grpc.server(futures.ThreadPoolExecutor(4), options=(("grpc.so_reuseport", 0),))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     address = f"127.0.0.1:{port}"
     bound = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
     server.start()
