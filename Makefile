@@ -28,7 +28,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
-	$(BIN)/python -m pip install --quiet --editable '.[head,postgresql,sim,dask,dev,docs]'
+	$(BIN)/python -m pip install --quiet --editable '.[head,postgresql,tracing,sim,dask,dev,docs]'
 	touch $@
 
 $(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh
@@ -78,7 +78,7 @@ images: ## The container images; WHEELS=FOLDER with wheels of torch and Horovod
 	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager prometheus postgres
 
 lock: $(VENV)/.package ## The packages of the images with their hashes; UPGRADE=--upgrade takes the newest
-	$(LOCK) pyproject.toml --extra head --extra postgresql --output-file deploy/docker/requirements-head.lock
+	$(LOCK) pyproject.toml --extra head --extra postgresql --extra tracing --output-file deploy/docker/requirements-head.lock
 	$(LOCK) deploy/docker/requirements-trainer.in --constraints deploy/docker/requirements-head.lock \
 	  --output-file deploy/docker/requirements-trainer.lock
 

@@ -25,7 +25,7 @@ def _text(name: str) -> str:
 def test_head_is_locked_as_the_project_asks() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["head"], *extras["postgresql"]]
+    lines = [*project["dependencies"], *extras["head"], *extras["postgresql"], *extras["tracing"]]
     asked = [Requirement(line) for line in lines]
     locked = _locked("requirements-head.lock")
     wrong = [

@@ -19,7 +19,7 @@ from tests.docs.markdown import PAGES, anchors, fences, links, name_of, spans
 from tests.docs.shell import ROOT
 from tools.docs.settings import setting_names
 
-SECTIONS = ("access", "addresses", *SERVICES)
+SECTIONS = ("access", "addresses", "tracing", *SERVICES)
 VERBS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)

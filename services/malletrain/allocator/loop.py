@@ -17,17 +17,20 @@ import structlog
 from malletrain.allocator import messages
 from malletrain.allocator.cluster_cache import ClusterCache
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
+from malletrain.allocator.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.plan_trigger import PlanTrigger
 from malletrain.allocator.planner import plan_problem
 from malletrain.allocator.problem import Allocation, AllocationProblem
 from malletrain.allocator.settings import AllocatorSettings
+from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
+from malletrain.runtime.tracing.propagation import metadata_of, to_message
 from malletrain.v1 import (
     allocator_pb2,
     job_manager_pb2,
@@ -67,6 +70,7 @@ class ControlLoop:
         store: PlanStore,
         solve: SolveProblem,
         metrics: AllocatorMetrics,
+        spans: PlanSpans,
     ) -> None:
         self._peers = peers
         self._caution = settings.caution
@@ -76,6 +80,7 @@ class ControlLoop:
         self._unstored: deque[allocator_pb2.Plan] = deque(maxlen=settings.plans_kept)
         self._solve = solve
         self._metrics = metrics
+        self._spans = spans
         self._cache = ClusterCache()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._news = asyncio.Event()
@@ -97,6 +102,7 @@ class ControlLoop:
     async def _on_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         joined = map(messages.node_from_proto, message.joined)
         self._cache.update_nodes(joined, message.left, snapshot=message.snapshot)
+        self._spans.note_event(message, self._clock.time())
         self._news.set()
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
@@ -115,7 +121,10 @@ class ControlLoop:
             self._news.clear()
             reason = self._trigger.reason(self._cache, self._clock.time(), self._clock.monotonic())
             if reason:
-                await self._plan(reason)
+                with self._spans.plan(reason) as span:
+                    await self._plan(reason, span)
+            else:
+                self._spans.forget_events()
 
     async def _wait(self, seconds: float | None) -> None:
         try:
@@ -123,15 +132,20 @@ class ControlLoop:
         except TimeoutError:
             return
 
-    async def _plan(self, reason: str) -> None:
+    async def _plan(self, reason: str, span: PlanSpan) -> None:
         """Make a plan and have it applied."""
-        await self._refresh_stays()
+        with span.step("refresh_stays") as context:
+            await self._refresh_stays(context)
         plan_input = self._cache.plan_input(self._clock.time())
         self._trigger.begin()
         problem = plan_problem(plan_input, self._options)
-        allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
-        plan = self._make(reason, problem.whole, allocation)
-        outcome = await self._apply(plan)
+        with span.step("solve"):
+            allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
+        span.solved(problem.whole, allocation)
+        plan = self._make(reason, problem.whole, allocation, span.context)
+        with span.step("apply") as context:
+            outcome = await self._apply(plan, context)
+        span.answered(plan)
         self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
         if outcome is PlanOutcome.APPLIED:
             self._trigger.applied(plan_input, self._clock.monotonic())
@@ -161,30 +175,33 @@ class ControlLoop:
         except DatabaseUnavailableError as error:
             self._log.error("plans could not be stored, trying again", error=str(error), plans=len(self._unstored))
 
-    async def _refresh_stays(self) -> None:
+    async def _refresh_stays(self, context: TraceContext | None) -> None:
         """Ask for the expected stays at the nodes' present ages; without an answer, older ones are used."""
         try:
             response = await self._peers.scavenger.ListNodes(
-                scavenger_pb2.ListNodesRequest(), timeout=_STAYS_DEADLINE_SECONDS
+                scavenger_pb2.ListNodesRequest(), timeout=_STAYS_DEADLINE_SECONDS, metadata=metadata_of(context)
             )
         except grpc.aio.AioRpcError as error:
             self._log.debug("no fresh stays", code=error.code().name)
             return
         self._cache.update_stays(map(messages.node_from_proto, response.nodes))
 
-    def _make(self, reason: str, problem: AllocationProblem, allocation: Allocation) -> allocator_pb2.Plan:
+    def _make(
+        self, reason: str, problem: AllocationProblem, allocation: Allocation, context: TraceContext | None
+    ) -> allocator_pb2.Plan:
         return allocator_pb2.Plan(
             generation=self._cache.next_generation(self.newest.generation if self.newest else 0),
             create_time=timestamp(self._clock.time()),
             trigger=reason,
             problem=messages.problem_to_proto(problem),
             allocation=messages.allocation_to_proto(allocation),
+            trace_context=to_message(context),
         )
 
-    async def _apply(self, plan: allocator_pb2.Plan) -> PlanOutcome:
+    async def _apply(self, plan: allocator_pb2.Plan, context: TraceContext | None) -> PlanOutcome:
         request = job_manager_pb2.ApplyPlanRequest(generation=plan.generation, assignments=plan.allocation.assignments)
         try:
-            await self._peers.job_manager.ApplyPlan(request, timeout=DEADLINE_SECONDS)
+            await self._peers.job_manager.ApplyPlan(request, timeout=DEADLINE_SECONDS, metadata=metadata_of(context))
         except grpc.aio.AioRpcError as error:
             plan.refusal = error.details() or error.code().name
             return PlanOutcome.UNREACHABLE if error.code() in _UNREACHABLE else PlanOutcome.REFUSED

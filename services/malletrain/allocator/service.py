@@ -11,6 +11,7 @@ import grpc.aio
 from malletrain.allocator import messages
 from malletrain.allocator.loop import AllocatorPeers, ControlLoop
 from malletrain.allocator.metrics import AllocatorMetrics
+from malletrain.allocator.plan_spans import PlanSpans
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
 from malletrain.allocator.settings import AllocatorSettings
@@ -49,8 +50,9 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._store = PlanStore(open_database(settings.database("allocator")), section.plans_kept)
         self._channels: list[grpc.aio.Channel] = []
         self._metrics = AllocatorMetrics()
+        self._spans = PlanSpans()
         self._loop = ControlLoop(
-            self._open_peers(), section, clock, self._store, self._solve_as_configured, self._metrics
+            self._open_peers(), section, clock, self._store, self._solve_as_configured, self._metrics, self._spans
         )
 
     def _open_peers(self) -> AllocatorPeers:
@@ -70,6 +72,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         name = allocator_pb2.DESCRIPTOR.services_by_name["AllocatorService"].full_name
         host.add(name, allocator_pb2_grpc.add_AllocatorServiceServicer_to_server, self)
         self._metrics.register(host.metrics)
+        self._spans.register(host.tracer)
 
     async def run(self) -> None:
         """The control loop, until cancelled."""

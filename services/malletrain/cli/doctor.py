@@ -19,6 +19,7 @@ from malletrain.cli.doctor_certificates import examine_certificates
 from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_end, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
 from malletrain.cli.doctor_slurm import examine_slurm
+from malletrain.cli.doctor_tracing import examine_tracing
 from malletrain.cli.output import JsonOption, print_json, print_table
 from malletrain.cli.settings import AllSettings, load
 from malletrain.common.environment import PREFIX
@@ -107,6 +108,7 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: examine_certificates(settings),
         lambda: examine_munge(settings.access),
         lambda: examine_run_as(settings),
+        lambda: examine_tracing(settings.tracing),
     ]
     yield from (check() for check in checks)
     yield from (_port(service, settings.peer(service)) for service in SERVICES)

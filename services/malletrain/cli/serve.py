@@ -18,6 +18,7 @@ from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.logs import configure_logging
 from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
+from malletrain.runtime.tracing.opening import open_tracer
 
 
 class ServiceName(StrEnum):
@@ -58,8 +59,10 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -
     service = _factory(name)(settings, installation)
     credentials = installation.server_credentials(name.value)
     metrics = metrics_of_process(name.value, settings)
+    tracer = open_tracer(name.value, settings.tracing)
+    access = installation.interceptor(address)
     try:
-        await run_service(service, address, installation.interceptor(address), settings.limits, credentials, metrics)
+        await run_service(service, address, access, settings.limits, credentials, metrics, tracer)
     finally:
         for task in beside:
             task.cancel()

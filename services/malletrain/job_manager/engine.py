@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from malletrain.job_manager.change import Change, CommitUnknownError, Submission
+from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.change_writer import ChangeWriter
 from malletrain.job_manager.effects import (
     Effect,
@@ -67,6 +68,7 @@ class Engine:
         recorder: FlightRecorder,
         clock: Clock,
         metrics: JobManagerMetrics,
+        spans: ChangeSpans,
     ) -> None:
         """Load the state. Nothing is started before `run`.
 
@@ -77,6 +79,7 @@ class Engine:
             recorder: Runs the state machine.
             clock: Wall clock.
             metrics: Told of each change.
+            spans: Told of changed jobs and of commands.
         """
         self.jobs: Hub[tuple[Job, ...]] = Hub()
         self._launcher = launcher
@@ -84,6 +87,7 @@ class Engine:
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
+        self._spans = spans
         self._state = store.load()
         self._stored_jobs = self._state.jobs
         self._writer = ChangeWriter(store)
@@ -139,6 +143,7 @@ class Engine:
             self._log.info("job", job=event.job_id, before=old, now=event.to_state.value, reason=event.reason)
         if result.changed:
             self.jobs.publish(result.changed)
+            self._spans.changed(result.changed)
         self._dispatch(result.effects)
         if self._group is not None:
             for job_id, notice in result.notices:
@@ -254,12 +259,15 @@ class Engine:
                 case StartSupervisor(job_id, incarnation):
                     await self._supervise(job_id, incarnation)
                 case SetHosts():
-                    await self._set_hosts(effect)
+                    with self._spans.command(effect):
+                        await self._set_hosts(effect)
                 case ReleaseHosts(job_id, incarnation, nodes, grace):
-                    await self._launcher.release(job_id, incarnation, nodes, grace)
+                    with self._spans.command(effect):
+                        await self._launcher.release(job_id, incarnation, nodes, grace)
                     self.apply(NodesReleased(job_id, incarnation, nodes))
                 case StopSupervisor(job_id, incarnation, grace):
-                    await self._launcher.stop(job_id, incarnation, grace)
+                    with self._spans.command(effect):
+                        await self._launcher.stop(job_id, incarnation, grace)
         except ProcessesLeftError as error:
             self._log.error("processes do not end, tried again", effect=str(effect), error=str(error))
         except (OSError, ValueError) as error:
@@ -279,7 +287,8 @@ class Engine:
     async def _supervise(self, job_id: str, incarnation: int) -> None:
         """Start or adopt a supervisor, follow its state, and apply how it ended."""
         try:
-            await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
+            with self._spans.command(StartSupervisor(job_id, incarnation)):
+                await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
         except SupervisorStartError as error:
             self.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, ()))
             return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import grpc.aio
 import structlog
 
+from malletrain.common.trace_context import TraceContext
 from malletrain.job_manager.fault_attribution import at_fault
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.state import Notice
@@ -18,6 +19,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import unix_seconds
+from malletrain.runtime.tracing.propagation import from_message
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc, scavenger_pb2, scavenger_pb2_grpc
 
 _MOST_FAILURES = 16
@@ -101,6 +103,7 @@ class ManagerPeers:
         receive: Callable[[Stimulus], object],
         is_active: Callable[[str], bool],
         update_hosts: Callable[[Mapping[str, NodeHost]], None],
+        nodes_left: Callable[[frozenset[str], TraceContext | None], None],
     ) -> None:
         """Follow the nodes and the progress of jobs, until cancelled.
 
@@ -108,11 +111,13 @@ class ManagerPeers:
             receive: Called with each stimulus.
             is_active: Whether a job is not in a final state; the progress of others is dropped.
             update_hosts: Called with what is known of nodes, before they are used.
+            nodes_left: Called with nodes that have left, and the span of their event, after `receive`.
         """
 
         async def handle_nodes(message: scavenger_pb2.WatchNodesResponse) -> None:
             update_hosts({node.name: NodeHost(node.agent, node.gpus) for node in message.joined})
             receive(_nodes_stimulus(message, self._clock.time()))
+            nodes_left(frozenset(message.left), from_message(message.trace_context))
 
         async def handle_progress(message: monitor_pb2.WatchProgressResponse) -> None:
             for progress in message.progress:

@@ -15,6 +15,7 @@ from malletrain.common.accounts import Account, acting_as
 from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
 from malletrain.job_manager.change import Submission
+from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job, job_id
@@ -49,6 +50,7 @@ from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
+from malletrain.runtime.tracing.propagation import present_context
 from malletrain.tls.names import name_of
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
@@ -113,12 +115,15 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             settings.access.max_lifespan_seconds,
             _supervisor_certificates(self._certificates.path(_SUPERVISOR), settings, clock),
         )
-        self._launcher = SupervisorLauncher(settings_for_launches, os.environ, self._secrets, self._accounts)
+        self._spans = ChangeSpans()
+        self._launcher = SupervisorLauncher(
+            settings_for_launches, os.environ, self._secrets, self._accounts, self._spans.reported
+        )
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
         self._metrics = JobManagerMetrics(clock)
-        self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock, self._metrics)
+        self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock, self._metrics, self._spans)
         self._closing = False
         self._failed = False
 
@@ -128,6 +133,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         host.add(name, job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
         self._access.register(host)
         self._metrics.register(host.metrics, lambda: self._engine.state)
+        self._spans.register(host.tracer, lambda: self._engine.state.jobs)
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""
@@ -137,7 +143,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 group.create_task(self._secrets.keep(self._active_folders))
                 group.create_task(self._certificates.keep())
                 group.create_task(
-                    self._peers.follow(self._engine.apply, self._engine.is_active, self._launcher.update_hosts)
+                    self._peers.follow(
+                        self._engine.apply, self._engine.is_active, self._launcher.update_hosts, self._spans.nodes_left
+                    )
                 )
         except Exception:
             self._failed = True
@@ -155,6 +163,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._engine.jobs.close()
         if self._section.stop_jobs_on_exit and not self._failed:
             await self._engine.shut_down(self._section.stop_grace_seconds)
+        self._spans.close()
         await self._engine.flush()
         await self._launcher.close()
         await self._peers.close()
@@ -239,7 +248,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             (entry.job_id, check_node_names(entry.nodes, f"assignments[{index}].nodes"))
             for index, entry in enumerate(request.assignments)
         )
-        result = self._engine.apply(PlanReceived(request.generation, assignments))
+        with self._spans.taking_plan(request.generation) as taken:
+            result = self._engine.apply(PlanReceived(request.generation, assignments))
+            taken(result.rescaled)
         return pb.ApplyPlanResponse(rescaled_job_ids=result.rescaled, generation=result.state.generation)
 
     async def ReleaseNodes(self, request: pb.ReleaseNodesRequest, context: Context) -> pb.ReleaseNodesResponse:
@@ -249,6 +260,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if not nodes:
             raise InvalidInputError("nodes", "names of nodes, at least one", [])
         self._engine.apply(NodesChanged(frozenset(), nodes, self._clock.time()))
+        self._spans.nodes_left(nodes, present_context())
         await self._engine.clear(nodes)
         return pb.ReleaseNodesResponse(released=sorted(nodes))
 

@@ -19,6 +19,7 @@ from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.metrics.settings import MetricsSettings
 from malletrain.runtime.peer import Peer
 from malletrain.runtime.tls_settings import TlsSettings
+from malletrain.runtime.tracing.settings import TracingSettings
 
 CONFIG_FILE = "malletrain.toml"
 AUTHORITY_FILE = "ca.pem"
@@ -99,6 +100,9 @@ class Settings(BaseSettings):
     tls: TlsSettings = Field(default_factory=TlsSettings, description="Certificates of services off loopback.")
     metrics: MetricsSettings = Field(
         default_factory=MetricsSettings, description="Where the services serve metrics for Prometheus."
+    )
+    tracing: TracingSettings = Field(
+        default_factory=TracingSettings, description="Where the services send what they trace."
     )
     limits: ServerLimits = Field(default_factory=ServerLimits, description="What services grant those who call them.")
 

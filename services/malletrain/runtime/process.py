@@ -13,6 +13,7 @@ import structlog
 from malletrain.runtime.limits import ServerLimits, raise_file_limit
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
+from malletrain.runtime.tracing.spans import Tracer
 
 GRACE_SECONDS = 2.0
 """How long calls may go on after the process was told to end."""
@@ -38,6 +39,7 @@ async def run_service(
     limits: ServerLimits,
     credentials: grpc.ServerCredentials | None = None,
     metrics: ServiceMetrics | None = None,
+    tracer: Tracer | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
@@ -48,6 +50,7 @@ async def run_service(
         limits: What callers are granted.
         credentials: Credentials for TLS; None only on loopback.
         metrics: What it tells Prometheus; None: nothing.
+        tracer: Makes its spans; None: there are none.
 
     Raises:
         UnavailableError: the address can't be bound.
@@ -55,7 +58,7 @@ async def run_service(
     """
     log = structlog.get_logger(__name__)
     raise_file_limit()
-    host = ServiceHost(address, access, limits, credentials, metrics)
+    host = ServiceHost(address, access, limits, credentials, metrics, tracer)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -79,4 +82,5 @@ async def run_service(
         await asyncio.gather(background, return_exceptions=True)
         await service.close()
         await host.stop(GRACE_SECONDS)
+        host.tracer.close()
         log.info("drained")

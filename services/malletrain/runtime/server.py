@@ -19,6 +19,8 @@ from malletrain.runtime.errors import InvalidInputError, UnavailableError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.metrics.calls import CallInterceptor
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
+from malletrain.runtime.tracing.propagation import TraceInterceptor
+from malletrain.runtime.tracing.spans import NoTracer, Tracer
 from malletrain.tls.credentials import server_credentials
 from malletrain.tls.files import CertificateFileError
 
@@ -51,6 +53,7 @@ class ServiceHost:
 
     Attributes:
         metrics: What it tells Prometheus; services add their own.
+        tracer: Makes its spans.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class ServiceHost:
         limits: ServerLimits | None = None,
         credentials: grpc.ServerCredentials | None = None,
         metrics: ServiceMetrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Listen once started.
 
@@ -69,6 +73,7 @@ class ServiceHost:
             limits: What callers are granted.
             credentials: Credentials for TLS; None only on loopback.
             metrics: Where calls are counted; None: they are not.
+            tracer: Makes its spans; None: there are none.
 
         Raises:
             InvalidInputError: the address is not on loopback, and there are no credentials.
@@ -80,8 +85,10 @@ class ServiceHost:
         self._address = address
         self.metrics = metrics or ServiceMetrics()
         counting = [CallInterceptor(self.metrics.registry)] if self.metrics.served else []
+        self.tracer = tracer or NoTracer()
+        tracing = [TraceInterceptor()] if self.tracer.enabled else []
         self._server = grpc.aio.server(
-            interceptors=[*counting, PeerInterceptor(), access, ErrorInterceptor()],
+            interceptors=[*counting, *tracing, PeerInterceptor(), access, ErrorInterceptor()],
             options=server_options(limits),
             maximum_concurrent_rpcs=limits.max_calls,
         )

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import grpc
 import grpc.aio
 
+from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.errors import UnavailableError
+from malletrain.runtime.tracing.propagation import metadata_of
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 
 # How much of a caller's deadline is kept for our own answer: this share, and at least so many seconds.
@@ -31,12 +33,15 @@ class Releaser:
         )
         self._deadline = deadline_seconds
 
-    async def release(self, names: Sequence[str], remaining: float | None) -> list[str]:
+    async def release(
+        self, names: Sequence[str], remaining: float | None, context: TraceContext | None = None
+    ) -> list[str]:
         """The nodes that JobManager confirms to be free by the deadline.
 
         Args:
             names: Names of the nodes.
             remaining: Seconds until the caller's deadline; None where it has none.
+            context: What the call belongs to; None: it is not traced.
 
         Raises:
             UnavailableError: JobManager can't be reached, or fails.
@@ -46,7 +51,9 @@ class Releaser:
             answering = max(_ANSWER_SECONDS, _ANSWER_SHARE * remaining)
             deadline = max(_ANSWER_SECONDS, min(deadline, remaining - answering))
         try:
-            response = await self._stub.ReleaseNodes(job_manager_pb2.ReleaseNodesRequest(nodes=names), timeout=deadline)
+            response = await self._stub.ReleaseNodes(
+                job_manager_pb2.ReleaseNodesRequest(nodes=names), timeout=deadline, metadata=metadata_of(context)
+            )
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 return []

@@ -21,7 +21,10 @@ from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.server import ServiceHost
+from malletrain.runtime.tracing.propagation import to_message
+from malletrain.runtime.tracing.spans import Span
 from malletrain.scavenger.drains import Drain, DrainSet, read_drains
+from malletrain.scavenger.event_spans import EventSpans
 from malletrain.scavenger.idle_set import IdleEvent, IdleSet
 from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.messages import (
@@ -130,12 +133,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._drains = read_drains(state_file.section(DRAINS))
         self._idle_set.drain(clock.time(), self._drains)
         self._metrics = metrics or ScavengerMetrics()
+        self._spans = EventSpans()
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
         """Add the servicer to a server that has not started."""
         host.add(SERVICE_NAME, scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, self)
         self._metrics.register(host.metrics, self._gauges)
+        self._spans.register(host.tracer)
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
@@ -213,14 +218,17 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             raise InvalidInputError("hold_seconds", "a finite number, at least 0", request.hold_seconds)
         known = [name for name in names if self._was_used(name)]
         begin, now = self._clock.monotonic(), self._clock.time()
-        self._announce(self._idle_set.reclaim(now, names, cooldown), now)
+        span = self._spans.wanted_back("reclaim", names)
+        self._change(self._idle_set.reclaim(now, names, cooldown), now, "reclaim", span)
         self._reschedule.set()
         self._state_file.try_write(RECLAIM_COOLDOWNS, self._idle_set.cooldowns())
         released: list[str] = []
         try:
             if known:
-                released = await self._releaser.release(known, context.time_remaining())
+                released = await self._releaser.release(known, context.time_remaining(), span.context)
         finally:
+            span.note(released=len(released))
+            span.end()
             self._exclude()
             if len(released) < len(known):
                 self._metrics.reclaim_unconfirmed()
@@ -240,9 +248,19 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         if len(self._drains.nodes) + len(names) > _MOST_DRAINS:
             raise LimitExceededError(f"expected at most {_MOST_DRAINS} drained nodes")
         drain = Drain(request.reason, current_caller().user, self._clock.time())
-        self._set_drains(self._drains.all_drained(drain) if request.all else self._drains.drained(names, drain))
-        leaving = [name for name in (self._idle_set.announced() if request.all else names) if self._was_used(name)]
-        released = await self._releaser.release(leaving, context.time_remaining()) if leaving else []
+        span = self._spans.wanted_back("drain", names)
+        try:
+            self._set_drains(
+                self._drains.all_drained(drain) if request.all else self._drains.drained(names, drain),
+                "drain",
+                span,
+            )
+            leaving = [name for name in (self._idle_set.announced() if request.all else names) if self._was_used(name)]
+            remaining = context.time_remaining()
+            released = await self._releaser.release(leaving, remaining, span.context) if leaving else []
+            span.note(released=len(released))
+        finally:
+            span.end()
         self._log.info("drained", nodes=names, all=request.all, user=drain.user, reason=drain.reason)
         unconfirmed = sorted(set(leaving).difference(released))
         return scavenger_pb2.DrainNodesResponse(released=released, unconfirmed=unconfirmed)
@@ -254,13 +272,17 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         del context
         names = _names_or_all(request.nodes, request.all)
         before = self._drains
-        self._set_drains(DrainSet() if request.all else before.resumed(names))
+        span = self._spans.wanted_back("resume", names)
+        try:
+            self._set_drains(DrainSet() if request.all else before.resumed(names), "resume", span)
+        finally:
+            span.end()
         resumed = sorted(before.nodes.keys() - self._drains.nodes.keys())
         self._log.info("resumed", nodes=resumed, all=request.all, user=current_caller().user)
         all_resumed = request.all and before.everything is not None
         return scavenger_pb2.ResumeNodesResponse(resumed=resumed, all_resumed=all_resumed)
 
-    def _set_drains(self, drains: DrainSet) -> None:
+    def _set_drains(self, drains: DrainSet, cause: str, span: Span) -> None:
         """Take over what is drained. It is stored first: a restart must not use nodes that were taken out.
 
         Raises:
@@ -272,7 +294,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             raise UnavailableError(f"nothing is changed: the state file can't be written ({error})") from error
         self._drains = drains
         now = self._clock.time()
-        self._announce(self._idle_set.drain(now, drains), now)
+        self._change(self._idle_set.drain(now, drains), now, cause, span)
         self._reschedule.set()
         self._exclude()
 
@@ -292,7 +314,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         for failure in request.failures:
             reason = failure.reason[:_LONGEST_REASON]
             if (seconds := self._quarantine.failed(failure.node, now, reason)) > 0:
-                self._announce(self._idle_set.reclaim(now, [failure.node], seconds), now)
+                self._change(self._idle_set.reclaim(now, [failure.node], seconds), now, "quarantine")
                 self._log.warning("quarantined", node=failure.node, seconds=round(seconds), reason=reason)
         self._reschedule.set()
         self._exclude()
@@ -350,7 +372,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._reschedule.wait(), wait)
             now = self._clock.time()
-            self._announce(self._idle_set.tick(now), now)
+            self._change(self._idle_set.tick(now), now, "debounce")
 
     def _observe(self, observation: Observation) -> None:
         if observation.stale != self._nodes.stale:
@@ -359,14 +381,20 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         event = self._idle_set.observe(observation.time, observation.idle)
         just_ended = observation.ended and not self._source_ended
         self._source_ended = observation.ended
-        self._announce(event, observation.time, even_if_empty=just_ended)
+        if event or just_ended:
+            now = self._clock.time()
+            self._announce(
+                event, observation.time, self._spans.observed(event, observation.time, self._source.status(), now)
+            )
         self._seen = True
         self._ready.set()
         self._reschedule.set()
 
-    def _announce(self, event: IdleEvent, time: float, *, even_if_empty: bool = False) -> None:
-        if not event and not even_if_empty:
-            return
+    def _change(self, event: IdleEvent, time: float, cause: str, part_of: Span | None = None) -> None:
+        if event:
+            self._announce(event, time, self._spans.changed(event, cause, time, part_of.context if part_of else None))
+
+    def _announce(self, event: IdleEvent, time: float, span: Span) -> None:
         self._revision += 1
         self._event_time = time
         self._metrics.changed(event)
@@ -377,8 +405,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
                 event_time=timestamp(time),
                 revision=self._revision,
                 source_ended=self._source_ended,
+                trace_context=to_message(span.context),
             )
         )
+        span.end()
         self._log.info(
             "event",
             revision=self._revision,

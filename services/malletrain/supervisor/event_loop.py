@@ -14,6 +14,7 @@ from concurrent.futures import Future
 
 from malletrain.common.job_folder import COMPLETION_FILE, STOP_REQUESTS_FOLDER
 from malletrain.supervisor.call_queue import CallQueue
+from malletrain.supervisor.command_reports import RELEASE_HOSTS, SET_HOSTS, STOP, CommandReports
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict
 from malletrain.supervisor.releases import Release, Releases
@@ -55,6 +56,8 @@ class EventLoop:
         self._stop_requests = context.folder / STOP_REQUESTS_FOLDER
         shutil.rmtree(self._stop_requests, ignore_errors=True)
         self._releases = Releases(group)
+        self._reports = CommandReports()
+        self._first_traceparent = context.launch.traceparent
         self._stop_expected = False
         self._winding_down_since: float | None = None
         self._finishing_at: float | None = None
@@ -65,28 +68,31 @@ class EventLoop:
 
     # -- called from other threads ---------------------------------------------------------------------------------
 
-    def set_hosts(self, sequence: int, hosts: dict[str, int], agents: Mapping[str, str]) -> State:
+    def set_hosts(
+        self, sequence: int, hosts: dict[str, int], agents: Mapping[str, str], traceparent: str = ""
+    ) -> State:
         """Use these hosts from now on; returns once the command is taken.
 
         Args:
             sequence: Grows with every command.
             hosts: Host to worker processes there.
             agents: Where the agents are of those that are not this machine.
+            traceparent: The command as a span; empty where nothing is traced.
         """
 
         def act(done: Future[State]) -> None:
             self._agents.update(agents)
-            self._set_hosts(sequence, hosts, done)
+            self._set_hosts(sequence, hosts, done, traceparent)
 
         return self._calls.ask(act)
 
-    def release_hosts(self, hosts: frozenset[str], grace: float) -> State:
+    def release_hosts(self, hosts: frozenset[str], grace: float, traceparent: str = "") -> State:
         """Take hosts out of the job; returns once no process of it is left on them."""
-        return self._calls.ask(lambda done: self._release_hosts(hosts, grace, done))
+        return self._calls.ask(lambda done: self._release_hosts(hosts, grace, done, traceparent))
 
-    def stop(self, grace: float) -> State:
+    def stop(self, grace: float, traceparent: str = "") -> State:
         """End every worker; returns once none is left."""
-        return self._calls.ask(lambda done: self._stop(grace, done))
+        return self._calls.ask(lambda done: self._stop(grace, done, traceparent))
 
     def expect_stop(self) -> None:
         """A stop will follow: workers that end from now on may have been asked to, as this process was.
@@ -101,7 +107,7 @@ class EventLoop:
         """Work until every worker has ended; returns the last state."""
         assert threading.current_thread() is threading.main_thread()
         self._announce()
-        self._set_hosts(*self._first_command, Future())
+        self._set_hosts(*self._first_command, Future(), self._first_traceparent)
         while self._outcome == UNDECIDED:
             self._calls.handle(_LOOK_SECONDS)
             now = time.monotonic()
@@ -113,34 +119,39 @@ class EventLoop:
             self._announce()
         self._group.close()
         self._agents.close()
+        self._reports.close()
         self._announce()
         self._calls.close(self._published)
         return self._published
 
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def _set_hosts(self, sequence: int, hosts: dict[str, int], done: Future[State]) -> None:
+    def _set_hosts(self, sequence: int, hosts: dict[str, int], done: Future[State], traceparent: str) -> None:
         hosts = {host: slots for host, slots in hosts.items() if host not in self._releases.hosts}
         if hosts and not (self._stopping or self._finishing):
             log.info("command %d: %s", sequence, hosts)
+            if sequence > self._group.progress.sequence:
+                self._reports.begin(SET_HOSTS, traceparent, hosts, sequence)
             try:
                 self._group.command(sequence, hosts, time.monotonic())
             except OSError as error:
                 self._fail(f"a worker can't be started: {error}")
         done.set_result(self._state())
 
-    def _release_hosts(self, hosts: frozenset[str], grace: float, done: Future[State]) -> None:
+    def _release_hosts(self, hosts: frozenset[str], grace: float, done: Future[State], traceparent: str) -> None:
         log.info("release of %s within %.2f s", sorted(hosts), grace)
+        self._reports.begin(RELEASE_HOSTS, traceparent, dict.fromkeys(hosts, 0))
         if self._group.progress.commanded and self._group.progress.commanded.keys() <= hosts and not self._stopping:
             self._message = "all hosts were released"
             self._stop(grace, done)
             return
         self._releases.add(Release(hosts, self._group.release(hosts, grace, time.monotonic()), done))
 
-    def _stop(self, grace: float, done: Future[State]) -> None:
+    def _stop(self, grace: float, done: Future[State], traceparent: str = "") -> None:
         """End all; whoever asked is answered when the loop is over."""
         del done
         log.info("stop within %.2f s", grace)
+        self._reports.begin(STOP, traceparent, dict.fromkeys((slot.host for slot, _ in self._group.pids()), 0))
         kill_at = time.monotonic() + grace
         if self._kill_all_at is not None:
             self._kill_all_at = min(self._kill_all_at, kill_at)
@@ -241,6 +252,7 @@ class EventLoop:
         if self._releases.kill_due(now):
             self._group.killed_late(now)
         for release in self._releases.finished():
+            self._reports.released(release.hosts)
             release.done.set_result(self._state())
 
     # -- what others see -------------------------------------------------------------------------------------------
@@ -248,6 +260,8 @@ class EventLoop:
     def _announce(self) -> None:
         if self._group.progress.fulfilled and not (self._stopping or self._finishing):
             self._message = ""  # what went wrong has been mended
+        if self._reports.following:
+            self._reports.follow(self._group.pids(), self._group.progress.confirmed_sequence)
         state = self._state()
         if state != self._published:
             self._published = state
@@ -259,4 +273,6 @@ class EventLoop:
         ending = self._finishing or progress.winding_down
         confirmed = self._published.confirmed_hosts if ending else progress.confirmed_hosts
         seen = Seen(progress, tuple(confirmed), tuple(self._group.pids()), dict(self._group.failures))
-        return view(self._job_id, seen, self._stopping, self._outcome, self._message)
+        state = view(self._job_id, seen, self._stopping, self._outcome, self._message)
+        state.command_reports.extend(self._reports.finished)
+        return state

@@ -11,6 +11,7 @@ from typing import Any
 
 from malletrain.common.accounts import may_gain_nothing
 from malletrain.common.job_folder import LAUNCH_FILE
+from malletrain.common.trace_context import HEADER
 
 
 class LaunchError(Exception):
@@ -36,6 +37,7 @@ class Launch:
         address: Address of this machine as the hosts see it.
         interfaces: Network interfaces by which workers reach each other.
         user_id: The user that this process must be, with no way back; None: any.
+        traceparent: The launch as a span, as W3C writes it; empty where nothing is traced.
     """
 
     job_id: str
@@ -52,6 +54,7 @@ class Launch:
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
     user_id: int | None = None
+    traceparent: str = ""
 
 
 def read_launch(folder: Path) -> Launch:
@@ -78,6 +81,7 @@ def read_launch(folder: Path) -> Launch:
             address=str(raw.get("address", "127.0.0.1")),
             interfaces=tuple(raw.get("interfaces", ("lo",))),
             user_id=None if raw.get("user_id") is None else int(raw["user_id"]),
+            traceparent=str(raw.get(HEADER, "")),
         )
     except OSError as error:
         raise LaunchError(f"{path}: {error.strerror}") from error

@@ -83,17 +83,21 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
             if host.slots != self._slots:
                 message = f"hosts[{index}].slots: expected {self._slots} as launched, got {host.slots}"
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        return supervisor_pb2.SetHostsResponse(state=self._event_loop.set_hosts(request.sequence, hosts, agents))
+        traceparent = request.trace_context.traceparent
+        state = self._event_loop.set_hosts(request.sequence, hosts, agents, traceparent)
+        return supervisor_pb2.SetHostsResponse(state=state)
 
     def ReleaseHosts(
         self, request: supervisor_pb2.ReleaseHostsRequest, context: grpc.ServicerContext
     ) -> supervisor_pb2.ReleaseHostsResponse:
         """Take hosts out of the job now."""
         del context
-        state = self._event_loop.release_hosts(frozenset(request.hosts), max(0.0, request.grace_seconds))
+        grace, traceparent = max(0.0, request.grace_seconds), request.trace_context.traceparent
+        state = self._event_loop.release_hosts(frozenset(request.hosts), grace, traceparent)
         return supervisor_pb2.ReleaseHostsResponse(state=state)
 
     def Stop(self, request: supervisor_pb2.StopRequest, context: grpc.ServicerContext) -> supervisor_pb2.StopResponse:
         """End the job's workers, then the supervisor."""
         del context
-        return supervisor_pb2.StopResponse(state=self._event_loop.stop(max(0.0, request.grace_seconds)))
+        grace, traceparent = max(0.0, request.grace_seconds), request.trace_context.traceparent
+        return supervisor_pb2.StopResponse(state=self._event_loop.stop(grace, traceparent))

@@ -17,7 +17,13 @@ from malletrain.job_manager.launching.accounts import JobAccounts
 from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, remove_socket, socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets
 from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, SupervisorStarter
-from malletrain.job_manager.launching.supervisor_client import NodeHost, SupervisorClient, SupervisorClients
+from malletrain.job_manager.launching.supervisor_client import (
+    NodeHost,
+    SupervisorClient,
+    SupervisorClients,
+    TakeReports,
+    ignore_reports,
+)
 from malletrain.job_manager.logs import tail
 from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorSeen
 from malletrain.runtime.errors import MalleTrainError
@@ -43,6 +49,7 @@ class SupervisorLauncher:
         own_environment: Mapping[str, str],
         secrets: JobSecrets,
         accounts: JobAccounts,
+        take_reports: TakeReports = ignore_reports,
     ) -> None:
         """Touch nothing yet.
 
@@ -51,6 +58,7 @@ class SupervisorLauncher:
             own_environment: JobManager's environment.
             secrets: Writes what a job's processes prove with who they are.
             accounts: As whom jobs run.
+            take_reports: Called with what supervisors report of commands.
         """
         self._settings = settings
         self._accounts = accounts
@@ -59,7 +67,7 @@ class SupervisorLauncher:
         self._hosts: dict[str, NodeHost] = {}
         self._hosts_known = False
         self._starter = SupervisorStarter(settings, own_environment, secrets, self._hosts)
-        self._clients = SupervisorClients(self._hosts)
+        self._clients = SupervisorClients(self._hosts, take_reports)
         self._log = structlog.get_logger(__name__)
 
     def folder(self, job_id: str) -> JobFolder:

@@ -10,11 +10,13 @@ from pathlib import Path
 from malletrain.common.accounts import account_environment
 from malletrain.common.job_folder import AUTHORITY_FILE
 from malletrain.common.start_process import start_process
+from malletrain.common.trace_context import HEADER
 from malletrain.job_manager.jobs import JobSpec, LauncherBackend
 from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets
 from malletrain.job_manager.launching.supervisor_client import NodeHost
+from malletrain.runtime.tracing.propagation import present_context
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class SupervisorStarter:
                 "user_id": None if folder.account is None else folder.account.user_id,
                 "address": self._settings.address,
                 "interfaces": list(self._settings.interfaces),
+                HEADER: context.traceparent if (context := present_context()) else "",
             }
         )
         python = self._settings.trainer_python

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,21 @@ from malletrain.job_manager.launching.folder import open_socket
 from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
+from malletrain.runtime.tracing.propagation import present_context, to_message
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 _LARGEST_STATE_BYTES = 1 << 20
 _MOST_UNKNOWN_NODES = 1000
 _STATES_PER_SECOND, _STATES_AT_ONCE = 100.0, 500.0
 """Each is applied and stored. A supervisor sends some at a rescale, and one a second at most otherwise."""
+
+TakeReports = Callable[[str, Iterable[supervisor_pb2.CommandReport]], None]
+"""Takes a job's identifier, and what its supervisor reports of commands."""
+
+
+def ignore_reports(job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
+    """Take no reports."""
+    del job_id, reports
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class SupervisorClient:
         socket: Path,
         hosts: Mapping[str, NodeHost],
         account: Account | None = None,
+        take_reports: TakeReports = ignore_reports,
     ) -> None:
         """Connect when first used.
 
@@ -57,11 +67,13 @@ class SupervisorClient:
             socket: Path of its Unix socket.
             hosts: What is known of nodes, by name; may change.
             account: As whom it runs; None: as we do.
+            take_reports: Called with what it reports of commands.
 
         Raises:
             OSError: there is no such socket, or it is not the account's.
         """
         self._hosts = hosts
+        self._take_reports = take_reports
         self._descriptor = None if account is None else open_socket(socket, account)
         address = str(socket) if self._descriptor is None else f"/proc/self/fd/{self._descriptor}"
         self.incarnation = incarnation
@@ -95,7 +107,9 @@ class SupervisorClient:
         """Command nodes; returns its state, or None if it can't be reached."""
         known = [(node, self._hosts.get(node, NodeHost()).agent) for node in nodes]
         hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=agent) for node, agent in known]
-        request = supervisor_pb2.SetHostsRequest(sequence=sequence, hosts=hosts)
+        request = supervisor_pb2.SetHostsRequest(
+            sequence=sequence, hosts=hosts, trace_context=to_message(present_context())
+        )
         try:
             response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -105,7 +119,9 @@ class SupervisorClient:
 
     async def release(self, nodes: tuple[str, ...], grace_seconds: float, deadline_seconds: float) -> bool:
         """Have its processes on some nodes ended; returns whether it answered in time."""
-        request = supervisor_pb2.ReleaseHostsRequest(hosts=nodes, grace_seconds=grace_seconds)
+        request = supervisor_pb2.ReleaseHostsRequest(
+            hosts=nodes, grace_seconds=grace_seconds, trace_context=to_message(present_context())
+        )
         try:
             await self._stub.ReleaseHosts(request, timeout=deadline_seconds)
         except grpc.aio.AioRpcError as error:
@@ -115,8 +131,9 @@ class SupervisorClient:
 
     async def stop(self, grace_seconds: float, deadline_seconds: float) -> bool:
         """Have all its processes ended; returns whether it answered in time."""
+        request = supervisor_pb2.StopRequest(grace_seconds=grace_seconds, trace_context=to_message(present_context()))
         try:
-            await self._stub.Stop(supervisor_pb2.StopRequest(grace_seconds=grace_seconds), timeout=deadline_seconds)
+            await self._stub.Stop(request, timeout=deadline_seconds)
         except grpc.aio.AioRpcError as error:
             self._log_failed_call("Stop", error)
             return False
@@ -147,6 +164,7 @@ class SupervisorClient:
         if len(named) + len(state.failures) > _MOST_UNKNOWN_NODES + 2 * len(self._hosts):
             self._log.warning("supervisor names more nodes than there are", nodes=len(named))
             return None
+        self._take_reports(self._job_id, state.command_reports)
         self.ended = state.phase == supervisor_pb2.SUPERVISOR_PHASE_ENDED
         return SupervisorSeen(
             job_id=self._job_id,
@@ -162,8 +180,9 @@ class SupervisorClient:
 class SupervisorClients:
     """One connection per supervisor."""
 
-    def __init__(self, hosts: Mapping[str, NodeHost]) -> None:
+    def __init__(self, hosts: Mapping[str, NodeHost], take_reports: TakeReports = ignore_reports) -> None:
         self._hosts = hosts
+        self._take_reports = take_reports
         self._by_job: dict[str, SupervisorClient] = {}
         self._old: list[SupervisorClient] = []
 
@@ -176,7 +195,7 @@ class SupervisorClients:
         known = self._by_job.get(job_id)
         if known is not None and known.incarnation == incarnation:
             return known
-        client = SupervisorClient(job_id, incarnation, socket, self._hosts, account)
+        client = SupervisorClient(job_id, incarnation, socket, self._hosts, account, self._take_reports)
         if known is not None:
             self._old.append(known)
         self._by_job[job_id] = client

@@ -1,0 +1,179 @@
+"""Spans of what JobManager does: plans that it takes, changes of jobs until they are confirmed, and commands.
+
+A change begins with what calls for it, a plan or a leave, and ends when the job trains on what it was given and nothing
+of it is left elsewhere. Commands may come long after the cause, and again: they belong to the change of their job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from malletrain.common.trace_context import TraceContext
+from malletrain.job_manager.command_spans import SupervisorSpans
+from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
+from malletrain.job_manager.jobs import Job
+from malletrain.model.job_state import JobState
+from malletrain.runtime.tracing.propagation import doing, present_context
+from malletrain.runtime.tracing.spans import NoTracer, Span, Tracer, names
+from malletrain.v1 import supervisor_pb2
+
+_MOST_COMMANDS = 64
+"""Of one change; a command that fails is repeated, for ever if need be."""
+_NAMES = {
+    StartSupervisor: "job_manager.start_supervisor",
+    SetHosts: "job_manager.set_hosts",
+    ReleaseHosts: "job_manager.release_hosts",
+    StopSupervisor: "job_manager.stop_supervisor",
+}
+
+
+@dataclass
+class _Change:
+    """A change of a job that is not confirmed yet."""
+
+    cause: str
+    trace_id: str
+    span: Span
+    commands: int = 0
+
+
+class ChangeSpans:
+    """The changes that are under way, one for each job at most."""
+
+    def __init__(self) -> None:
+        """Trace nothing."""
+        self._tracer: Tracer = NoTracer()
+        self._supervisors = SupervisorSpans(self._tracer)
+        self._jobs: Callable[[], Mapping[str, Job]] = dict
+        self._changes: dict[str, _Change] = {}
+
+    def register(self, tracer: Tracer, jobs: Callable[[], Mapping[str, Job]]) -> None:
+        """Trace from now on.
+
+        Args:
+            tracer: Makes spans.
+            jobs: The jobs that are not in a final state, by identifier.
+        """
+        self._tracer = tracer
+        self._supervisors = SupervisorSpans(tracer.of("supervisor"))
+        self._jobs = jobs
+
+    @contextmanager
+    def taking_plan(self, generation: int) -> Iterator[Callable[[Iterable[str]], None]]:
+        """A plan is taken, or refused if the block raises. Call what it gives with the jobs that the plan changes."""
+        span = self._tracer.begin("job_manager.take_plan", present_context(), plan__generation=generation)
+
+        def taken(job_ids: Iterable[str]) -> None:
+            span.note(accepted=True, jobs=names(job_ids))
+            for job_id in job_ids:
+                self._begin(job_id, "plan", span.context)
+
+        refusal = ""
+        try:
+            yield taken
+        except Exception as error:
+            refusal = str(error)
+            span.note(accepted=False, refusal=refusal)
+            raise
+        finally:
+            span.end(error=refusal)
+
+    def nodes_left(self, nodes: frozenset[str], context: TraceContext | None) -> None:
+        """Nodes have been taken from their jobs.
+
+        Args:
+            nodes: Their names.
+            context: The event, or the call.
+        """
+        if context is None or not self._tracer.enabled:
+            return
+        for job in self._jobs().values():
+            if any(release.left and release.node in nodes for release in job.releases):
+                self._begin(job.id, "leave", context)
+
+    def changed(self, jobs: Iterable[Job]) -> None:
+        """Jobs have changed: some changes may have come to their end."""
+        if not self._changes:
+            return
+        for job in jobs:
+            change = self._changes.get(job.id)
+            if change is not None and _is_settled(job):
+                change.span.note(job__state=job.state.value, confirmed=job.state is JobState.RUNNING)
+                change.span.note(nodes=len(job.confirmed), job__nodes=names(job.confirmed))
+                change.span.end()
+                del self._changes[job.id]
+            if job.state.final:
+                self._supervisors.forget(job.id)
+
+    @contextmanager
+    def command(self, effect: Effect) -> Iterator[None]:
+        """A command is given, and answered when the block is left; `present_context` tells what goes with it."""
+        change = self._changes.get(effect.job_id)
+        if change is None or change.commands >= _MOST_COMMANDS:
+            yield
+            return
+        change.commands += 1
+        nodes = self._nodes(effect)
+        span = self._tracer.begin(
+            _NAMES[type(effect)],
+            change.span.context,
+            job__id=effect.job_id,
+            incarnation=effect.incarnation,
+            nodes=names(nodes),
+        )
+        if span.context is not None:
+            self._supervisors.expect(effect.job_id, span.context, nodes)
+        error = "not answered"
+        try:
+            with doing(span.context):
+                yield
+            error = ""
+        finally:
+            span.end(error=error)
+
+    def reported(self, job_id: str, reports: Iterable[supervisor_pb2.CommandReport]) -> None:
+        """A job's supervisor tells how it carried out commands."""
+        self._supervisors.reported(job_id, reports)
+
+    def close(self) -> None:
+        """End what is under way: nobody will see its end."""
+        for change in self._changes.values():
+            change.span.end(error="JobManager ends")
+        self._changes.clear()
+
+    def _nodes(self, effect: Effect) -> tuple[str, ...]:
+        if isinstance(effect, SetHosts | ReleaseHosts):
+            return effect.nodes
+        job = self._jobs().get(effect.job_id)
+        if job is None:
+            return ()
+        return job.commanded if isinstance(effect, StartSupervisor) else job.held
+
+    def _begin(self, job_id: str, cause: str, context: TraceContext | None) -> None:
+        job = self._jobs().get(job_id)
+        if context is None or job is None or _is_settled(job):
+            return
+        earlier = self._changes.get(job_id)
+        if cause == "leave" and earlier is not None and (earlier.cause, earlier.trace_id) == (cause, context.trace_id):
+            return  # the event, and the call that asks for its confirmation
+        links = [earlier.span.context] if earlier is not None and earlier.span.context is not None else []
+        span = self._tracer.begin("job_manager.change_job", context, links, job__id=job_id, cause=cause)
+        span.note(wanted__nodes=names(job.wanted), commanded__nodes=names(job.commanded))
+        if earlier is not None:
+            earlier.span.note(superseded=True)
+            earlier.span.end()
+        self._changes[job_id] = _Change(cause, context.trace_id, span)
+
+
+def _is_settled(job: Job) -> bool:
+    """Whether a job is where it shall be: in training on what it was given, or without nodes."""
+    if job.state.final:
+        return True
+    if not job.supervised:
+        return not job.wanted
+    wanted = set(job.wanted)
+    return job.state is JobState.RUNNING and all(
+        set(nodes) == wanted for nodes in (job.commanded, job.confirmed, job.held)
+    )
