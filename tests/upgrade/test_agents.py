@@ -99,5 +99,5 @@ def test_agents_and_supervisors_of_two_versions(folder: Path, earlier_prefix: Pr
     commands.says("sinfo", idle("n2", "n3") + "allocated|n1\n")
     later.wait_trains_on(["n2", "n3"])
     wait_until(lambda: not all_of_them["n1"].is_running(), PATIENCE, "the end of the agent of a node that is taken")
-    later.end()
+    later.end(repeats=True)
     end_services(later.system)

@@ -28,6 +28,7 @@ nodes = ["n1", "n2"]
 debounce_seconds = 0
 [job_manager]
 stop_jobs_on_exit = false
+drain_grace_seconds = 10
 """
 
 
@@ -66,8 +67,8 @@ def test_new_services_beside_old_supervisors(
     supervisor = training.processes().supervisor
     rescale(training)
     assert training.processes().supervisor == supervisor
-    training.end()
-    later = submit(training.system, "command")
+    training.end(repeats=backend == "horovod")
+    later = submit(training.system, backend)
     wait_until(lambda: later.job().supervisor_version == VERSION, PATIENCE, "a supervisor of this version")
     end_services(training.system)
 
@@ -92,7 +93,7 @@ def test_an_upgrade_in_place_under_running_supervisors(
         os.kill(sidecar, signal.SIGKILL)
     training.wait_trains_on(NODES)
     assert training.processes().supervisor == before.supervisor
-    training.end()
+    training.end(repeats=backend == "horovod")
     end_services(training.system)
 
 
