@@ -12,10 +12,11 @@ PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
 WHEELS ?= deploy/docker/wheels
+VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-netns test-containers test-faults \
-  images lock docs format benchmarks clean
+.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-netns test-containers test-faults test-upgrade \
+  images lock release-protos docs format benchmarks clean
 
 help: ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,16 +42,19 @@ demo: setup ## The main job on this machine: five services, eight virtual nodes,
 	$(BIN)/malletrain demo
 
 test: setup check ## Static checks, then every test that needs no privilege
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not netns and not containers and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not netns and not containers and not training and not upgrade'
 
 test-quick: $(VENV)/.package ## The tests that start no trainings
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not netns and not containers and not training'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not netns and not containers and not training and not upgrade'
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest -m training --timeout 900
+
+test-upgrade: setup ## Services of this version take over trainings of the last release, which must be in the clone (10 minutes)
+	$(BIN)/python -m pytest -m upgrade
 
 test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes)
 	@if deploy/slurm/install-debian.sh; then \
@@ -82,12 +86,18 @@ lock: $(VENV)/.package ## The packages of the images with their hashes; UPGRADE=
 	$(LOCK) deploy/docker/requirements-trainer.in --constraints deploy/docker/requirements-head.lock \
 	  --output-file deploy/docker/requirements-trainer.lock
 
-check: $(VENV)/.package ## ruff, mypy, import-linter, buf
+check: $(VENV)/.package ## ruff, mypy, import-linter, buf: style, and against the last release
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy services/malletrain clients/malletrain tools tests benchmarks examples
 	PYTHONPATH=services:clients:protos $(BIN)/lint-imports
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against $(wildcard protos/released/*.txtpb)
+
+release-protos: $(VENV)/.package ## At a release: keep its protos, which those of later versions are checked against
+	rm -f protos/released/*.txtpb
+	mkdir -p protos/released
+	$(BIN)/buf build --exclude-source-info -o protos/released/$(VERSION).txtpb
 
 docs: $(VENV)/.package ## The docs site, in build/site; nothing is fetched from the net
 	$(BIN)/python -m tools.docs

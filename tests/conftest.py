@@ -23,7 +23,7 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-REAL_PROCESSES = ("demo", "horovod", "slurm", "system", "training")
+REAL_PROCESSES = ("demo", "horovod", "slurm", "system", "training", "upgrade")
 """Markers of tests that start real services or trainings, which may miss a deadline on a crowded machine."""
 
 

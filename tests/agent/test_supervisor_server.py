@@ -18,6 +18,8 @@ from malletrain.v1.agent_pb2_grpc import AgentServiceStub
 from tests.support.certificates import certificate, secure_aio_channel
 from tests.support.waiting import wait_until_async
 
+UNKNOWN_REQUEST = b"\xfa\x3f\x00"
+"""A request with number 1023, which this version does not have."""
 LONG = pb.ControlWorkersResponse(start_failed=pb.WorkerStartFailed(error="e" * 10_000))
 
 
@@ -91,3 +93,15 @@ async def test_a_session_ends_with_its_connection(tmp_path: Path) -> None:
             return not server.sessions
 
         await wait_until_async(is_over, 10, "the end of the session")
+
+
+async def test_a_request_of_a_later_version_is_passed_over_and_one_without_content_ends_the_session(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (_, _, stub):
+        call = stub.ControlWorkers()
+        await call.write(pb.ControlWorkersRequest.FromString(UNKNOWN_REQUEST))
+        await call.write(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=7, job_id="none")))
+        assert (await call.read()).swept.request == 7
+        await call.write(pb.ControlWorkersRequest())
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT

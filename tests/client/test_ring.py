@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,8 +177,10 @@ def test_other_files_and_capacities_are_refused(tmp_path: Path) -> None:
     short, other = tmp_path / "short", tmp_path / "other"
     short.write_bytes(b"x")
     other.write_bytes(b"x" * 100_000)
-    for path in (short, other):
-        with pytest.raises(ValueError, match="expected a ring"):
+    later = tmp_path / "later"
+    later.write_bytes(0x4D616C6C65743032.to_bytes(8, sys.byteorder) * 10_000)
+    for path, got in ((short, "too short"), (other, "another file"), (later, "one of another layout")):
+        with pytest.raises(ValueError, match=f"expected a ring, got .*{got}"):
             open_ring(str(path))
     with pytest.raises(ValueError, match="power of two"):
         create_ring(6)

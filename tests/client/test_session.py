@@ -269,6 +269,13 @@ def test_the_newest_64_commands_are_kept() -> None:
     assert commands_after(ring, newest) == ([], 100)
 
 
+def test_a_command_of_a_later_version_is_passed_over() -> None:
+    ring = create_ring(4)
+    for command in (Command("1", 99), Command("2", CommandType.STOP)):  # the sidecar is perhaps of that version
+        put_command(ring, command)
+    assert commands_after(ring, 0) == ([Command("2", CommandType.STOP)], 2)
+
+
 def test_a_sidecar_is_started_again_after_ten_seconds_at_the_earliest() -> None:
     started: list[Process] = []
 

@@ -14,10 +14,11 @@ import pytest
 import sqlalchemy.exc
 
 from malletrain.job_manager.change import Change, Submission
-from malletrain.job_manager.codec import decode, encode
+from malletrain.job_manager.codec import UnknownJobError, decode, encode
 from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.stimuli import Completion, PlanReceived, Submitted
 from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
@@ -32,6 +33,7 @@ from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from malletrain.job_manager.change import Change
 from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.transitions import JobReason
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import running
@@ -73,6 +75,18 @@ def test_jobs_stored_by_earlier_versions_can_be_read() -> None:
     body = encode(machine.job()).replace('"counted_failures":1', '"strikes":1')
     assert "strikes" in body
     assert decode(body) == machine.job()
+
+
+def test_fields_of_later_versions_are_left_out_and_an_unknown_value_is_told() -> None:
+    machine = running("a")
+    body = encode(machine.job())
+    later = body.replace('{"number"', '{"new":{"a":1},"number"', 1).replace('"spec":{', '"spec":{"newer":2,', 1)
+    assert later.count("new") == body.count("new") + 2
+    assert decode(later) == machine.job()
+    reason = decode(body.replace(f'"reason_code":"{machine.job().reason_code}"', '"reason_code":"NEW"')).reason_code
+    assert reason is JobReason.UNSPECIFIED
+    with pytest.raises(UnknownJobError, match=r"j000001 .* use the version that wrote it or a later one"):
+        decode(body.replace('"backend":"UNSPECIFIED"', '"backend":"ABACUS"'))
 
 
 def test_ended_jobs_are_kept_but_not_loaded(database: DatabaseAddress) -> None:

@@ -51,6 +51,18 @@ def test_a_generation_is_confirmed_once_all_its_members_have_started() -> None:
     assert state.confirmed_hosts == ("a", "b")
 
 
+def test_a_generation_does_not_leave_for_a_smaller_one_whose_workers_stood_by_first() -> None:
+    state = training("a", "b", "c")
+    late = NOW + 3600
+    assert not state.change_due(frozenset(slots("a", "c")), late)
+    assert not state.change_due(frozenset(slots("a", "b", "c")), late)
+    partly = replace(state, hosts=(("a", 1), ("c", 1)), members=slots("a", "c"))
+    assert not partly.change_due(frozenset(slots("b")), late)
+    assert not partly.change_due(frozenset(slots("a", "b")), late)
+    assert partly.change_due(frozenset(slots("a", "b", "c")), late)
+    assert state.release({"b"}).change_due(frozenset(slots("a")), late), "what it uses is not its own any more"
+
+
 def test_nobody_leaves_before_the_next_generation_stands_by() -> None:
     state = commanded("a", "b", sequence=2, state=training("a"))
     assert state.confirmed_hosts == ("a",)

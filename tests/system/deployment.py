@@ -32,12 +32,14 @@ class Deployment:
         config: TOML file.
         process: The process of `malletrain up`.
         prefix: What goes before each command, e.g. to run it in another network namespace.
+        python: The interpreter that runs it, and its commands.
     """
 
     folder: Path
     config: Path
     process: subprocess.Popen[bytes]
     prefix: tuple[str, ...] = ()
+    python: str = sys.executable
 
     @property
     def stubs(self) -> ServiceStubs:
@@ -53,9 +55,13 @@ class Deployment:
         """Process id of each running service."""
         return service_pids(self.process.pid)
 
+    def serves(self) -> bool:
+        """Whether all services have answered since their start."""
+        return "stop with Ctrl-C" in (self.folder / "up.log").read_text()
+
     def command(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
         """Run `malletrain` against this system."""
-        return run_command(*arguments, cwd=self.folder, timeout=timeout, prefix=self.prefix)
+        return run_command(*arguments, cwd=self.folder, timeout=timeout, prefix=self.prefix, python=self.python)
 
     def json(self, *arguments: str) -> Any:
         """The JSON that a verb prints."""
@@ -65,12 +71,16 @@ class Deployment:
 
 
 def run_command(
-    *arguments: str, cwd: Path, timeout: float = 30, prefix: tuple[str, ...] = ()
+    *arguments: str,
+    cwd: Path,
+    timeout: float = 30,
+    prefix: tuple[str, ...] = (),
+    python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run `malletrain` in a folder, whose malletrain.toml it reads where there is one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLETRAIN_")}
     return subprocess.run(
-        [*prefix, sys.executable, "-m", "malletrain.cli.main", *arguments],
+        [*prefix, python, "-m", "malletrain.cli.main", *arguments],
         cwd=cwd,
         env=environment | {"COLUMNS": "200", "MALLETRAIN_VALIDATE_STATE": "1"},
         capture_output=True,
@@ -106,21 +116,32 @@ def deployed(
         prefix: What goes before each command.
         shared: Settings outside of any section.
     """
+    write_settings(folder, settings, host, shared)
+    deployment = start(folder, prefix)
+    try:
+        wait_until(deployment.serves, 60, "all services serving")
+        yield deployment
+    finally:
+        deployment.process.send_signal(signal.SIGTERM)
+        deployment.process.wait(30)
+
+
+def write_settings(folder: Path, settings: str, host: str = "127.0.0.1", shared: str = "") -> None:
+    """Make a state folder with the file of its settings; see `deployed`."""
     folder.mkdir(parents=True, exist_ok=True)
     addresses = "\n".join(f'{name} = "{host}:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
     config = folder / "malletrain.toml"
     config.write_text(f'state_dir = "{folder}"\n{shared}\n[addresses]\n{addresses}\n{settings}')
+
+
+def start(folder: Path, prefix: tuple[str, ...] = (), python: str = sys.executable) -> Deployment:
+    """Start the five services on a state folder that has the file of its settings."""
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "malletrain.cli.main", "up"],
+            [*prefix, python, "-m", "malletrain.cli.main", "up"],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
-    try:
-        wait_until(lambda: "stop with Ctrl-C" in (folder / "up.log").read_text(), 60, "all services serving")
-        yield Deployment(folder, config, process, prefix)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+    return Deployment(folder, folder / "malletrain.toml", process, prefix, python)

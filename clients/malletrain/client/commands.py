@@ -61,12 +61,14 @@ def commands_after(ring: Ring, seen: int) -> tuple[list[Command], int]:
         Commands with a higher number that are still in the ring, and the number of the newest one.
     """
     newest = ring.words[COMMANDS]
+    # The sidecar was perhaps started from files of a later version, which has more types.
+    known = set(CommandType)
     found = []
     for wanted in range(max(seen, newest - COMMAND_SLOTS) + 1, newest + 1):
         offset = _offset(wanted)
         number, kind, length = _HEADER.unpack_from(ring.buffer, offset)
         start = offset + _HEADER.size
-        if number == wanted:
+        if number == wanted and kind in known:
             text = ring.buffer[start : start + length].decode(errors="ignore")
             found.append(Command(text, CommandType(kind)))
     return found, newest

@@ -40,6 +40,8 @@ COMMAND_SIZE = 128
 RECORD_OFFSET = COMMAND_OFFSET + COMMAND_SLOTS * COMMAND_SIZE
 
 _MAGIC_WORD = 0x4D616C6C65743031
+"""In ASCII `Mallet01`: a ring, and the version of its layout. Trainer and sidecar may be of different versions."""
+_LAYOUT_BITS = 16
 
 
 class RingRecord(NamedTuple):
@@ -131,9 +133,10 @@ def open_ring(path: str) -> Ring:
         os.close(fd)
         raise ValueError(f"{path}: expected a ring, got a file that is too short")
     ring = Ring(fd)
-    if ring.words[MAGIC] != _MAGIC_WORD:
+    if (found := ring.words[MAGIC]) != _MAGIC_WORD:
         ring.close()
-        raise ValueError(f"{path}: expected a ring, got another file")
+        other_layout = found >> _LAYOUT_BITS == _MAGIC_WORD >> _LAYOUT_BITS
+        raise ValueError(f"{path}: expected a ring, got {'one of another layout' if other_layout else 'another file'}")
     return ring
 
 

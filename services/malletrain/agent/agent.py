@@ -19,6 +19,7 @@ from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
 from malletrain.agent.slurm_preemption import PreemptionQueryError, was_preempted
 from malletrain.agent.supervisor_server import Send, SupervisorServer
+from malletrain.common.version import VERSION
 from malletrain.v1 import agent_pb2 as pb
 
 _POLL_SECONDS = 0.02
@@ -89,7 +90,9 @@ class Agent:
             loop.add_signal_handler(number, self._begin_to_leave)
         port = await self._server.start(config.listen, config.certificate)
         self._log(f"node {config.node} is served on {config.listen}:{port}")
-        introduction = pb.AgentIntroduction(node=config.node, port=port, placeholder=config.placeholder)
+        introduction = pb.AgentIntroduction(
+            node=config.node, port=port, placeholder=config.placeholder, version=VERSION
+        )
         tasks = [loop.create_task(self._registration.run(introduction)), loop.create_task(self._poll())]
         if config.in_slurm:
             tasks.append(loop.create_task(self._leave_if_preempted()))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from malletrain.agent.environment import worker_environment
 from malletrain.agent.job_owner import JobOwner
+from malletrain.agent.wire import has_unknown_fields
 from malletrain.common import environment as env
 from malletrain.common.connections import cut_remote
 from malletrain.common.worker_process import WorkerProcess, kill_workers
@@ -98,10 +99,10 @@ class SupervisorSession:
                 self._send(pb.ControlWorkersResponse(swept=pb.JobSwept(request=request.sweep.request)))
             case "cut_connections":
                 cut_remote((worker.pid for worker in self._workers.values()), self._head)
+            case _ if has_unknown_fields(request):
+                pass  # a supervisor of a later version asks for something that this one can't do
             case _:
-                raise WorkerRequestError(
-                    "request: expected one of those of ControlWorkersRequest, got none that is known"
-                )
+                raise WorkerRequestError("request: expected one of those of ControlWorkersRequest, got none")
 
     def report_leaving(self) -> None:
         """Report that the node is wanted back, before any worker is reported that ends because of that.

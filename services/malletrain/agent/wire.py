@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from malletrain.tls.credentials import channel_credentials, peer_options
 from malletrain.tls.options import KEEPALIVE, NODE_CHANNEL
@@ -54,6 +55,11 @@ class Parser(Generic[MessageT]):
             return self.kind.FromString(body)
         except DecodeError as error:
             return Malformed(str(error))
+
+
+def has_unknown_fields(message: Message) -> bool:
+    """Whether a message has fields of a later version."""
+    return len(UnknownFieldSet(message)) > 0
 
 
 def new_server(most_calls: int, longest_request_bytes: int = LONGEST_REQUEST_BYTES) -> grpc.aio.Server:

@@ -22,6 +22,7 @@ from malletrain.cli.output import (
 from malletrain.cli.owner_output import owner_shares, weight_in_words
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.waiting_reasons import tell_why_jobs_wait
+from malletrain.common.version import VERSION
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
@@ -91,6 +92,8 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weigh
         "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
         "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
     }
+    if found.supervisor_version not in ("", VERSION):
+        facts["supervisor"] = f"of version {found.supervisor_version}"
     if found.HasField("end_time"):
         facts["took"] = duration(unix_seconds(found.end_time) - unix_seconds(found.create_time))
     facts |= {name: f"{value:g}" for name, value in sorted(found.metrics.items())}

@@ -15,10 +15,15 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
-from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.jobs import Job, JobSpec, job_id
+from malletrain.runtime.errors import MalleTrainError
 
 _T = TypeVar("_T")
 _Decoder = Callable[[Any], Any]
+
+
+class UnknownJobError(MalleTrainError):
+    """A stored job can't be read by this version; the message is for people."""
 
 
 def encode(job: Job) -> str:
@@ -27,11 +32,28 @@ def encode(job: Job) -> str:
 
 
 def decode(body: str) -> Job:
-    """A job from JSON that this version or an earlier one wrote."""
+    """A job from JSON that this version, an earlier or a later one wrote. Fields of a later one are left out.
+
+    Raises:
+        UnknownJobError: a later version has given a field a value that this one does not know.
+    """
     fields: dict[str, Any] = json.loads(body)
     if "strikes" in fields:  # the name in version 0.1.0
         fields["counted_failures"] = fields.pop("strikes")
-    return from_json(Job, fields)
+    fields["spec"] = _known(JobSpec, fields["spec"])
+    try:
+        return from_json(Job, _known(Job, fields))
+    except ValueError as error:
+        raise UnknownJobError(
+            f"job {job_id(fields['number'])} is stored with a value that this version of MalleTrain does not know "
+            f"({error}): use the version that wrote it or a later one, or restore a backup that was made before "
+            "(malletrain restore)"
+        ) from error
+
+
+def _known(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in fields.items() if name in names}
 
 
 def to_json(value: Any) -> Any:

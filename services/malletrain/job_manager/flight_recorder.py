@@ -6,13 +6,13 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
 import structlog
 
 from malletrain.common.files import make_private_folder, write_atomically
+from malletrain.common.version import VERSION
 from malletrain.job_manager.recording import (
     REFUSALS,
     RecordedFailure,
@@ -113,7 +113,7 @@ class FlightRecorder:
     def _write(self, path: Path, stimuli: list[TimedStimulus], failure: RecordedFailure) -> None:
         redacted = (TimedStimulus(timed.unix_seconds, redact_stimulus(timed.stimulus)) for timed in stimuli)
         recording = Recording(
-            version=version("malletrain"),
+            version=VERSION,
             validated=self._validate,
             policy=self._policy,
             state=redact_state(self._segments[0][0]),

@@ -45,12 +45,18 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
     )
 
 
-def job_message(job: Job) -> resources_pb2.Job:
-    """A job."""
+def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:
+    """A job.
+
+    Args:
+        job: The job.
+        supervisor_version: Version of MalleTrain that its supervisor runs; empty where none is known.
+    """
     return resources_pb2.Job(
         id=job.id,
         owner=job.owner,
         share_weight=job.share_weight,
+        supervisor_version=supervisor_version,
         spec=spec_message(job.spec),
         state=job_state_value(job.state),
         reason_code=reason_value(job.reason_code),

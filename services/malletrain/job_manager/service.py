@@ -202,7 +202,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
         del context
-        return pb.GetJobResponse(job=_shown(self._job(request.job_id)))
+        return pb.GetJobResponse(job=self._shown(self._job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest first."""
@@ -212,7 +212,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         states = [_state(index, value) for index, value in enumerate(request.states)]
         found = self._store.jobs(messages.position(request.page_token), size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
-        return pb.ListJobsResponse(jobs=map(_shown, found[:size]), next_page_token=token)
+        return pb.ListJobsResponse(jobs=map(self._shown, found[:size]), next_page_token=token)
 
     async def ListOwners(self, request: pb.ListOwnersRequest, context: Context) -> pb.ListOwnersResponse:
         """What the owners use and have used."""
@@ -235,9 +235,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del request, context
         with self._engine.jobs.subscribe() as changes:
             present = self._engine.state.jobs.values()
-            yield pb.WatchJobsResponse(snapshot=True, jobs=map(_shown, present))
+            yield pb.WatchJobsResponse(snapshot=True, jobs=map(self._shown, present))
             async for changed in changes:
-                yield pb.WatchJobsResponse(jobs=map(_shown, changed))
+                yield pb.WatchJobsResponse(jobs=map(self._shown, changed))
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or refuse it as a whole."""
@@ -302,12 +302,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return job
 
     def _message(self, number: int) -> Any:
-        return _shown(self._job(job_id(number)))
+        return self._shown(self._job(job_id(number)))
 
-
-def _shown(job: Job) -> resources_pb2.Job:
-    """A job as the caller may see it."""
-    return visible_to(current_caller(), messages.job_message(job))
+    def _shown(self, job: Job) -> resources_pb2.Job:
+        """A job as the caller may see it."""
+        return visible_to(current_caller(), messages.job_message(job, self._launcher.version_of(job.id)))
 
 
 def _check_text(field: str, text: str) -> None:

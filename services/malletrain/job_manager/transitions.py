@@ -49,6 +49,12 @@ class JobReason(StrEnum):
     SHUTDOWN = "SHUTDOWN"
     OWNER_LIMIT = "OWNER_LIMIT"
 
+    @classmethod
+    def _missing_(cls, value: object) -> JobReason:
+        """Stored by a later version: the prose beside it says what it was."""
+        del value
+        return cls.UNSPECIFIED
+
 
 _S = JobState
 _PROCESSES_ENDED = {

@@ -14,7 +14,7 @@ PUBLIC_JOB_FIELDS = frozenset(
         *("id", "owner", "spec", "state", "reason_code", "admitted", "samples"),
         *("create_time", "update_time", "start_time", "end_time", "not_before"),
         *("wanted_nodes", "commanded_nodes", "confirmed_nodes", "plan_generation"),
-        *("restarts", "rescales", "preemptions", "share_weight"),
+        *("restarts", "rescales", "preemptions", "share_weight", "supervisor_version"),
     }
 )
 PUBLIC_SPEC_FIELDS = frozenset(

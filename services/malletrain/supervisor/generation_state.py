@@ -91,7 +91,11 @@ class GenerationState:
         """Whether the present generation is to be asked to leave for another one."""
         target = self.target(ready, now)
         unwanted = self.leaving or self.winding_down
-        return bool(self.living and target) and not unwanted and dict(target) != dict(self.hosts)
+        if not (self.living and target) or unwanted or dict(target) == dict(self.hosts):
+            return False
+        # Not for fewer hosts, or for as many others, only because their workers stand by and those of these do not yet.
+        keeps = {host for host, _ in self.hosts} <= self.commanded.keys()
+        return not keeps or dict(target) == dict(self.commanded) or len(target) > len(self.hosts)
 
     def can_form(self, ready: Set[Slot], now: float) -> bool:
         """Whether the next generation can begin: the one before has left, and workers stand by."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from malletrain.common.version import VERSION
 from malletrain.supervisor.membership import Slot
 from malletrain.v1 import supervisor_pb2
 
@@ -86,6 +87,7 @@ def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str
         failures=[
             supervisor_pb2.HostFailures(host=host, failures=count) for host, count in sorted(seen.failures.items())
         ],
+        version=VERSION,
     )
 
 

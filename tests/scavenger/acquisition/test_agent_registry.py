@@ -120,6 +120,7 @@ async def test_only_agents_may_register(tmp_path: Path) -> None:
         introduction(port=0),
         introduction(port=65536),
         introduction(placeholder="p" * 257),
+        pb.RegisterRequest(introduction=pb.AgentIntroduction(node="n1", port=7, version="v" * 65)),
     ],
 )
 async def test_an_introduction_that_can_not_be_used_is_refused(
@@ -134,6 +135,19 @@ async def test_an_introduction_that_can_not_be_used_is_refused(
 async def test_a_second_introduction_ends_the_stream(tmp_path: Path) -> None:
     async with registry_stub(tmp_path, "agent") as (_, stub):
         assert await code_of(stub.Register(iter([introduction()] * 2))) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_what_an_agent_of_a_later_version_tells_is_passed_over(tmp_path: Path) -> None:
+    later = pb.RegisterRequest(introduction=pb.AgentIntroduction(node="n1", port=7, placeholder="p1", version="9.1.0"))
+    unknown = pb.RegisterRequest.FromString(b"\xfa\x3f\x00")  # a request with number 1023
+    async with registry_stub(tmp_path, "agent") as (registry, stub):
+        call = stub.Register()
+        for request in (later, unknown, pb.RegisterRequest(heartbeat=pb.AgentHeartbeat(workers=5))):
+            await call.write(request)
+        await wait_until_async(lambda: "n1" in registry.present and registry.present["n1"].workers == 5, 10, "it")
+        assert registry.present["n1"].version == "9.1.0"
+        await call.write(pb.RegisterRequest())
+        assert await code_of(call) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_next_agent_of_a_node_replaces_the_one_before(tmp_path: Path) -> None:

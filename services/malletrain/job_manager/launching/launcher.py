@@ -218,6 +218,10 @@ class SupervisorLauncher:
                 self._log.warning("supervisor does not end, killed", job=job_id, pid=process.pid)
         process.kill()
 
+    def version_of(self, job_id: str) -> str:
+        """Version of MalleTrain that a job's supervisor runs; empty where none is known."""
+        return self._clients.version_of(job_id)
+
     def is_done(self, job_id: str) -> bool:
         """Whether the trainer has said that it is done."""
         return self.folder(job_id).is_done

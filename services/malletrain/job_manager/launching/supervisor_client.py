@@ -13,7 +13,8 @@ import grpc.aio
 import structlog
 
 from malletrain.common.accounts import Account
-from malletrain.job_manager.launching.folder import open_socket
+from malletrain.common.version import VERSION
+from malletrain.job_manager.launching.folder import clean_text, open_socket
 from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
@@ -22,6 +23,7 @@ from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 _LARGEST_STATE_BYTES = 1 << 20
 _MOST_UNKNOWN_NODES = 1000
+_LONGEST_VERSION = 64
 _STATES_PER_SECOND, _STATES_AT_ONCE = 100.0, 500.0
 """Each is applied and stored. A supervisor sends some at a rescale, and one a second at most otherwise."""
 
@@ -48,7 +50,13 @@ class NodeHost:
 
 
 class SupervisorClient:
-    """The connection to one supervisor. A failed call shows in its result; JobManager's effects are repeated anyway."""
+    """The connection to one supervisor. A failed call shows in its result; JobManager's effects are repeated anyway.
+
+    Attributes:
+        incarnation: Which of the job's supervisors.
+        ended: Whether it has said that its workers have ended.
+        version: Version of MalleTrain that it runs; empty before it has said so, and for 0.1.0 and earlier.
+    """
 
     def __init__(
         self,
@@ -78,6 +86,7 @@ class SupervisorClient:
         address = str(socket) if self._descriptor is None else f"/proc/self/fd/{self._descriptor}"
         self.incarnation = incarnation
         self.ended = False
+        self.version = ""
         self._job_id = job_id
         # The socket's folder keeps others away.
         self._channel = open_channel(f"unix:{address}", None, _LARGEST_STATE_BYTES)
@@ -165,6 +174,7 @@ class SupervisorClient:
             self._log.warning("supervisor names more nodes than there are", nodes=len(named))
             return None
         self._take_reports(self._job_id, state.command_reports)
+        self._note_version(state.version)
         self.ended = state.phase == supervisor_pb2.SUPERVISOR_PHASE_ENDED
         return SupervisorSeen(
             job_id=self._job_id,
@@ -175,6 +185,12 @@ class SupervisorClient:
             occupied=frozenset(worker.host for worker in state.workers),
             failures=tuple((entry.host, entry.failures) for entry in state.failures),
         )
+
+    def _note_version(self, version: str) -> None:
+        version = clean_text(version[:_LONGEST_VERSION])
+        if version != self.version:
+            self._log.info("version of the supervisor", version=version, own_version=VERSION)
+            self.version = version
 
 
 class SupervisorClients:
@@ -200,6 +216,11 @@ class SupervisorClients:
             self._old.append(known)
         self._by_job[job_id] = client
         return client
+
+    def version_of(self, job_id: str) -> str:
+        """Version of MalleTrain that a job's supervisor runs; empty where none is known."""
+        known = self._by_job.get(job_id)
+        return "" if known is None else known.version
 
     async def drop(self, job_id: str) -> None:
         """Disconnect from a job's supervisor."""

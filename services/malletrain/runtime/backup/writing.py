@@ -9,12 +9,12 @@ import secrets
 import shutil
 import tarfile
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy import inspect
 
 from malletrain.common.files import sync_directory
+from malletrain.common.version import VERSION
 from malletrain.runtime.backup.manifest import (
     FORMAT,
     KEYS_FOLDER,
@@ -68,7 +68,7 @@ def write_backup(settings: Settings, target: Path, config: Path | None, clock: C
             raise InvalidInputError("state_dir", "a state folder that services have used", str(settings.state_dir))
         manifest = Manifest(
             format=FORMAT,
-            version=version("malletrain"),
+            version=VERSION,
             create_time=f"{moment:%Y-%m-%dT%H:%M:%SZ}",
             revisions=revisions,
             files={name: _entry(staging / name) for name in _names(staging)},

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from importlib.metadata import version
 
 import structlog
 from prometheus_client import ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from malletrain.common.version import VERSION
 from malletrain.runtime.access.certificates import CertificateDescription, certificates_of
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
@@ -34,7 +34,7 @@ def metrics_of_process(service: str, settings: Settings) -> ServiceMetrics:
 
 class _Installed(Collector):
     def __init__(self, settings: Settings) -> None:
-        self._build = {"version": version("malletrain"), "python": platform.python_version()}
+        self._build = {"version": VERSION, "python": platform.python_version()}
         self._settings = settings
         self._fault = ""
         self._log = structlog.get_logger(__name__)

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import grpc.aio
 import structlog
+from google.protobuf.unknown_fields import UnknownFieldSet
 from typing_extensions import override
 
 from malletrain.runtime.access.peers import PeerInterceptor
@@ -30,6 +31,7 @@ from malletrain.v1 import agent_pb2_grpc
 _LOST_SECONDS = 2.0
 """An agent whose connection breaks reconnects within a third of a second. One that does not has died."""
 _LONGEST_NAME = 256
+_LONGEST_VERSION = 64
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class RegisteredAgent:
         address: HOST:PORT on which it serves supervisors.
         placeholder: The batch job that it runs in.
         workers: How many workers it has.
+        version: Version of MalleTrain that it runs; empty: 0.1.0 or earlier.
     """
 
     node: str
     address: str
     placeholder: str
     workers: int = 0
+    version: str = ""
 
 
 class _AgentStream:
@@ -203,7 +207,13 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self._present[entry.node] = entry
         if entry.node in self._leaving:
             self._tell_to_leave(entry.node)
-        self._log.info("agent here", node=entry.node, placeholder=entry.placeholder, address=entry.address)
+        self._log.info(
+            "agent here",
+            node=entry.node,
+            placeholder=entry.placeholder,
+            address=entry.address,
+            version=entry.version,
+        )
         self._on_change()
 
     async def _read(self, node: str, stream: _AgentStream, requests: AsyncIterator[pb.RegisterRequest]) -> None:
@@ -226,6 +236,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
                     self._forget(node)
                     self._on_change()
                     return
+                case None if len(UnknownFieldSet(request)):
+                    self._log.debug("an agent of a later version tells what is not known here", node=node)
                 case other:
                     raise InvalidInputError("request", "heartbeat, leaving or gone", other)
 
@@ -276,5 +288,8 @@ def _introduced(request: pb.RegisterRequest | None, peer: str) -> RegisteredAgen
         raise InvalidInputError("introduction.port", "1 to 65535", told.port)
     if len(told.placeholder) > _LONGEST_NAME:
         raise InvalidInputError("introduction.placeholder", f"at most {_LONGEST_NAME} characters", told.placeholder)
+    if len(told.version) > _LONGEST_VERSION:
+        raise InvalidInputError("introduction.version", f"at most {_LONGEST_VERSION} characters", told.version)
     host = unquote(peer.partition(":")[2].rpartition(":")[0])
-    return RegisteredAgent(told.node, f"{host}:{told.port}", told.placeholder or agent_placeholder_id(told.node))
+    placeholder = told.placeholder or agent_placeholder_id(told.node)
+    return RegisteredAgent(told.node, f"{host}:{told.port}", placeholder, version=told.version)
