@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.tracing.exporter import PatientExporter
+
+SPAN = ReadableSpan("span")
 
 
 class Moody(SpanExporter):
@@ -16,7 +19,7 @@ class Moody(SpanExporter):
         self.good = False
         self.asked = 0
 
-    def export(self, spans: Sequence[object]) -> SpanExportResult:
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.asked += 1
         return SpanExportResult.SUCCESS if self.good else SpanExportResult.FAILURE
 
@@ -27,7 +30,7 @@ def test_a_collector_that_fails_is_left_alone_for_longer_each_time_and_noted_onc
         exporter = PatientExporter(inner, "collector:4317", clock.monotonic)
         asked = []
         for _ in range(600):
-            exporter.export([object(), object()])
+            exporter.export([SPAN, SPAN])
             asked.append(inner.asked)
             clock.advance(1.0)
         assert [entry["log_level"] for entry in said] == ["warning"]
@@ -36,7 +39,7 @@ def test_a_collector_that_fails_is_left_alone_for_longer_each_time_and_noted_onc
         assert asked[:8] == [1, 2, 2, 3, 3, 3, 3, 4]
         inner.good = True
         clock.advance(60.0)
-        assert exporter.export([object()]) is SpanExportResult.SUCCESS
-        assert exporter.export([object()]) is SpanExportResult.SUCCESS
+        assert exporter.export([SPAN]) is SpanExportResult.SUCCESS
+        assert exporter.export([SPAN]) is SpanExportResult.SUCCESS
     assert [entry["event"] for entry in said][1:] == ["spans are sent again"]
     assert said[1]["dropped"] == 1200
