@@ -96,7 +96,7 @@ def new_prefix(folder: Path, wheel: Path) -> Prefix:
 
 
 def _pip(python: Path, *arguments: str) -> None:
-    options = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--no-compile")
+    options: tuple[str, ...] = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--no-compile")
     verb, *rest = arguments
     options = options if verb == "install" else options[:-1]
     done = subprocess.run(
