@@ -111,6 +111,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/identity.py
 	$(BIN)/python benchmarks/leave.py
+	$(BIN)/python benchmarks/control_loop.py --jobs 20 --nodes 200 --seconds 30
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/polling.py
 	$(BIN)/python benchmarks/replay.py

@@ -110,3 +110,15 @@ def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
     found.update_nodes([], ["n4"])
     assert trigger.reason(found, 0.0, 0.0) == ""
     assert trigger.wait_seconds(found, 0.0, 0.0) is None
+
+
+def test_a_plan_that_was_applied_in_part_is_followed_by_another() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    applied(trigger, found, 0.0)
+    found.update_nodes([node("n4")])
+    trigger.begin()
+    trigger.applied(found.plan_input(1.0), 1.0, in_part=True)
+    assert trigger.wait_seconds(found, 1.0, 1.0) == 0.1
+    assert trigger.reason(found, 1.1, 1.1) == "nodes joined: n4"
+    applied(trigger, found, 1.2)
+    assert trigger.reason(found, 1.2, 1.2) == ""

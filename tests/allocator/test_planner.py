@@ -113,6 +113,8 @@ def test_generations_are_above_our_last_one_and_those_that_jobs_have_seen() -> N
     assert found.next_generation(7) == 8
     found.update_jobs([replace(job("b"), plan_generation=40)])
     assert found.next_generation(7) == 41
+    found.note_generation(50)
+    assert found.next_generation(7) == 51
     assert ClusterCache().next_generation(0) == 1
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from malletrain.job_manager.effects import Effect
 from malletrain.job_manager.jobs import Job, JobSpec
+from malletrain.job_manager.node_use import UseCounter, count_uses, moved_nodes
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
 from malletrain.job_manager.state_machine import TransactionResult, advance
 from malletrain.job_manager.stimuli import (
@@ -35,6 +36,7 @@ class MachineHarness:
     """A state that is advanced stimulus by stimulus, and all that came out on the way; invariants are checked.
 
     Attributes:
+        uses: What nodes are used for, counted change by change.
         observe: Told of each step: the stimulus, the state before, and the result.
     """
 
@@ -44,11 +46,14 @@ class MachineHarness:
     events: list[JobEvent] = field(default_factory=list)
     ended: dict[str, Job] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    uses: UseCounter = field(default_factory=UseCounter)
     observe: Callable[[Stimulus, ManagerState, TransactionResult], None] | None = None
 
     def __call__(self, stimulus: Stimulus) -> TransactionResult:
         result = advance(self.state, stimulus, self.now, self.policy)
         check_result(self.state, result)
+        self.uses.change(result.state, result.changed, moved_nodes(stimulus, self.state, result.state))
+        assert self.uses.uses(result.state) == count_uses(result.state)
         if self.observe is not None:
             self.observe(stimulus, self.state, result)
         self.state = result.state

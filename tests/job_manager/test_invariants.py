@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from malletrain.job_manager.codec import decode, encode
 from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor, required_effects
 from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.node_use import UseCounter
 from malletrain.job_manager.state import ManagerPolicy
 from malletrain.job_manager.stimuli import (
     Cancelled,
@@ -86,19 +87,24 @@ class JobManagerMachine(RuleBasedStateMachine):
     def leave(self, nodes: frozenset[str]) -> None:
         self.machine(NodesChanged(frozenset(), nodes, self.machine.now))
 
-    @rule(data=st.data(), step=st.integers(0, 2))
-    def any_plan(self, data: st.DataObject, step: int) -> None:
+    @rule(data=st.data(), step=st.integers(0, 2), partial=st.booleans())
+    def any_plan(self, data: st.DataObject, step: int, partial: bool) -> None:
         ids = [*self.machine.state.jobs, "j999999"]
         chosen = data.draw(st.lists(st.sampled_from(ids), max_size=3))
         plan = tuple((job_id, tuple(sorted(data.draw(NODE_SETS)))) for job_id in chosen)
-        self.apply_plan(PlanReceived(self.machine.state.generation + step, plan))
+        self.apply_plan(PlanReceived(self.machine.state.generation + step, plan, partial))
+
+    @rule(data=st.data(), missing=SOME_NODES)
+    def late_plan(self, data: st.DataObject, missing: frozenset[str]) -> None:
+        """Nodes leave while a plan is on its way."""
+        self.sensible_plan(data, missing)
 
     @rule(data=st.data(), times=st.integers(1, 2))
     def sensible_plans(self, data: st.DataObject, times: int) -> None:
         for _ in range(times):
             self.sensible_plan(data)
 
-    def sensible_plan(self, data: st.DataObject) -> None:
+    def sensible_plan(self, data: st.DataObject, missing: frozenset[str] = frozenset()) -> None:
         """As an allocator makes it: a job only gains or only loses."""
         pool = set(self.machine.state.idle or ())
         jobs = [job for job in self.machine.state.jobs.values() if job.admitted and job.state is not JobState.STOPPING]
@@ -113,14 +119,18 @@ class JobManagerMachine(RuleBasedStateMachine):
             pool -= set(mine)
             pool |= set(keep[job.id]) - set(mine)
             plan.append((job.id, tuple(mine)))
-        self.apply_plan(PlanReceived(self.machine.state.generation + 1, tuple(plan)))
+        if missing:
+            self.machine(NodesChanged(frozenset(), missing, self.machine.now))
+        self.apply_plan(PlanReceived(self.machine.state.generation + 1, tuple(plan), partial=bool(missing)))
 
     def apply_plan(self, plan: PlanReceived) -> None:
         before = self.machine.state
         try:
-            self.machine(plan)
+            result = self.machine(plan)
         except StalePlanError:
             assert self.machine.state is before
+        else:
+            assert not result.omitted or (plan.partial and result.rescaled)
 
     @rule(data=st.data(), samples=st.integers(0, 600), stalled=st.booleans(), done=st.booleans())
     def progress(self, data: st.DataObject, samples: int, stalled: bool, done: bool) -> None:
@@ -179,6 +189,7 @@ class JobManagerMachine(RuleBasedStateMachine):
         stored = {name: decode(encode(job)) for name, job in self.machine.state.jobs.items()}
         assert stored == self.machine.state.jobs
         self.machine.state = replace(self.machine.state, jobs=stored, idle=None)
+        self.machine.uses = UseCounter()
 
     @rule(likely=st.integers(0, 9))
     def shutdown(self, likely: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -124,3 +125,53 @@ async def test_strays_of_jobs_without_a_supervisor_are_ended(harness: ManagerPro
     stray = subprocess.Popen(["sleep", "60"], env={"MALLETRAIN_JOB_DIR": folder, "PATH": "/bin:/usr/bin"})
     process.start()
     await wait_until_async(lambda: stray.poll() is not None)
+
+
+HELD_RECORDS = """
+import pathlib, time
+from malletrain.job_manager.store import JobStore
+save = JobStore.save
+def held(self, change):
+    while pathlib.Path(FILE).exists():
+        time.sleep(0.01)
+    save(self, change)
+JobStore.save = held
+"""
+
+
+async def test_nodes_are_released_before_that_is_stored_and_given_only_after(tmp_path: Path) -> None:
+    """The disk hangs: a plan waits for its record, a release does not. Then JobManager is killed."""
+    hold = tmp_path / "hold"
+    async with manager_process(tmp_path / "state", make_python(tmp_path)) as (process, caller, scavenger):
+        process.kill()
+        process.fault = HELD_RECORDS.replace("FILE", repr(str(hold)))
+        process.start()
+        await serving(caller)
+        job_id = await caller.submit()
+        await planned(caller, 1, j1="n1 n2")
+        await caller.until(job_id, "RUNNING")
+        hold.touch()
+        try:
+            planning = asyncio.create_task(caller.plan(2, j1="n1 n2 n3"))
+            async with asyncio.timeout(10):
+                while "n3" not in (await caller.job(job_id)).wanted_nodes:
+                    await asyncio.sleep(0.01)
+            scavenger.tell(left="n2")
+            await wait_until_async(lambda: not pids(process.state_dir, "n2"))
+            assert not planning.done()
+            assert not pids(process.state_dir, "n3"), "what gives nodes waits"
+        finally:
+            process.kill()
+            hold.unlink()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await planning
+        process.start()
+        await serving(caller)
+        await wait_until_async(lambda: pids(process.state_dir, "n1"))
+        await caller.until(job_id, "RUNNING")
+        job = await caller.job(job_id)
+        assert (list(job.commanded_nodes), job.plan_generation) == (["n1"], 1), "the plan was never stored"
+        assert not pids(process.state_dir, "n3")
+        await caller.plan(2, j1="n1 n3")
+        await wait_until_async(lambda: pids(process.state_dir, "n3"))
+    assert not processes_of(tmp_path)

@@ -60,4 +60,19 @@ async def test_a_watcher_that_does_not_read_has_to_begin_again_and_holds_nothing
             assert await anext(items) == item
         with pytest.raises(SlowReaderError, match="begin again"):
             await anext(aiter(slow))
-        assert slow._queue.empty()
+        assert not slow._items
+
+
+async def test_what_waits_for_a_slow_watcher_is_merged_and_then_cut_off() -> None:
+    hub: Hub[dict[str, int]] = Hub(most_waiting=3, merge=lambda before, after: before | after)
+    with hub.subscribe() as slow:
+        for item in ({"a": 1}, {"b": 1}, {"a": 2}):
+            hub.publish(item)
+        items = aiter(slow)
+        assert await anext(items) == {"a": 2, "b": 1}
+        hub.publish({"a": 3})
+        assert await anext(items) == {"a": 3}, "it has caught up"
+        for number in range(4):
+            hub.publish({"a": number})
+        with pytest.raises(SlowReaderError):
+            await anext(items)

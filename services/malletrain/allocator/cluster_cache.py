@@ -20,7 +20,7 @@ class CachedJob:
         admitted: Whether it takes part in plans.
         wanted_nodes: Its nodes by the newest plan.
         not_before: Until when it backs off, in seconds since the epoch; None where it does not.
-        plan_generation: Generation of the newest plan that has been applied to it.
+        plan_generation: Generation of the newest plan that has changed its nodes.
     """
 
     plannable: PlannableJob
@@ -57,6 +57,7 @@ class ClusterCache:
         self._nodes: dict[str, PlannableNode] = {}
         self._jobs: dict[str, CachedJob] = {}
         self._profiles: dict[str, CachedProfile] = {}
+        self._generation = 0
         self._nodes_known = False
         self._jobs_known = False
 
@@ -66,8 +67,12 @@ class ClusterCache:
         return self._nodes_known and self._jobs_known
 
     def next_generation(self, last: int) -> int:
-        """Generation of the next plan: above that of our last plan, and above every one that a job has seen."""
-        return max((last, *(job.plan_generation for job in self._jobs.values()))) + 1
+        """Generation of the next plan: above that of our last plan, and above every one that JobManager has seen."""
+        return max((last, self._generation, *(job.plan_generation for job in self._jobs.values()))) + 1
+
+    def note_generation(self, generation: int) -> None:
+        """JobManager has applied a plan of this generation."""
+        self._generation = max(self._generation, generation)
 
     def update_nodes(
         self, joined: Iterable[PlannableNode], left: Iterable[str] = (), *, snapshot: bool = False

@@ -91,7 +91,7 @@ class ControlLoop:
     async def run(self) -> None:
         """Follow the other services and make plans, until cancelled."""
         scavenger, job_manager, profiler = self._peers.scavenger, self._peers.job_manager, self._peers.profiler
-        nodes, jobs = scavenger_pb2.WatchNodesRequest(), job_manager_pb2.WatchJobsRequest()
+        nodes, jobs = scavenger_pb2.WatchNodesRequest(), job_manager_pb2.WatchJobsRequest(without_progress=True)
         profiles = profiler_pb2.WatchProfilesRequest()
         async with asyncio.TaskGroup() as group:
             group.create_task(follow("nodes", lambda: scavenger.WatchNodes(nodes), self._on_nodes))
@@ -107,6 +107,7 @@ class ControlLoop:
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         self._cache.update_jobs(map(messages.job_from_proto, message.jobs), snapshot=message.snapshot)
+        self._cache.note_generation(message.plan_generation)
         self._news.set()
 
     async def _on_profiles(self, message: profiler_pb2.WatchProfilesResponse) -> None:
@@ -117,14 +118,23 @@ class ControlLoop:
     async def _decide(self) -> None:
         while True:
             await self._wait(self._trigger.wait_seconds(self._cache, self._clock.time(), self._clock.monotonic()))
-            await asyncio.sleep(self._trigger.coalesce_seconds)
+            asked = bool(self._reason())
+            # Stays are asked for while others may join the event, rather than after that.
+            await asyncio.gather(
+                asyncio.sleep(self._trigger.coalesce_seconds), *([self._refresh_stays(None)] if asked else [])
+            )
             self._news.clear()
-            reason = self._trigger.reason(self._cache, self._clock.time(), self._clock.monotonic())
-            if reason:
+            if reason := self._reason():
                 with self._spans.plan(reason) as span:
+                    if not asked:
+                        with span.step("refresh_stays") as context:
+                            await self._refresh_stays(context)
                     await self._plan(reason, span)
             else:
                 self._spans.forget_events()
+
+    def _reason(self) -> str:
+        return self._trigger.reason(self._cache, self._clock.time(), self._clock.monotonic())
 
     async def _wait(self, seconds: float | None) -> None:
         try:
@@ -134,8 +144,6 @@ class ControlLoop:
 
     async def _plan(self, reason: str, span: PlanSpan) -> None:
         """Make a plan and have it applied."""
-        with span.step("refresh_stays") as context:
-            await self._refresh_stays(context)
         plan_input = self._cache.plan_input(self._clock.time())
         self._trigger.begin()
         problem = plan_problem(plan_input, self._options)
@@ -148,7 +156,7 @@ class ControlLoop:
         span.answered(plan)
         self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
         if outcome is PlanOutcome.APPLIED:
-            self._trigger.applied(plan_input, self._clock.monotonic())
+            self._trigger.applied(plan_input, self._clock.monotonic(), in_part=bool(plan.omissions))
         else:
             self._trigger.refused()
         self.newest = plan
@@ -160,6 +168,7 @@ class ControlLoop:
             trigger=reason,
             applied=plan.applied,
             refusal=plan.refusal,
+            omissions=len(plan.omissions),
             solver=allocation.solver,
             solve_seconds=round(allocation.solve_seconds, 6),
             scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
@@ -199,11 +208,16 @@ class ControlLoop:
         )
 
     async def _apply(self, plan: allocator_pb2.Plan, context: TraceContext | None) -> PlanOutcome:
-        request = job_manager_pb2.ApplyPlanRequest(generation=plan.generation, assignments=plan.allocation.assignments)
+        request = job_manager_pb2.ApplyPlanRequest(
+            generation=plan.generation, assignments=plan.allocation.assignments, partial=True
+        )
         try:
-            await self._peers.job_manager.ApplyPlan(request, timeout=DEADLINE_SECONDS, metadata=metadata_of(context))
+            response = await self._peers.job_manager.ApplyPlan(
+                request, timeout=DEADLINE_SECONDS, metadata=metadata_of(context)
+            )
         except grpc.aio.AioRpcError as error:
             plan.refusal = error.details() or error.code().name
             return PlanOutcome.UNREACHABLE if error.code() in _UNREACHABLE else PlanOutcome.REFUSED
         plan.applied = True
+        plan.omissions.extend(entry.reason for entry in response.omissions)
         return PlanOutcome.APPLIED

@@ -105,10 +105,20 @@ class PlanTrigger:
         """A plan is being made from the present curves; those that change from now on are for the next."""
         self._curves_changed = False
 
-    def applied(self, plan_input: PlanInput, monotonic: float) -> None:
-        """JobManager has applied the plan that was made from this input."""
-        self._planned = Signature.of(plan_input)
+    def applied(self, plan_input: PlanInput, monotonic: float, *, in_part: bool = False) -> None:
+        """JobManager has applied the plan that was made from this input.
+
+        Args:
+            plan_input: The input.
+            monotonic: Seconds of a clock that never goes back.
+            in_part: Whether something was left out, because the world had moved on. Another plan follows after a
+                pause, as after a refusal.
+        """
         self._last_plan_at = monotonic
+        if in_part:
+            self.refused()
+            return
+        self._planned = Signature.of(plan_input)
         self._retry_seconds = None
 
     def refused(self) -> None:

@@ -108,11 +108,13 @@ def enqueue(transaction: Transaction, specs: tuple[JobSpec, ...], owner: str) ->
 
 def admit(transaction: Transaction) -> None:
     """Fill all free places at once, so that one plan serves all jobs of a submission."""
+    queued = [job for job in transaction.jobs.values() if job.state is JobState.QUEUED]
+    if not queued:
+        return
     active, policy = transaction.active(), transaction.policy
     places = Places(policy.max_parallel, policy.max_parallel_per_owner)
     by_owner = Counter(job.owner for job in active if job.admitted)
     taken = by_owner.total()
-    queued = [job for job in active if job.state is JobState.QUEUED]
     for job in next_in_line(queued, lambda job: job.owner, by_owner, places, _uses(transaction)):
         taken += 1
         by_owner[job.owner] += 1

@@ -1,13 +1,15 @@
-"""Stores changes in order. While the database does not answer, they wait in memory."""
+"""Stores changes in order, many in one transaction, from a thread. While the database does not answer, they wait."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import structlog
 
 from malletrain.job_manager.change import Change, CommitUnknownError
+from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.store import JobStore
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
@@ -16,36 +18,77 @@ _MOST_EVENTS = 100_000
 """Rows of the journal that wait at most; the oldest are dropped then, and that is logged."""
 
 
-class ChangeWriter:
-    """Stores changes at once while the database answers, else later, from a thread.
+@dataclass(frozen=True)
+class _Batch:
+    """Changes that are stored together.
 
-    What waits is one change that was tried before, whose commit may have taken place, and all later ones as one.
+    Attributes:
+        change: All of them as one.
+        jobs: Jobs that are not in a final state, as they are after them.
+        last: Number of the newest of them.
     """
 
-    def __init__(self, store: JobStore) -> None:
+    change: Change
+    jobs: Mapping[str, Job]
+    last: int
+
+    def followed_by(self, later: _Batch) -> _Batch:
+        return _Batch(self.change.followed_by(later.change), later.jobs, later.last)
+
+
+class ChangeWriter:
+    """Stores what is added to it, soon and in order: what was added while one batch is written is the next batch.
+
+    What waits is one batch that was tried before, whose commit may have taken place, and all later ones as one.
+
+    Attributes:
+        stored_jobs: Jobs that are not in a final state, as they were last stored.
+        failing: Whether the database did not answer the last time.
+    """
+
+    def __init__(self, store: JobStore, jobs: Mapping[str, Job], on_stored: Callable[[], None]) -> None:
+        """Begin with nothing that waits.
+
+        Args:
+            store: Where changes are stored.
+            jobs: What is stored now.
+            on_stored: Called after each batch.
+        """
+        self.stored_jobs = jobs
+        self.failing = False
         self._store = store
-        self._tried: Change | None = None
-        self._later: Change | None = None
+        self._on_stored = on_stored
+        self._tried: _Batch | None = None
+        self._later: _Batch | None = None
+        self._added = self._stored = 0
         self._writing: asyncio.Task[None] | None = None
         self._waits = asyncio.Event()
+        self._progress = asyncio.Condition()
         self._log = structlog.get_logger(__name__)
 
     @property
     def behind(self) -> bool:
-        """Whether changes wait."""
+        """Whether changes wait or are being written."""
         return self._tried is not None or self._later is not None
 
-    def write(self, change: Change) -> None:
-        """Store a change, or have it wait: for what has happened, whether it is stored or not."""
-        try:
-            self.try_to_write(change)
-        except CommitUnknownError:
-            return  # it waits already
-        except DatabaseUnavailableError:
-            self._add(change)
+    def add(self, change: Change, jobs: Mapping[str, Job]) -> None:
+        """Have a change stored soon: what has happened is not refused.
 
-    def try_to_write(self, change: Change) -> None:
-        """Store a change now: for what is only done if it is stored.
+        Args:
+            change: The change.
+            jobs: Jobs that are not in a final state, as they are after it.
+        """
+        self._added += 1
+        batch = _Batch(change, jobs, self._added)
+        later = batch if self._later is None else self._later.followed_by(batch)
+        if len(later.change.events) > _MOST_EVENTS:
+            self._log.error("rows of the journal dropped: too many wait for the database")
+            later = replace(later, change=replace(later.change, events=later.change.events[-_MOST_EVENTS:]))
+        self._later = later
+        self._waits.set()
+
+    def write_now(self, change: Change, jobs: Mapping[str, Job]) -> None:
+        """Store a change before this returns: for what is only done if it is stored. Nothing else may wait.
 
         Raises:
             CommitUnknownError: it is stored, or will be: it waits.
@@ -56,19 +99,35 @@ class ChangeWriter:
         try:
             self._store.save(change)
         except CommitUnknownError:
-            self._tried = change
+            self._added += 1
+            self._tried = _Batch(change, jobs, self._added)
             self._waits.set()
             raise
+        self.stored_jobs = jobs
+
+    async def stored(self) -> None:
+        """Wait until all that was added so far is stored.
+
+        Raises:
+            DatabaseUnavailableError: the database does not answer. What was added waits for it.
+        """
+        last = self._added
+        async with self._progress:
+            await self._progress.wait_for(lambda: self._stored >= last or not self.behind or self.failing)
+        if self.failing:
+            raise DatabaseUnavailableError("job_manager")
 
     async def run(self) -> None:
-        """Store what waits as soon as the database answers, until cancelled."""
+        """Store what is added, until cancelled."""
         while True:
             await self._waits.wait()
+            self._waits.clear()
+            was_failing = self.failing
             await self.flush()
-            if self.behind:
+            if self.failing:
+                self._waits.set()
                 await asyncio.sleep(_PAUSE_SECONDS)
-            else:
-                self._waits.clear()
+            elif was_failing:
                 self._log.info("all that waited for the database is stored")
 
     async def flush(self) -> None:
@@ -87,15 +146,14 @@ class ChangeWriter:
             self._tried, self._later = self._later, None
         assert self._tried is not None
         try:
-            await asyncio.to_thread(self._store.save, self._tried)
-            self._tried = None
+            await asyncio.to_thread(self._store.save, self._tried.change)
+            self.stored_jobs, self._stored = self._tried.jobs, self._tried.last
+            self._tried, self.failing = None, False
+            self._on_stored()
+        except DatabaseUnavailableError:
+            self.failing = True
+            raise
         finally:
             self._writing = None
-
-    def _add(self, change: Change) -> None:
-        later = change if self._later is None else self._later.followed_by(change)
-        if len(later.events) > _MOST_EVENTS:
-            self._log.error("rows of the journal dropped: too many wait for the database")
-            later = replace(later, events=later.events[-_MOST_EVENTS:])
-        self._later = later
-        self._waits.set()
+            async with self._progress:
+                self._progress.notify_all()

@@ -50,8 +50,29 @@ class StopSupervisor:
 Effect = StartSupervisor | SetHosts | ReleaseHosts | StopSupervisor
 
 
+def is_recorded(effect: Effect, stored: Mapping[str, Job]) -> bool:
+    """Whether an effect may begin: the change that requires it is stored. Releases need no record and never wait.
+
+    Args:
+        effect: The effect.
+        stored: Jobs as they were last stored.
+    """
+    if isinstance(effect, ReleaseHosts):
+        return True
+    job = stored.get(effect.job_id)
+    if job is None or job.incarnation != effect.incarnation:
+        return False
+    match effect:
+        case SetHosts(sequence=sequence):
+            return job.sequence >= sequence
+        case StopSupervisor():
+            return job.stop is not None
+        case StartSupervisor():
+            return job.supervised
+
+
 def may_precede_record(effect: Effect, stored: Mapping[str, Job]) -> bool:
-    """Whether an effect may begin before the change that requires it is stored.
+    """Whether an effect may begin without a record while the database does not answer.
 
     What only takes nodes from a job may: were the change lost, the next JobManager would find the node gone and do the
     same. What gives a job nodes may not: the next JobManager could give them to another.
@@ -75,9 +96,13 @@ def required_effects(jobs: Iterable[Job], policy: ManagerPolicy) -> tuple[Effect
 
     Releases come first, since the main scheduler waits for them.
     """
-    supervised = [job for job in jobs if job.supervised]
+    supervised = [job for job in jobs if job.supervised and _requires_effects(job)]
     releases = [effect for job in supervised for effect in _releases(job, policy)]
     return (*releases, *(effect for job in supervised for effect in _others(job, policy)))
+
+
+def _requires_effects(job: Job) -> bool:
+    return bool(job.releases) or not job.serving or job.stop is not None or job.sequence > job.taken_sequence
 
 
 def _releases(job: Job, policy: ManagerPolicy) -> list[Effect]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable
 
@@ -17,17 +18,21 @@ from malletrain.job_manager.effects import (
     SetHosts,
     StartSupervisor,
     StopSupervisor,
+    is_recorded,
     may_precede_record,
+    required_effects,
 )
 from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.jobs_changed import JobsChanged
 from malletrain.job_manager.launching.folder import SupervisorStartError, clean_text
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
 from malletrain.job_manager.launching.starting import LaunchOrder
 from malletrain.job_manager.metrics import JobManagerMetrics
 from malletrain.job_manager.peers import ManagerPeers
+from malletrain.job_manager.progress_buffer import ProgressBuffer
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import (
@@ -35,6 +40,8 @@ from malletrain.job_manager.stimuli import (
     NodesReleased,
     Outcome,
     PlanReceived,
+    Progressed,
+    ProgressNoted,
     Shutdown,
     Stimulus,
     SupervisorEnded,
@@ -49,6 +56,7 @@ from malletrain.runtime.hub import Hub
 
 _PAUSE_SECONDS = 5.0
 _SWEEPS = 3
+_JOBS_AT_ONCE = 20
 _COLLECTIONS = 6
 """Half a minute."""
 
@@ -81,7 +89,7 @@ class Engine:
             metrics: Told of each change.
             spans: Told of changed jobs and of commands.
         """
-        self.jobs: Hub[tuple[Job, ...]] = Hub()
+        self.jobs: Hub[JobsChanged] = Hub(merge=JobsChanged.followed_by)
         self._launcher = launcher
         self._peers = peers
         self._recorder = recorder
@@ -89,8 +97,8 @@ class Engine:
         self._metrics = metrics
         self._spans = spans
         self._state = store.load()
-        self._stored_jobs = self._state.jobs
-        self._writer = ChangeWriter(store)
+        self._progress = ProgressBuffer()
+        self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded)
         self._running: set[Effect] = set()
         self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(__name__)
@@ -107,10 +115,11 @@ class Engine:
     def apply(
         self, stimulus: Stimulus, submission: Callable[[TransactionResult], Submission] | None = None
     ) -> TransactionResult:
-        """Apply a stimulus. What it changes is stored before any effect begins that gives a job nodes.
+        """Apply a stimulus. What it changes is stored soon: before any effect begins, except that nodes are released
+        at once.
 
         While the database does not answer, requests are refused. What has happened is applied nevertheless and stored
-        later, and nodes are released at once.
+        later.
 
         Args:
             stimulus: What happened.
@@ -119,30 +128,27 @@ class Engine:
         Raises:
             StalePlanError: a plan does not fit the state.
             NotFoundError: the stimulus is for a job that is not active.
-            DatabaseUnavailableError: the stimulus is a request, and nothing was done.
+            DatabaseUnavailableError: the stimulus is a request, and nothing was done. See also `settled`.
             CommitUnknownError: the stimulus is a request; it was done, and its record is stored or will be, unless this
                 process is killed before.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
         """
-        request = isinstance(stimulus, REQUESTS)
-        if request and self._writer.behind:
-            raise DatabaseUnavailableError("job_manager")
+        self._note_progress_before(stimulus)
         begin, before = self._clock.monotonic(), self._state
         result = self._recorder.advance(before, stimulus, self._clock.time())
         record = None if submission is None else submission(result)
         generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
         uses, forgotten = changed_uses(before.ledger, result.state.ledger)
         change = Change(result.changed, result.events, generation, record, uses, forgotten)
-        unknown = self._store_change(change, request) if change else None
+        unknown = self._store_change(change, stimulus, result.state) if change else None
         self._state = result.state
-        if not self._writer.behind:
-            self._stored_jobs = result.state.jobs
         self._metrics.applied(stimulus, before, result, self._clock.monotonic() - begin)
         for event in result.events:
             old = None if event.from_state is None else event.from_state.value
             self._log.info("job", job=event.job_id, before=old, now=event.to_state.value, reason=event.reason)
         if result.changed:
-            self.jobs.publish(result.changed)
+            only_progress = isinstance(stimulus, ProgressNoted)
+            self.jobs.publish(JobsChanged({job.id: job for job in result.changed}, generation, only_progress))
             self._spans.changed(result.changed)
         self._dispatch(result.effects)
         if self._group is not None:
@@ -152,13 +158,72 @@ class Engine:
             raise unknown
         return result
 
-    def _store_change(self, change: Change, request: bool) -> CommitUnknownError | None:
-        """Store a change, or have it wait if it comes of what has happened anyway; a request is refused then."""
-        if not request:
-            self._writer.write(change)
+    async def settled(self, *job_ids: str) -> None:
+        """Wait until all that has been applied is stored. To be awaited immediately before a request is applied.
+
+        Args:
+            job_ids: Jobs whose newest samples become part of the state before.
+
+        Raises:
+            DatabaseUnavailableError: the database does not answer.
+        """
+        if (noted := self._progress.take(self._state.jobs, job_ids)) is not None:
+            self.apply(noted)
+        while self._writer.behind:
+            await self._writer.stored()
+
+    async def caught_up(self) -> None:
+        """Wait until all that has been applied so far is stored, unless the database does not answer."""
+        with contextlib.suppress(DatabaseUnavailableError):
+            await self._writer.stored()
+
+    async def apply_plan(self, plan: PlanReceived, taken: Callable[[Iterable[str]], None]) -> TransactionResult:
+        """Apply a plan, and wait until that is stored.
+
+        Args:
+            plan: The plan.
+            taken: Called with the jobs that it changes, before any command goes out.
+
+        Raises:
+            StalePlanError: nothing of it fits the state.
+            DatabaseUnavailableError: the database does not answer, and nothing was done.
+            CommitUnknownError: the plan is applied, and will be stored unless this process is killed before.
+        """
+        if self._writer.failing:
+            raise DatabaseUnavailableError("job_manager")
+        result = self.apply(plan)
+        taken(result.rescaled)
+        try:
+            await self._writer.stored()
+        except DatabaseUnavailableError as error:
+            raise CommitUnknownError from error
+        return result
+
+    def note_progress(self, reports: Iterable[Progressed]) -> None:
+        """Take over what Monitor says of jobs. What decides nothing becomes part of the state later."""
+        for report in reports:
+            job = self._state.jobs.get(report.job_id)
+            if job is not None and self._progress.note(job, report) is not None:
+                self.apply(report)
+
+    def shown(self, job: Job) -> Job:
+        """A job with its newest samples, which need not be part of the state yet."""
+        return self._progress.shown(job)
+
+    def _note_progress_before(self, stimulus: Stimulus) -> None:
+        """Have samples in the state before a stimulus that may end their job."""
+        if isinstance(stimulus, SupervisorEnded | Shutdown):
+            only = [stimulus.job_id] if isinstance(stimulus, SupervisorEnded) else None
+            if (noted := self._progress.take(self._state.jobs, only)) is not None:
+                self.apply(noted)
+
+    def _store_change(self, change: Change, stimulus: Stimulus, after: ManagerState) -> CommitUnknownError | None:
+        """Have a change stored, soon or, if it is a request, at once; the request is refused if that fails."""
+        if not isinstance(stimulus, REQUESTS):
+            self._writer.add(change, after.jobs)
             return None
         try:
-            self._writer.try_to_write(change)
+            self._writer.write_now(change, after.jobs)
         except CommitUnknownError as error:
             return error
         except DatabaseUnavailableError:
@@ -166,11 +231,12 @@ class Engine:
             raise
         return None
 
-    async def run(self, reconcile_seconds: float) -> None:
+    async def run(self, reconcile_seconds: float, progress_seconds: float) -> None:
         """Adopt the supervisors that run, then perform effects and check time limits, until cancelled.
 
         Args:
             reconcile_seconds: Time between two ticks.
+            progress_seconds: Time between two writes of progress.
         """
         await self._sweep_strays()
         async with asyncio.TaskGroup() as group:
@@ -178,9 +244,10 @@ class Engine:
             try:
                 supervised = [job for job in self._state.jobs.values() if job.supervised]
                 group.create_task(self._writer.run())
+                group.create_task(self._write_progress(progress_seconds))
                 self._dispatch(StartSupervisor(job.id, job.incarnation) for job in supervised)
                 while True:
-                    self._tick()
+                    await self._tick()
                     await asyncio.sleep(reconcile_seconds)
             finally:
                 self._group = None
@@ -238,16 +305,32 @@ class Engine:
                 self._log.warning("ended processes that belong to no running job", processes=ended)
             return
 
-    def _tick(self) -> None:
-        for job in tuple(self._state.jobs.values()):
-            if job.supervised and job.done_since is None and self._launcher.is_done(job.id):
+    async def _tick(self) -> None:
+        for number, job in enumerate(tuple(self._state.jobs.values())):
+            if number % _JOBS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # a release must not wait until the folders of all jobs have been looked at
+            if self._is_undone(job.id) and self._launcher.is_done(job.id):
                 self.apply(TrainerDone(job.id))
         self.apply(Ticked())
 
+    def _is_undone(self, job_id: str) -> bool:
+        job = self._state.jobs.get(job_id)
+        return job is not None and job.supervised and job.done_since is None
+
+    async def _write_progress(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            if (noted := self._progress.take(self._state.jobs)) is not None:
+                self.apply(noted)
+
+    def _perform_recorded(self) -> None:
+        self._dispatch(required_effects(self._state.jobs.values(), self._recorder.policy))
+
     def _dispatch(self, effects: Iterable[Effect]) -> None:
-        """Begin to perform the effects that are not being performed already."""
+        """Begin to perform the effects that are recorded and not being performed already."""
+        stored, failing = self._writer.stored_jobs, self._writer.failing
         for effect in effects:
-            if self._writer.behind and not may_precede_record(effect, self._stored_jobs):
+            if not is_recorded(effect, stored) and not (failing and may_precede_record(effect, stored)):
                 continue
             if self._group is not None and effect not in self._running:
                 self._running.add(effect)
@@ -299,8 +382,8 @@ class Engine:
                 self._group.create_task(self._peers.report_failures(seen, len(job.commanded), job.held))
         ended = await self._collect(job_id, incarnation)
         progress = await self._peers.read_progress(job_id)
-        if progress is not None and self.is_active(job_id):
-            self.apply(progress)
+        if progress is not None:
+            self.note_progress([progress])
         self.apply(ended)
 
     async def _collect(self, job_id: str, incarnation: int) -> SupervisorEnded:

@@ -42,6 +42,9 @@ class FlightRecorder:
 
     Snapshots are kept rather than computed: states are immutable and share what did not change. Ticks that changed
     nothing are left out, since a replay does not need them.
+
+    Attributes:
+        policy: JobManager's policy.
     """
 
     def __init__(self, folder: Path, policy: ManagerPolicy, validate: bool, read_journal: ReadJournal) -> None:
@@ -54,7 +57,7 @@ class FlightRecorder:
             read_journal: The last rows of the journal of a job, or of all jobs without one; the newest last.
         """
         self._folder = folder
-        self._policy = policy
+        self.policy = policy
         self._validate = validate
         self._segments: deque[tuple[ManagerState, list[TimedStimulus]]] = deque()
         self._read_journal = read_journal
@@ -68,7 +71,7 @@ class FlightRecorder:
             Exception: the state machine failed, or an invariant is broken. The stimuli are written to a file before.
         """
         try:
-            result = advance(state, stimulus, now, self._policy)
+            result = advance(state, stimulus, now, self.policy)
             if self._validate:
                 check_result(state, result)
         except REFUSALS:
@@ -115,7 +118,7 @@ class FlightRecorder:
         recording = Recording(
             version=VERSION,
             validated=self._validate,
-            policy=self._policy,
+            policy=self.policy,
             state=redact_state(self._segments[0][0]),
             stimuli=tuple(redacted),
             failure=failure,

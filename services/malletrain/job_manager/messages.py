@@ -7,6 +7,7 @@ from dataclasses import asdict
 from malletrain.job_manager.jobs import Job, JobSpec
 from malletrain.job_manager.redaction import redact_environment
 from malletrain.job_manager.sharing import OwnerShare
+from malletrain.job_manager.state import Omission
 from malletrain.job_manager.store import StoredEvent
 from malletrain.job_manager.transitions import JobReason
 from malletrain.runtime.errors import InvalidInputError
@@ -98,6 +99,11 @@ def event_message(stored: StoredEvent) -> job_manager_pb2.JobEvent:
 def owner_message(share: OwnerShare) -> job_manager_pb2.OwnerShare:
     """What an owner uses and has used."""
     return job_manager_pb2.OwnerShare(**asdict(share))
+
+
+def omission_message(omission: Omission) -> job_manager_pb2.PlanOmission:
+    """What of a plan was left out."""
+    return job_manager_pb2.PlanOmission(job_id=omission.job_id, nodes=omission.nodes, reason=omission.reason)
 
 
 def page_size(asked: int) -> int:

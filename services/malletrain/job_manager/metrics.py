@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from malletrain.job_manager.job_metrics import job_families
 from malletrain.job_manager.measurements import measure
-from malletrain.job_manager.node_use import NodeTime, NodeUse, count_uses
+from malletrain.job_manager.node_use import NodeTime, NodeUse, UseCounter, moved_nodes
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import Stimulus, SupervisorSeen
@@ -49,6 +49,7 @@ class JobManagerMetrics:
         """Begin without any measurement."""
         self._clock = clock
         self._node_time = NodeTime(clock.monotonic())
+        self._uses = UseCounter()
         self._occupied: dict[str, int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._submitted = _counter("jobs_submitted", "Jobs that were submitted.")
@@ -69,7 +70,9 @@ class JobManagerMetrics:
             "kind",
         )
         self._wait = _histogram("queue_wait_seconds", "From submission to the first start.", _WAIT_BUCKETS_S)
-        self._apply = _histogram("apply_seconds", "How long a change of the state took, stored.", _APPLY_BUCKETS_S)
+        self._apply = _histogram(
+            "apply_seconds", "How long a change of the state took, not stored yet.", _APPLY_BUCKETS_S
+        )
         for state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED):
             self._ended.labels(state.value.lower())
         for cause in ("plan", "preemption"):
@@ -112,7 +115,8 @@ class JobManagerMetrics:
         if not result.changed and not result.events and result.state.idle is before.idle:
             return
         self._apply.observe(seconds)
-        self._node_time.change(count_uses(result.state), self._clock.monotonic())
+        self._uses.change(result.state, result.changed, moved_nodes(stimulus, before, result.state))
+        self._node_time.change(self._uses.uses(result.state), self._clock.monotonic())
         found = measure(before, result, self._clock.time())
         self._submitted.inc(found.submitted)
         self._preemptions.inc(found.preemptions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import grpc.aio
 import structlog
@@ -101,15 +101,15 @@ class ManagerPeers:
     async def follow(
         self,
         receive: Callable[[Stimulus], object],
-        is_active: Callable[[str], bool],
+        note_progress: Callable[[Iterable[Progressed]], None],
         update_hosts: Callable[[Mapping[str, NodeHost]], None],
         nodes_left: Callable[[frozenset[str], TraceContext | None], None],
     ) -> None:
         """Follow the nodes and the progress of jobs, until cancelled.
 
         Args:
-            receive: Called with each stimulus.
-            is_active: Whether a job is not in a final state; the progress of others is dropped.
+            receive: Called with each change of the nodes.
+            note_progress: Called with the progress of jobs.
             update_hosts: Called with what is known of nodes, before they are used.
             nodes_left: Called with nodes that have left, and the span of their event, after `receive`.
         """
@@ -120,9 +120,7 @@ class ManagerPeers:
             nodes_left(frozenset(message.left), from_message(message.trace_context))
 
         async def handle_progress(message: monitor_pb2.WatchProgressResponse) -> None:
-            for progress in message.progress:
-                if is_active(progress.job_id):
-                    receive(Progressed(progress.job_id, progress.samples, progress.stalled))
+            note_progress(Progressed(entry.job_id, entry.samples, entry.stalled) for entry in message.progress)
 
         nodes, progress = scavenger_pb2.WatchNodesRequest(), monitor_pb2.WatchProgressRequest()
         async with asyncio.TaskGroup() as group:

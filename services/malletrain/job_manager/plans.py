@@ -1,43 +1,40 @@
-"""Plans: whether one fits the present state, and what it changes."""
+"""Plans: whether one fits the present state, what of it fits if the world has moved on, and what it changes."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from malletrain.job_manager.jobs import StopIntent
+from malletrain.job_manager.jobs import Job, StopIntent
+from malletrain.job_manager.state import Omission
 from malletrain.job_manager.stimuli import PlanReceived
 from malletrain.job_manager.transaction import Transaction
 from malletrain.runtime.errors import StalePlanError
 
 
-def apply_plan(transaction: Transaction, plan: PlanReceived) -> tuple[str, ...]:
-    """Make the nodes of a plan the wanted nodes of its jobs, or refuse the whole plan.
+def apply_plan(transaction: Transaction, plan: PlanReceived) -> tuple[tuple[str, ...], tuple[Omission, ...]]:
+    """Make the nodes of a plan the wanted nodes of its jobs, or refuse it.
+
+    A plan that may be applied in part is refused only if nothing of it fits that would change anything.
 
     Returns:
-        Identifiers of the jobs whose scale it changes.
+        Identifiers of the jobs whose scale it changes, and what was left out.
 
     Raises:
         StalePlanError: the plan does not fit the present state; the message names the job or the node.
     """
-    check_plan(transaction, plan)
+    _check_header(transaction, plan)
+    parts, omissions = _fitting(transaction, plan)
+    rescaled = [job_id for job_id, nodes in parts.items() if set(nodes) != set(transaction.jobs[job_id].wanted)]
+    if omissions and not (plan.partial and rescaled):
+        raise StalePlanError(omissions[0].reason)
     transaction.generation = plan.generation
-    rescaled = []
-    for job_id, nodes in plan.assignments:
-        job = transaction.jobs.get(job_id)
-        if job is None:
-            continue
-        if set(nodes) != set(job.wanted):
-            rescaled.append(job_id)
-        transaction.put(job, wanted=nodes, plan_generation=plan.generation)
-    return tuple(rescaled)
+    for job_id in rescaled:
+        transaction.put(transaction.jobs[job_id], wanted=parts[job_id], plan_generation=plan.generation)
+    return tuple(rescaled), omissions
 
 
-def check_plan(transaction: Transaction, plan: PlanReceived) -> None:
-    """Refuse a plan that does not fit the present state.
-
-    Raises:
-        StalePlanError: the plan does not fit; the message names the job or the node.
-    """
+def _check_header(transaction: Transaction, plan: PlanReceived) -> None:
     if plan.generation <= transaction.generation:
         raise StalePlanError(
             f"generation {plan.generation}: expected above {transaction.generation}, the last one applied"
@@ -47,47 +44,102 @@ def check_plan(transaction: Transaction, plan: PlanReceived) -> None:
     named = Counter(job_id for job_id, _ in plan.assignments)
     if twice := sorted(job_id for job_id, count in named.items() if count > 1):
         raise StalePlanError(f"job {twice[0]} is named twice")
+
+
+def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tuple[str, ...]], tuple[Omission, ...]]:
+    """The part of a plan that fits: nodes by job, and what was left out.
+
+    A job whose part does not fit keeps the nodes that are wanted for it, so that these can't be another's. That may
+    in turn leave something of another part out, until nothing changes any more.
+    """
+    parts: dict[str, tuple[str, ...]] = {}
+    omissions: list[Omission] = []
     for job_id, nodes in plan.assignments:
-        _check_job(transaction, job_id, nodes)
-    _check_nodes(transaction, plan, transaction.idle)
+        if objection := _objection(transaction, job_id, nodes):
+            omissions.append(Omission(job_id, nodes, objection))
+        elif job_id in transaction.jobs:
+            parts[job_id] = nodes
+    unusable = _unusable_nodes(transaction)
+    while True:
+        owners = {node: job.id for job in transaction.active() if job.id not in parts for node in job.wanted}
+        before = dict(parts)
+        for job_id, nodes in before.items():
+            lost = _lost_nodes(transaction, job_id, nodes, unusable, owners)
+            fitting = _reduced(transaction.jobs[job_id], nodes, lost) if lost else nodes
+            if fitting is None:
+                del parts[job_id]
+                kept = set(transaction.jobs[job_id].wanted)
+                omissions.append(Omission(job_id, tuple(n for n in nodes if n not in kept), next(iter(lost.values()))))
+                break
+            if lost:
+                parts[job_id] = fitting
+                left_out = tuple(node for node in nodes if node not in fitting)
+                omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+            owners |= dict.fromkeys(fitting, job_id)
+        if parts == before:
+            return parts, tuple(omissions)
 
 
-def _check_job(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> None:
-    job = transaction.jobs.get(job_id)
+def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> str:
+    """Why a job can't be given nodes as a plan says; empty if it can."""
     if not nodes:
-        return
-    if job is None:
-        raise StalePlanError(f"job {job_id} is unknown or has ended")
+        return ""
+    job = transaction.jobs.get(job_id)
+    if job is None or job.state.final:
+        return f"job {job_id} is unknown or has ended"
     if not job.admitted:
-        raise StalePlanError(f"job {job_id} is not admitted")
+        return f"job {job_id} is not admitted"
     if job.stop in (StopIntent.CANCEL, StopIntent.COMPLETE) or job.target_reached:
-        raise StalePlanError(f"job {job_id} is ending: {job.reason}")
+        return f"job {job_id} is ending: {job.reason}"
     if job.not_before is not None and transaction.now < job.not_before:
-        raise StalePlanError(
-            f"job {job_id} gets no nodes for another {job.not_before - transaction.now:.1f} s: {job.reason}"
-        )
+        return f"job {job_id} gets no nodes for another {job.not_before - transaction.now:.1f} s: {job.reason}"
     spec = job.spec
     if not spec.permits(len(nodes)):
         sizes = f"one of {list(spec.permitted_nodes)}" if spec.permitted_nodes else f"{spec.min_nodes}-{spec.max_nodes}"
-        raise StalePlanError(f"job {job_id}: expected {sizes} nodes, got {len(nodes)}")
+        return f"job {job_id}: expected {sizes} nodes, got {len(nodes)}"
     if _migrates(job.wanted, nodes) and _migrates(job.commanded, nodes):
-        raise StalePlanError(f"job {job_id}: expected to gain or to lose nodes, not both at once")
+        return _MIGRATES.format(job_id=job_id)
+    return ""
+
+
+_MIGRATES = "job {job_id}: expected to gain or to lose nodes, not both at once"
 
 
 def _migrates(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
     return bool(set(before) - set(after)) and bool(set(after) - set(before))
 
 
-def _check_nodes(transaction: Transaction, plan: PlanReceived, idle: frozenset[str]) -> None:
-    named = {job_id for job_id, _ in plan.assignments}
-    owner = {node: job.id for job in transaction.active() if job.id not in named for node in job.wanted}
-    leaving = {release.node for job in transaction.active() for release in job.releases if release.left}
-    for job_id, nodes in plan.assignments:
-        for node in nodes:
-            if node not in idle:
-                raise StalePlanError(f"node {node} (for job {job_id}) is not idle")
-            if node in leaving:
-                raise StalePlanError(f"node {node} (for job {job_id}) is still being released")
-            if node in owner:
-                raise StalePlanError(f"node {node} (for job {job_id}) is job {owner[node]}'s")
-            owner[node] = job_id
+def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
+    """Idle nodes that are still being released after they have left."""
+    return frozenset(release.node for job in transaction.active() for release in job.releases if release.left)
+
+
+def _lost_nodes(
+    transaction: Transaction,
+    job_id: str,
+    nodes: tuple[str, ...],
+    unusable: frozenset[str],
+    owners: Mapping[str, str],
+) -> dict[str, str]:
+    """Nodes that a job can't have, and why."""
+    idle = transaction.idle or frozenset()
+    lost = {}
+    for node in nodes:
+        if node not in idle:
+            lost[node] = f"node {node} (for job {job_id}) is not idle"
+        elif node in unusable:
+            lost[node] = f"node {node} (for job {job_id}) is still being released"
+        elif node in owners:
+            lost[node] = f"node {node} (for job {job_id}) is job {owners[node]}'s"
+    return lost
+
+
+def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
+    left = [node for node in nodes if node not in lost]
+    first = sorted(left, key=lambda node: node not in job.commanded)
+    chosen = set(first[: job.spec.largest_within(len(left))])
+    fitting = tuple(node for node in left if node in chosen)
+    if not fitting or (_migrates(job.wanted, fitting) and _migrates(job.commanded, fitting)):
+        return None
+    return fitting

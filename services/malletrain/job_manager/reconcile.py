@@ -12,13 +12,23 @@ from malletrain.model.job_state import JobState
 
 def reconcile(transaction: Transaction) -> None:
     """Bring every job as far as possible now: shrinks and stops before growths and starts, admission last."""
-    for job in transaction.active():
+    for job in _unsettled(transaction):
         _end_if_target_reached(transaction, job)
-    for job in transaction.active():
+    for job in _unsettled(transaction):
         _give_up_nodes(transaction, job)
-    for job in transaction.active():
+    for job in _unsettled(transaction):
         _take_nodes(transaction, job)
     admit(transaction)
+
+
+def _unsettled(transaction: Transaction) -> list[Job]:
+    """Jobs for which there may be something to do. Most train on the nodes that are wanted for them."""
+    return [job for job in transaction.jobs.values() if not _is_settled(job) and not job.state.final]
+
+
+def _is_settled(job: Job) -> bool:
+    # Equal tuples suffice: other orders of the same nodes are looked at, and nothing is found to do.
+    return job.wanted == job.commanded and (bool(job.wanted) or not job.supervised) and not job.target_reached
 
 
 def _end_if_target_reached(transaction: Transaction, job: Job) -> None:

@@ -139,12 +139,15 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Run the jobs and follow the peers, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._engine.run(self._section.reconcile_seconds))
+                group.create_task(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds))
                 group.create_task(self._secrets.keep(self._active_folders))
                 group.create_task(self._certificates.keep())
                 group.create_task(
                     self._peers.follow(
-                        self._engine.apply, self._engine.is_active, self._launcher.update_hosts, self._spans.nodes_left
+                        self._engine.apply,
+                        self._engine.note_progress,
+                        self._launcher.update_hosts,
+                        self._spans.nodes_left,
                     )
                 )
         except Exception:
@@ -173,6 +176,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Store jobs, all of them or none."""
         del context
         owner = current_caller().user
+        await self._engine.settled()  # nothing is awaited from here on: what is checked stays true
         self._limits.count_submission(owner)
         if len(request.request_id) > _LONGEST_REQUEST_ID:
             raise InvalidInputError("request_id", f"at most {_LONGEST_REQUEST_ID} characters", len(request.request_id))
@@ -202,7 +206,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
         del context
-        return pb.GetJobResponse(job=self._shown(self._job(request.job_id)))
+        return pb.GetJobResponse(job=self._shown(await self._find_job(request.job_id)))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest first."""
@@ -210,7 +214,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         size = messages.page_size(request.page_size)
         _check_text("owner", request.owner)
         states = [_state(index, value) for index, value in enumerate(request.states)]
-        found = self._store.jobs(messages.position(request.page_token), size + 1, states, request.owner)
+        position = messages.position(request.page_token)
+        await self._engine.caught_up()
+        found = self._store.jobs(position, size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
         return pb.ListJobsResponse(jobs=map(self._shown, found[:size]), next_page_token=token)
 
@@ -224,23 +230,29 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def CancelJob(self, request: pb.CancelJobRequest, context: Context) -> pb.CancelJobResponse:
         """Cancel a job. A job in a final state stays as it is."""
         del context
-        job = self._job(request.job_id)
+        job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "cancel it")
-        if not job.state.final:
+        await self._engine.settled(job.id)
+        if self._engine.is_active(job.id):
             self._engine.apply(Cancelled(job.id, current_caller().user))
         return pb.CancelJobResponse(job=self._message(job.number))
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Context) -> AsyncIterator[pb.WatchJobsResponse]:
-        """Stream jobs: first all that are not in a final state, then those that change."""
-        del request, context
+        """Stream jobs: first all that are not in a final state, then those that change.
+
+        A reader that is slow is told of several changes at once, and each job as it is by then.
+        """
+        del context
         with self._engine.jobs.subscribe() as changes:
-            present = self._engine.state.jobs.values()
-            yield pb.WatchJobsResponse(snapshot=True, jobs=map(self._shown, present))
+            present, generation = self._engine.state.jobs.values(), self._engine.state.generation
+            yield pb.WatchJobsResponse(snapshot=True, jobs=map(self._shown, present), plan_generation=generation)
             async for changed in changes:
-                yield pb.WatchJobsResponse(jobs=map(self._shown, changed))
+                if not (changed.only_progress and request.without_progress):
+                    jobs = map(self._shown, changed.jobs.values())
+                    yield pb.WatchJobsResponse(jobs=jobs, plan_generation=changed.generation or 0)
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
-        """Apply a plan, or refuse it as a whole."""
+        """Apply a plan, or the part of it that fits, or refuse it as a whole."""
         del context
         if not 0 < request.generation <= _LAST_GENERATION:
             raise InvalidInputError("generation", f"1 to {_LAST_GENERATION}", request.generation)
@@ -249,9 +261,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             for index, entry in enumerate(request.assignments)
         )
         with self._spans.taking_plan(request.generation) as taken:
-            result = self._engine.apply(PlanReceived(request.generation, assignments))
-            taken(result.rescaled)
-        return pb.ApplyPlanResponse(rescaled_job_ids=result.rescaled, generation=result.state.generation)
+            result = await self._engine.apply_plan(
+                PlanReceived(request.generation, assignments, request.partial), taken
+            )
+        return pb.ApplyPlanResponse(
+            rescaled_job_ids=result.rescaled,
+            generation=result.state.generation,
+            omissions=map(messages.omission_message, result.omitted),
+        )
 
     async def ReleaseNodes(self, request: pb.ReleaseNodesRequest, context: Context) -> pb.ReleaseNodesResponse:
         """Take nodes from their jobs and end every process of ours on them. Answers when none is left."""
@@ -269,7 +286,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         if not 0 <= request.tail_lines <= MOST_TAIL_LINES:
             raise InvalidInputError("tail_lines", f"0 to {MOST_TAIL_LINES}", request.tail_lines)
-        job = self._job(request.job_id)
+        job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "read its log")
 
         def ended() -> bool:
@@ -283,6 +300,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Rows of the journal, oldest first."""
         del context
         size = messages.page_size(request.page_size)
+        await self._engine.caught_up()
         number = self._job(request.job_id).number if request.job_id else None
         found = self._store.events(messages.position(request.page_token), size + 1, number)
         token = str(found[size - 1].sequence) if len(found) > size else ""
@@ -292,6 +310,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             for stored in found[:size]
         ]
         return pb.ListJobEventsResponse(events=events, next_page_token=token)
+
+    async def _find_job(self, identifier: str) -> Job:
+        """A job; one that has ended is read from the store, once its end is there."""
+        if not self._engine.is_active(identifier):
+            await self._engine.caught_up()
+        return self._job(identifier)
 
     def _job(self, identifier: str) -> Job:
         match = _JOB_ID.match(identifier)
@@ -306,7 +330,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
     def _shown(self, job: Job) -> resources_pb2.Job:
         """A job as the caller may see it."""
-        return visible_to(current_caller(), messages.job_message(job, self._launcher.version_of(job.id)))
+        message = messages.job_message(self._engine.shown(job), self._launcher.version_of(job.id))
+        return visible_to(current_caller(), message)
 
 
 def _check_text(field: str, text: str) -> None:

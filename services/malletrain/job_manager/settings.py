@@ -92,6 +92,12 @@ class JobManagerSettings(BaseModel):
         le=10,
         description="Time between two checks of limits and repetitions of effects.",
     )
+    progress_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=600,
+        description="Time between two writes of the jobs' samples, as far as these decide nothing.",
+    )
     stop_jobs_on_exit: bool = Field(
         default=True,
         description="Stop the jobs when JobManager ends in good order; they start again with the next one. "

@@ -62,6 +62,15 @@ class JobEvent:
     release_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Omission:
+    """What of a plan was left out: nodes that a job was not given, and why."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
 class Notice(StrEnum):
     """What a trainer is told in advance, if Monitor can reach it."""
 

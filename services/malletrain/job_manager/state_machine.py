@@ -11,7 +11,7 @@ from malletrain.job_manager.node_changes import change_idle_set, replace_idle_se
 from malletrain.job_manager.plans import apply_plan
 from malletrain.job_manager.reconcile import reconcile
 from malletrain.job_manager.sharing import keep_ledger
-from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice
+from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice, Omission
 from malletrain.job_manager.stimuli import (
     Cancelled,
     IdleSetSeen,
@@ -19,6 +19,7 @@ from malletrain.job_manager.stimuli import (
     NodesReleased,
     PlanReceived,
     Progressed,
+    ProgressNoted,
     Shutdown,
     Stimulus,
     Submitted,
@@ -34,7 +35,7 @@ from malletrain.job_manager.supervision import (
 )
 from malletrain.job_manager.transaction import Transaction
 from malletrain.job_manager.transitions import JobReason
-from malletrain.job_manager.watchdogs import check_time_limits, handle_progress, handle_trainer_done
+from malletrain.job_manager.watchdogs import check_time_limits, handle_progress, handle_trainer_done, note_progress
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import NotFoundError
 
@@ -50,6 +51,7 @@ class TransactionResult:
         effects: All effects that the state requires now, old and new. An effect is required until a stimulus shows it.
         notices: What trainers are told, as (job identifier, notice). Each is sent once and may be lost.
         rescaled: For a plan: identifiers of the jobs whose scale it changes.
+        omitted: For a plan that is applied in part: what was left out.
     """
 
     state: ManagerState
@@ -58,6 +60,7 @@ class TransactionResult:
     effects: tuple[Effect, ...] = ()
     notices: tuple[tuple[str, Notice], ...] = ()
     rescaled: tuple[str, ...] = ()
+    omitted: tuple[Omission, ...] = ()
 
 
 def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: ManagerPolicy) -> TransactionResult:
@@ -75,10 +78,11 @@ def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: Manager
         IllegalTransitionError: there is a defect in this package.
     """
     transaction = Transaction(state, policy, now)
-    rescaled = _apply_stimulus(transaction, stimulus)
-    if not isinstance(stimulus, Shutdown):
+    rescaled, omitted = _apply_stimulus(transaction, stimulus)
+    if not isinstance(stimulus, Shutdown | ProgressNoted):
         reconcile(transaction)
-    keep_ledger(transaction, weigh=not isinstance(stimulus, Ticked | Progressed))
+    if not isinstance(stimulus, ProgressNoted):
+        keep_ledger(transaction, weigh=not isinstance(stimulus, Ticked | Progressed))
     after = transaction.state()
     return TransactionResult(
         state=after,
@@ -87,10 +91,12 @@ def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: Manager
         effects=required_effects(after.jobs.values(), policy),
         notices=tuple(transaction.notices),
         rescaled=rescaled,
+        omitted=omitted,
     )
 
 
-def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[str, ...]:
+def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[tuple[str, ...], tuple[Omission, ...]]:
+    """Apply it; for a plan, the jobs whose scale it changes, and what was left out."""
     match stimulus:
         case Submitted(specs, owner):
             enqueue(transaction, specs, owner)
@@ -110,13 +116,15 @@ def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[str, 
             handle_supervisor_ended(transaction, stimulus)
         case Progressed(job_id, samples, stalled):
             handle_progress(transaction, _require_job(transaction, job_id), samples, stalled)
+        case ProgressNoted(samples):
+            note_progress(transaction, samples)
         case TrainerDone(job_id):
             handle_trainer_done(transaction, _require_job(transaction, job_id))
         case Ticked():
             check_time_limits(transaction)
         case Shutdown():
             _shut_down(transaction)
-    return ()
+    return (), ()
 
 
 def _cancel(transaction: Transaction, job: Job, by: str) -> None:

@@ -59,10 +59,17 @@ class NodesChanged:
 
 @dataclass(frozen=True)
 class PlanReceived:
-    """A plan of the Allocator: pairs of a job identifier and its nodes."""
+    """A plan of the Allocator.
+
+    Attributes:
+        generation: Grows with every plan.
+        assignments: Pairs of a job identifier and its nodes.
+        partial: Whether the part that fits may be applied if the rest does not fit any more.
+    """
 
     generation: int
     assignments: tuple[tuple[str, tuple[str, ...]], ...]
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,13 @@ class Progressed:
 
 
 @dataclass(frozen=True)
+class ProgressNoted:
+    """The progress of jobs that decides nothing: pairs of a job identifier and its samples. Others are ignored."""
+
+    samples: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class TrainerDone:
     """The trainer says that it is done, and its processes still run."""
 
@@ -178,10 +192,11 @@ Stimulus = (
     | NodesReleased
     | SupervisorEnded
     | Progressed
+    | ProgressNoted
     | TrainerDone
     | Ticked
     | Shutdown
 )
 
-REQUESTS = (Submitted, Cancelled, PlanReceived)
-"""Stimuli that are done on request and can be refused. All others have happened, whether that suits or not."""
+REQUESTS = (Submitted, Cancelled)
+"""Stimuli that are done only if they are stored. All others are done at once and stored soon."""

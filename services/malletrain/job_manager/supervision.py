@@ -109,7 +109,7 @@ def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) ->
         return
     _note_releases(transaction, job, list(job.releases))
     bare = replace(job, **_NO_PROCESSES)
-    transaction.jobs[job.id] = bare
+    transaction.set_aside(bare)
     if _has_completed(job, ended):
         _complete(transaction, bare, ended)
     elif job.stop is not None:

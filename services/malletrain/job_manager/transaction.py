@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,19 +27,24 @@ class Transaction:
         self.changed: dict[str, Job] = {}
         self.events: list[JobEvent] = []
         self.notices: list[tuple[str, Notice]] = []
+        self._holders: dict[str, str] | None = None
 
     def state(self) -> ManagerState:
         """What JobManager knows after the transaction."""
-        jobs = {job.id: job for job in self.active()}
-        return ManagerState(jobs, self.idle, self.generation, self.last_number, self.ledger)
+        for job in self.changed.values():
+            if job.state.final:
+                del self.jobs[job.id]
+        return ManagerState(self.jobs, self.idle, self.generation, self.last_number, self.ledger)
 
     def active(self) -> list[Job]:
         """Jobs not in a final state, in order of submission."""
         return [job for job in self.jobs.values() if not job.state.final]
 
-    def holders(self) -> dict[str, str]:
+    def holders(self) -> Mapping[str, str]:
         """Identifier of the job that holds a node, by node."""
-        return {node: job.id for job in self.jobs.values() for node in job.held}
+        if self._holders is None:
+            self._holders = {node: job.id for job in self.jobs.values() for node in job.held}
+        return self._holders
 
     def add(self, job: Job) -> Job:
         """Add a new job, with its first row in the journal."""
@@ -120,7 +126,17 @@ class Transaction:
         """Bring a job that has no processes to a final state."""
         return self.move(job, state, code, reason, end_time=self.now, wanted=(), not_before=None, **changes)
 
-    def _store(self, job: Job) -> Job:
+    def set_aside(self, job: Job) -> Job:
+        """Replace a job for the rest of the transaction, in which it is certain to be stored."""
+        before = self.jobs.get(job.id)
         self.jobs[job.id] = job
-        self.changed[job.id] = job
+        if self._holders is not None and (before is None or before.held != job.held):
+            for node in () if before is None else before.held:
+                if self._holders.get(node) == job.id:
+                    del self._holders[node]
+            self._holders.update(dict.fromkeys(job.held, job.id))
         return job
+
+    def _store(self, job: Job) -> Job:
+        self.changed[job.id] = job
+        return self.set_aside(job)

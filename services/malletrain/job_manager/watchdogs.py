@@ -16,6 +16,14 @@ def handle_progress(transaction: Transaction, job: Job, samples: int, stalled: b
     transaction.put(job, samples=samples, stalled_since=since if job.supervised else None)
 
 
+def note_progress(transaction: Transaction, samples: tuple[tuple[str, int], ...]) -> None:
+    """Take over samples that decide nothing."""
+    for job_id, count in samples:
+        job = transaction.jobs.get(job_id)
+        if job is not None:
+            transaction.put(job, samples=count)
+
+
 def handle_trainer_done(transaction: Transaction, job: Job) -> None:
     """Note that the trainer has said that it is done. Its processes are expected to end by themselves soon."""
     if job.supervised and job.done_since is None:

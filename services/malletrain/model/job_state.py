@@ -6,7 +6,11 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands. Which state may follow which is in `malletrain.job_manager.transitions`."""
+    """Where a job stands. Which state may follow which is in `malletrain.job_manager.transitions`.
+
+    Attributes:
+        final: Whether a job stays in this state for ever.
+    """
 
     QUEUED = "QUEUED"
     STARTING = "STARTING"
@@ -18,7 +22,8 @@ class JobState(StrEnum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
-    @property
-    def final(self) -> bool:
-        """Whether a job stays in this state for ever."""
-        return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+    final: bool
+
+    def __init__(self, value: str) -> None:
+        # An attribute rather than a property: it is asked for of every job, at every step.
+        self.final = value in ("COMPLETED", "FAILED", "CANCELLED")

@@ -17,6 +17,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from malletrain.model.scaling import ScalingPoint
 from malletrain.monitor.progress import TrainingStep
@@ -33,6 +34,7 @@ _OLD_WEIGHT = 8.0
 _MOST_BATCHES = 16
 _FEWEST_BATCHES = 4
 _LEVEL = 0.95
+_OUTDATED_BY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,12 @@ def robust_rate(steps: Sequence[tuple[float, int]], fence: float, max_outlier_sh
     Returns:
         The rate; None without steps or if they took no time.
     """
-    kept = without_outliers(steps, fence, max_outlier_share)
-    total_seconds = sum(seconds for seconds, _ in kept)
-    return sum(samples for _, samples in kept) / total_seconds if total_seconds > 0 else None
+    return _rate(without_outliers(steps, fence, max_outlier_share))
+
+
+def _rate(steps: Sequence[tuple[float, int]]) -> float | None:
+    total_seconds = sum(seconds for seconds, _ in steps)
+    return sum(samples for _, samples in steps) / total_seconds if total_seconds > 0 else None
 
 
 def without_outliers(
@@ -109,7 +114,9 @@ def relative_error(steps: Sequence[tuple[float, int]]) -> float:
     mean = statistics.fmean(costs)
     if mean <= 0:
         return UNKNOWN_ERROR
-    half = student_quantile(0.5 + _LEVEL / 2, batches - 1) * statistics.stdev(costs) / math.sqrt(batches)
+    # Not `statistics.stdev`, whose exact fractions take most of the time of an estimate.
+    deviation = math.sqrt(math.fsum((cost - mean) ** 2 for cost in costs) / (batches - 1))
+    half = student_quantile(0.5 + _LEVEL / 2, batches - 1) * deviation / math.sqrt(batches)
     return min(UNKNOWN_ERROR, half / mean)
 
 
@@ -119,6 +126,7 @@ def pooled_error(first: float, first_weight: float, second: float, second_weight
     return math.hypot(first * first_weight, second * second_weight) / total if total > 0 else UNKNOWN_ERROR
 
 
+@cache
 def student_quantile(probability: float, freedom: int) -> float:
     """Quantile of Student's t distribution, by its expansion in 1/freedom; within 1 % from 3 degrees of freedom on.
 
@@ -170,6 +178,16 @@ class ThroughputMeter:
         points = self._points if present is None else {**self._points, present.nodes: present}
         return tuple(points[nodes] for nodes in sorted(points))
 
+    def recent_points(self) -> tuple[MeasuredPoint, ...]:
+        """The same, where the point of the present visit may lack its newest steps, an eighth of them at most.
+
+        For the store, which is written several times a second: estimating a point is what costs most here.
+        """
+        if self._kept - self._estimated_at <= self._estimated_at // _OUTDATED_BY:
+            points = self._points if self._estimate is None else {**self._points, self._nodes: self._estimate}
+            return tuple(points[nodes] for nodes in sorted(points))
+        return self.points()
+
     def rate(self, nodes: int) -> float:
         """Throughput at a scale in samples/s; 0 while unknown."""
         point = self._present_point() if nodes == self._nodes else None
@@ -190,6 +208,8 @@ class ThroughputMeter:
         self._kept = 0
         self._carried_seconds = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=self._settings.window_steps)
+        self._estimate: MeasuredPoint | None = None
+        self._estimated_at = 0
 
     def _keep(self, step: TrainingStep) -> None:
         # The time of a record without samples belongs to the next batch.
@@ -203,14 +223,19 @@ class ThroughputMeter:
         self._newest = step.unix_seconds
 
     def _present_point(self) -> MeasuredPoint | None:
+        if self._estimated_at != self._kept:
+            self._estimate, self._estimated_at = self._estimated_point(), self._kept
+        return self._estimate
+
+    def _estimated_point(self) -> MeasuredPoint | None:
         if len(self._window) < self._settings.min_steps:
             return None
         steps = list(self._window)
-        rate = robust_rate(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
+        kept = without_outliers(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
+        rate = _rate(kept)
         if rate is None:
             return None
         weight = float(len(self._window))
-        kept = without_outliers(steps, self._settings.outlier_fence, self._settings.max_outlier_share)
         present = MeasuredPoint(self._nodes, rate, weight, self._kept, self._newest, relative_error(kept))
         before = self._points.get(self._nodes)
         return present if before is None else _merge(before, present, float(self._settings.window_steps))

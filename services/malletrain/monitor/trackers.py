@@ -143,7 +143,7 @@ class JobTracker:
             dropped_records=self._dropped,
             usual_step_seconds=self._usual.seconds,
             reporters=self._reporters.states(),
-            points=self._throughput.points(),
+            points=self._throughput.recent_points(),
             rescales=self._stalls.rescales(),
         )
 

@@ -107,6 +107,7 @@ class CurveEstimator:
         self._settings = settings
         self._declared: dict[str, JobDeclaration] = {}
         self._measured: dict[str, JobMeasurements] = {}
+        self._learned: dict[str, JobMeasurements] = {}
         self._profiles: dict[str, JobProfile] = {}
         self._known_rates: dict[str, float] = {}
         self._outdated: set[str] = set()
@@ -124,13 +125,22 @@ class CurveEstimator:
 
     def put_measurements(self, job_id: str, measurements: JobMeasurements) -> None:
         """Replace what is measured of a job, which need not be known yet."""
-        if self._measured.get(job_id) != measurements:
-            self._measured[job_id] = measurements
+        self._measured[job_id] = measurements
+        learned = self._learned.get(job_id)
+        if learned is None or moved(learned, measurements, self._settings.least_change):
+            self._learned[job_id] = measurements
             self._learn(job_id)
 
     def remove_job(self, job_id: str) -> None:
         """Forget a job that has ended. Its points stay with its family."""
-        for by_job in (self._declared, self._measured, self._profiles, self._known_rates, self.histories):
+        for by_job in (
+            self._declared,
+            self._measured,
+            self._learned,
+            self._profiles,
+            self._known_rates,
+            self.histories,
+        ):
             by_job.pop(job_id, None)
         self.families.left.discard(job_id)
         self._outdated.discard(job_id)
@@ -240,6 +250,32 @@ class CurveEstimator:
         stalls = stalls_by_pair((*shared, *measured.rescales), up, down, settings.pair_stall_weight)
         family = "" if job_id in self.families.left else declared.family
         return JobProfile(job_id, tuple(points), up, down, stalls, fit.name if fit else "", family)
+
+
+def moved(before: JobMeasurements, after: JobMeasurements, least_change: float) -> bool:
+    """Whether measurements have changed so much that the curve may.
+
+    A job that trains has new measurements every second. A small part of the change of which watchers are told
+    may be left out: such changes add up, and are noticed then.
+
+    Args:
+        before: The measurements that the curve rests on.
+        after: The newest ones.
+        least_change: Relative change of which watchers are told.
+    """
+    if [point.nodes for point in before.points] != [point.nodes for point in after.points]:
+        return True
+    if (before.scale_up_seconds, before.scale_down_seconds, before.rescales) != (
+        after.scale_up_seconds,
+        after.scale_down_seconds,
+        after.rescales,
+    ):
+        return True
+    step = least_change / 16
+    return any(
+        abs(new.rate - old.rate) > step * max(old.rate, new.rate) or abs(new.relative_error - old.relative_error) > step
+        for old, new in zip(before.points, after.points, strict=True)
+    )
 
 
 def differs(before: JobProfile, after: JobProfile, settings: ProfilerSettings) -> bool:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from math import inf
 from typing import Any
 
 import structlog
 from typing_extensions import override
 
 from malletrain.profiler.curve_estimator import CurveEstimator, JobProfile
-from malletrain.profiler.messages import declaration_of, measurements_of, profile_message, view_of
+from malletrain.profiler.job_views import JobViews
+from malletrain.profiler.messages import declaration_of, measurements_of, profile_message
 from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
 from malletrain.profiler.profile_scheduler import ClusterView, advance, changed_jobs
 from malletrain.profiler.profiling_policy import CurveBasedPolicy
+from malletrain.profiler.runs import ProfileRunState
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
 from malletrain.profiler.validation import validate_curves, validate_runs
@@ -42,6 +46,8 @@ from malletrain.v1 import (
     scavenger_pb2,
     scavenger_pb2_grpc,
 )
+
+_LONGEST_REST_SECONDS = 2.0
 
 SERVICE_NAME = "malletrain.v1.ProfilerService"
 
@@ -92,6 +98,11 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._jobs_known = False
         self._scaling_known = False
         self._ready = False
+        self._views = JobViews()
+        self._news = asyncio.Event()
+        self._points_saved_at = -inf
+        self._published_at = -inf
+        self._unsaved = False
         self._metrics = ProfilerMetrics()
         self._log = structlog.get_logger(__name__)
 
@@ -120,7 +131,11 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
                 scavenger_channel
             )
             group.create_task(
-                follow("jobs", lambda: jobs.WatchJobs(job_manager_pb2.WatchJobsRequest()), self._take_jobs)
+                follow(
+                    "jobs",
+                    lambda: jobs.WatchJobs(job_manager_pb2.WatchJobsRequest(without_progress=True)),
+                    self._take_jobs,
+                )
             )
             group.create_task(
                 follow("scaling", lambda: monitor.WatchScaling(monitor_pb2.WatchScalingRequest()), self._take_scaling)
@@ -128,12 +143,15 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             group.create_task(
                 follow("nodes", lambda: scavenger.WatchNodes(scavenger_pb2.WatchNodesRequest()), self._take_nodes)
             )
+            group.create_task(self._publish_changes())
             group.create_task(self._stop_waiting_for_monitor())
             group.create_task(self._look_regularly())
 
     async def close(self) -> None:
         """End all streams and close the database."""
         self._hub.close()
+        with contextlib.suppress(DatabaseUnavailableError):
+            self._save_points()
         self._store.close()
 
     @override
@@ -189,6 +207,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             raise InvalidInputError("job_id", "a job identifier", job_id)
         if not self._ready:
             raise UnavailableError("no profiles yet: JobManager has not been reached since the start")
+        if self._news.is_set():
+            self._news.clear()
+            self._publish()
         profile = self._curves.profile(job_id)
         if profile is None:
             raise NotFoundError(f"job {quoted(job_id)} is not known, or has ended")
@@ -206,22 +227,24 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             if job.state in FINAL_JOB_STATES:
                 self._jobs.pop(job.id, None)
                 self._curves.remove_job(job.id)
+                self._points_saved_at = -inf  # nobody else will say again what its family has learned of it
             else:
                 self._jobs[job.id] = job
                 self._curves.put_job(declaration_of(job))
-        self._publish()
+        self._news.set()
 
     async def _take_scaling(self, message: monitor_pb2.WatchScalingResponse) -> None:
         self._scaling_known = True
         for record in message.records:
             self._curves.put_measurements(record.job_id, measurements_of(record))
-        self._publish()
+        self._news.set()
 
     async def _take_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         nodes = {} if message.snapshot or self._nodes is None else self._nodes
-        kept = {name: pool for name, pool in nodes.items() if name not in message.left}
+        left = frozenset(message.left)
+        kept = {name: pool for name, pool in nodes.items() if name not in left}
         self._nodes = kept | {node.name: node.pool for node in message.joined}
-        self._publish()
+        self._news.set()
 
     async def _stop_waiting_for_monitor(self) -> None:
         """Serve without Monitor's records after a while. Measured jobs then get priors, and may be rescaled for it."""
@@ -229,19 +252,30 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         if not self._scaling_known:
             self._log.warning("Monitor not reached, going on without its records")
             self._scaling_known = True
-            self._publish()
+            self._news.set()
 
     async def _look_regularly(self) -> None:
         """Let runs and curves go on when no message arrives: some steps are due after a time."""
         while True:
             await asyncio.sleep(self._section.look_seconds)
+            rested = self._clock.monotonic() - self._published_at >= _LONGEST_REST_SECONDS
+            runs_go_on = any(run.state is not ProfileRunState.DONE for run in self._state.runs.values())
+            if self._unsaved or rested or runs_go_on:
+                self._news.set()
+
+    async def _publish_changes(self) -> None:
+        """Publish at once what comes after a pause, and all that comes soon after it together."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
             self._publish()
+            await asyncio.sleep(self._section.publish_seconds)
 
     def _publish(self) -> None:
         """Recompute curves and runs, store them, and tell watchers what has changed."""
         if not (self._jobs_known and self._scaling_known):
             return
-        now = self._clock.time()
+        now, self._published_at = self._clock.time(), self._clock.monotonic()
         changed = {profile.job_id for profile in self._curves.refresh(now)}
         if self._nodes is not None:
             changed |= self._advance_runs(now, self._nodes)
@@ -249,7 +283,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
             validate_curves(self._curves)
         try:
             self._save()
+            self._unsaved = False
         except DatabaseUnavailableError as error:
+            self._unsaved = True
             self._metrics.store_failed()
             self._log.error("runs could not be stored, trying again", error=str(error))
         if changed or not self._ready:
@@ -261,7 +297,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
 
     def _advance_runs(self, now: float, nodes: dict[str, str]) -> set[str]:
         """Take the next step of the runs; returns the jobs of which watchers should be told."""
-        views = tuple(view_of(job, now, nodes) for _, job in sorted(self._jobs.items()) if job.admitted)
+        views = self._views.of(self._jobs, now, nodes)
         view = ClusterView(now, len(nodes), views, Counter(nodes.values()))
         policy = CurveBasedPolicy(self._curves, self._section, [job.job_id for job in views], now)
         before = self._state
@@ -273,4 +309,11 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         return changed_jobs(before, after)
 
     def _save(self) -> None:
-        self._store.save(self._state, self._curves.families, self._curves.histories)
+        """Write the runs, and now and then what was measured: Monitor says that again after a restart."""
+        self._store.save_runs(self._state)
+        if self._clock.monotonic() - self._points_saved_at >= self._section.save_seconds:
+            self._save_points()
+
+    def _save_points(self) -> None:
+        self._store.save_points(self._curves.families, self._curves.histories)
+        self._points_saved_at = self._clock.monotonic()

@@ -76,6 +76,12 @@ class ProfilerSettings(BaseModel):
     hold_seconds: float = Field(
         default=120.0, gt=0, description="Until when the allocator honours requests if Profiler no longer renews them."
     )
+    publish_seconds: float = Field(
+        default=0.25, gt=0, le=60, description="Least time between two messages to watchers of profiles."
+    )
+    save_seconds: float = Field(
+        default=2.0, ge=0, le=600, description="Least time between two writes of what was measured of jobs."
+    )
     look_seconds: float = Field(
         default=0.25, gt=0, le=10, description="How often running profiles are checked when nothing happens."
     )

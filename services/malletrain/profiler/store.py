@@ -74,36 +74,41 @@ class ProfilerStore:
         return {job_id: _history(entry) for job_id, entry in memories.items()}
 
     def save(self, state: ProfilingState, families: FamilyStore, histories: Mapping[str, PointHistory]) -> None:
-        """Write what has changed, in one transaction.
+        """Write what has changed.
 
         Raises:
             DatabaseUnavailableError: the database can't be written; the call may be repeated.
         """
-        documents = {
-            _RUNS_DOCUMENT: json.dumps(
-                {
-                    "runs": [asdict(run) for run in state.runs.values()],
-                    "ledger": {"turns": state.interruptions.latest, "counts": state.interruptions.counts},
-                }
-            ),
-            _POINTS_DOCUMENT: json.dumps(
-                {
-                    "memories": {job_id: asdict(history) for job_id, history in histories.items()},
-                    "families": {
-                        name: [_member_document(member) for member in members]
-                        for name, members in families.families.items()
-                    },
-                    "left": sorted(families.left),
-                }
-            ),
-        }
-        changed = {name: body for name, body in documents.items() if self._written.get(name) != body}
-        if not changed:
+        self.save_runs(state)
+        self.save_points(families, histories)
+
+    def save_runs(self, state: ProfilingState) -> None:
+        """Write the runs if they have changed.
+
+        Raises:
+            DatabaseUnavailableError: the database can't be written; the call may be repeated.
+        """
+        runs = [asdict(run) for run in state.runs.values()]
+        ledger = {"turns": state.interruptions.latest, "counts": state.interruptions.counts}
+        self._write(_RUNS_DOCUMENT, json.dumps({"runs": runs, "ledger": ledger}))
+
+    def save_points(self, families: FamilyStore, histories: Mapping[str, PointHistory]) -> None:
+        """Write what was measured of jobs and families if it has changed.
+
+        Raises:
+            DatabaseUnavailableError: the database can't be written; the call may be repeated.
+        """
+        members = {name: [_member_document(member) for member in kept] for name, kept in families.families.items()}
+        memories = {job_id: asdict(history) for job_id, history in histories.items()}
+        content = {"memories": memories, "families": members, "left": sorted(families.left)}
+        self._write(_POINTS_DOCUMENT, json.dumps(content))
+
+    def _write(self, name: str, body: str) -> None:
+        if self._written.get(name) == body:
             return
         with Session(self._engine) as session, session.begin():
-            for name, body in changed.items():
-                session.merge(_Document(name=name, body=body))
-        self._written.update(changed)
+            session.merge(_Document(name=name, body=body))
+        self._written[name] = body
 
     def close(self) -> None:
         """Close the database."""

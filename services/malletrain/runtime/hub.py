@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -14,30 +15,40 @@ ItemT = TypeVar("ItemT")
 MOST_WAITING = 1000
 """Items that may wait for one subscriber. One that is further behind has to begin again, with a snapshot."""
 
+Merge = Callable[[ItemT, ItemT], ItemT]
+"""One item that says what an earlier and a later one say."""
+
 
 class Subscription(Generic[ItemT]):
-    """The items published since the subscription began, in order."""
+    """The items published since the subscription began, in order; merged where they can be and the reader is slow."""
 
-    def __init__(self, most_waiting: int = MOST_WAITING) -> None:
-        self._queue: asyncio.Queue[tuple[ItemT] | None] = asyncio.Queue()
+    def __init__(self, most_waiting: int = MOST_WAITING, merge: Merge[ItemT] | None = None) -> None:
+        self._items: deque[ItemT] = deque()
+        self._waiting = 0
         self._most_waiting = most_waiting
+        self._merge = merge
+        self._news = asyncio.Event()
         self._behind = False
+        self._ended = False
 
     def put(self, item: ItemT) -> None:
         """Add an item, unless too many are waiting: then all are dropped, and the iteration fails."""
-        if self._behind:
+        if self._behind or self._ended:
             return
-        if self._queue.qsize() >= self._most_waiting:
+        if self._waiting >= self._most_waiting:
             self._behind = True
-            while not self._queue.empty():
-                self._queue.get_nowait()
-            self._queue.put_nowait(None)
-            return
-        self._queue.put_nowait((item,))
+            self._items.clear()
+        elif self._merge is not None and self._items:
+            self._items[-1] = self._merge(self._items[-1], item)
+        else:
+            self._items.append(item)
+        self._waiting += 1
+        self._news.set()
 
     def end(self) -> None:
         """End the iteration after the items that are queued."""
-        self._queue.put_nowait(None)
+        self._ended = True
+        self._news.set()
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         """The items, as they come.
@@ -45,10 +56,17 @@ class Subscription(Generic[ItemT]):
         Raises:
             SlowReaderError: more than `most_waiting` items were waiting.
         """
-        while (entry := await self._queue.get()) is not None:
-            yield entry[0]
-        if self._behind:
-            raise SlowReaderError(f"{self._most_waiting} messages were waiting for this reader: begin again")
+        while True:
+            while self._items:
+                item = self._items.popleft()
+                self._waiting = len(self._items)
+                yield item
+            if self._behind:
+                raise SlowReaderError(f"{self._most_waiting} messages were waiting for this reader: begin again")
+            if self._ended:
+                return
+            self._news.clear()
+            await self._news.wait()
 
 
 class Hub(Generic[ItemT]):
@@ -57,9 +75,15 @@ class Hub(Generic[ItemT]):
     Subscribe before you read a snapshot, so that no item is missed between the two.
     """
 
-    def __init__(self, most_waiting: int = MOST_WAITING) -> None:
-        """Begin without subscriptions, each of which may keep so many items waiting."""
+    def __init__(self, most_waiting: int = MOST_WAITING, merge: Merge[ItemT] | None = None) -> None:
+        """Begin without subscriptions.
+
+        Args:
+            most_waiting: Items that may be published while a subscription waits for its reader.
+            merge: Makes one item of two that wait; None: each item is passed on as it is.
+        """
         self._most_waiting = most_waiting
+        self._merge = merge
         self._subscriptions: set[Subscription[ItemT]] = set()
         self._closed = False
 
@@ -71,7 +95,7 @@ class Hub(Generic[ItemT]):
     @contextmanager
     def subscribe(self) -> Iterator[Subscription[ItemT]]:
         """Subscribe until the block is left."""
-        subscription: Subscription[ItemT] = Subscription(self._most_waiting)
+        subscription: Subscription[ItemT] = Subscription(self._most_waiting, self._merge)
         if self._closed:
             subscription.end()
         self._subscriptions.add(subscription)

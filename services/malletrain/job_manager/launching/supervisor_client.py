@@ -21,6 +21,8 @@ from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
 from malletrain.runtime.tracing.propagation import present_context, to_message
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
+_CALL_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError)
+"""The second one where the connection is closed, as it is once the supervisor has ended."""
 _LARGEST_STATE_BYTES = 1 << 20
 _MOST_UNKNOWN_NODES = 1000
 _LONGEST_VERSION = 64
@@ -109,8 +111,8 @@ class SupervisorClient:
                     await asyncio.sleep(bucket.wait_seconds)
                     bucket = bucket.at(clock())
                 bucket = bucket.take() or bucket
-        except grpc.aio.AioRpcError as error:
-            self._log.debug("stream of states lost", code=error.code().name)
+        except _CALL_ERRORS as error:
+            self._log.debug("stream of states lost", code=_code_of(error))
 
     async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
         """Command nodes; returns its state, or None if it can't be reached."""
@@ -121,7 +123,7 @@ class SupervisorClient:
         )
         try:
             response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
-        except grpc.aio.AioRpcError as error:
+        except _CALL_ERRORS as error:
             self._log_failed_call("SetHosts", error)
             return None
         return self._seen(response)
@@ -133,7 +135,7 @@ class SupervisorClient:
         )
         try:
             await self._stub.ReleaseHosts(request, timeout=deadline_seconds)
-        except grpc.aio.AioRpcError as error:
+        except _CALL_ERRORS as error:
             self._log_failed_call("ReleaseHosts", error)
             return False
         return True
@@ -143,7 +145,7 @@ class SupervisorClient:
         request = supervisor_pb2.StopRequest(grace_seconds=grace_seconds, trace_context=to_message(present_context()))
         try:
             await self._stub.Stop(request, timeout=deadline_seconds)
-        except grpc.aio.AioRpcError as error:
+        except _CALL_ERRORS as error:
             self._log_failed_call("Stop", error)
             return False
         return True
@@ -155,8 +157,9 @@ class SupervisorClient:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _log_failed_call(self, method: str, error: grpc.aio.AioRpcError) -> None:
-        self._log.warning("supervisor call failed", method=method, code=error.code().name, details=error.details())
+    def _log_failed_call(self, method: str, error: Exception) -> None:
+        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        self._log.warning("supervisor call failed", method=method, code=_code_of(error), details=details)
 
     def _seen(
         self, response: supervisor_pb2.WatchStateResponse | supervisor_pb2.SetHostsResponse | None
@@ -191,6 +194,10 @@ class SupervisorClient:
         if version != self.version:
             self._log.info("version of the supervisor", version=version, own_version=VERSION)
             self.version = version
+
+
+def _code_of(error: Exception) -> str:
+    return error.code().name if isinstance(error, grpc.aio.AioRpcError) else "CLOSED"
 
 
 class SupervisorClients:

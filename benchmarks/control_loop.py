@@ -1,0 +1,275 @@
+"""How fast the control loop is, and what it costs: `python benchmarks/control_loop.py [--jobs 100]`.
+
+Five real services, and stand-ins for the supervisors and trainers of all jobs. Nodes leave and join by a trace.
+Measured are the times from a leave to the command that releases the node, and from a join to the command that gives it
+to a job; plans that were refused; CPU and memory of each service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import psutil
+
+from benchmarks.arguments import positive
+from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
+from benchmarks.looping.stand_ins import COMMANDS, STARTS, make_python
+from malletrain.cli.credentials import owner_credential
+from malletrain.cli.demo.setup import free_ports
+from malletrain.cli.settings import AllSettings, load
+from malletrain.common.environment import JOB_DIR
+from malletrain.common.processes import find_processes
+from malletrain.runtime.channel import open_channel
+from malletrain.runtime.config import SERVICES
+from malletrain.runtime.following import follow
+from malletrain.runtime.messages import unix_seconds
+from malletrain.scavenger.idle_trace import Fragment, Trace
+from malletrain.scavenger.trace_files import write_trace
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, scavenger_pb2, scavenger_pb2_grpc
+
+ROOT = Path(__file__).parent.parent
+PATIENCE_SECONDS = 240.0
+_SUBMITTED_AT_ONCE = 50
+_TRAIN_SECONDS_PER_JOB = 0.12
+
+
+def make_trace(nodes: int, first_s: float, seconds: float, per_second: float, seed: int = 1) -> Trace:
+    """All nodes idle; from `first_s` on, a leave and a join by turns."""
+    rng, names = random.Random(seed), [f"n{number:05d}" for number in range(nodes)]
+    duration = first_s + seconds + 60.0
+    since, fragments, away = dict.fromkeys(names, 0.0), [], []
+    for number in range(int(seconds * per_second)):
+        now = first_s + number / per_second
+        if number % 2 == 0:
+            name = rng.choice(list(since))
+            fragments.append(Fragment(name, since.pop(name), now))
+            away.append(name)
+        else:
+            since[away.pop(0)] = now
+    fragments += [Fragment(name, begin, duration) for name, begin in since.items()]
+    return Trace(tuple(sorted(fragments, key=lambda entry: entry.idle_from_s)), tuple(names), duration)
+
+
+def write_settings(folder: Path, jobs: int) -> Path:
+    """The configuration of the five services."""
+    addresses = "\n".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
+    config = folder / "malletrain.toml"
+    config.write_text(
+        f'state_dir = "{folder}"\n[addresses]\n{addresses}\n'
+        f'[scavenger]\nsource = "trace"\ntrace = "{folder / "trace.csv"}"\ndebounce_seconds = 0\n'
+        f'[job_manager]\nmax_parallel = {jobs}\ntrainer_python = "{make_python(folder)}"\nstop_jobs_on_exit = false\n'
+    )
+    return config
+
+
+@contextmanager
+def running(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program whose output goes to a file, ended at the end."""
+    with (folder / f"{command[1].rpartition('.')[2]}.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def service_processes(up: int) -> dict[str, psutil.Process]:
+    """The services that a `malletrain up` has started, by name."""
+    children = [child for child in psutil.Process(up).children() if "serve" in child.cmdline()]
+    return {words[words.index("serve") + 1]: child for child in children for words in [child.cmdline()]}
+
+
+def cpu_seconds(processes: dict[str, psutil.Process]) -> dict[str, float]:
+    """CPU time of each service and of the processes that it has started and that still run."""
+    found = {}
+    for name, process in processes.items():
+        try:
+            found[name] = sum(process.cpu_times()[:2])
+        except psutil.NoSuchProcess:
+            found[name] = 0.0
+    return found
+
+
+class Run:
+    """One measurement.
+
+    Attributes:
+        events: What the Scavenger said while it was measured.
+    """
+
+    def __init__(self, settings: AllSettings, options: argparse.Namespace, up: int) -> None:
+        credential = owner_credential(settings)
+        self.events: list[NodeEvent] = []
+        self._options, self._up = options, up
+        self._jobs: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(
+            open_channel(settings.peer("job_manager"), credential)
+        )
+        self._nodes: scavenger_pb2_grpc.ScavengerServiceAsyncStub = scavenger_pb2_grpc.ScavengerServiceStub(
+            open_channel(settings.peer("scavenger"), credential)
+        )
+
+    async def submit(self) -> None:
+        """Submit the jobs and wait until they train."""
+        largest = max(2, 2 * self._options.nodes // self._options.jobs)
+        curve = [resources_pb2.ScalingPoint(nodes=count, rate=100.0 * count**0.9) for count in range(1, largest + 1)]
+        spec = resources_pb2.JobSpec(
+            name="stand-in", command=["/bin/true"], working_directory="/", min_nodes=1, max_nodes=largest, curve=curve
+        )
+        for first in range(0, self._options.jobs, _SUBMITTED_AT_ONCE):
+            count = min(_SUBMITTED_AT_ONCE, self._options.jobs - first)
+            await self._jobs.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[spec] * count))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        states = {resources_pb2.JOB_STATE_RUNNING, resources_pb2.JOB_STATE_RESCALING}
+        while True:
+            found = 0
+            token = ""
+            while True:
+                page = await self._jobs.ListJobs(job_manager_pb2.ListJobsRequest(page_token=token))
+                found += sum(job.state in states for job in page.jobs)
+                token = page.next_page_token
+                if not token:
+                    break
+            if found >= self._options.jobs * 0.99:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"only {found} jobs train")
+            await asyncio.sleep(1.0)
+
+    async def measure(self) -> dict[str, Any]:
+        """Watch events, and what the services cost meanwhile."""
+        watching = asyncio.create_task(
+            follow("nodes", lambda: self._nodes.WatchNodes(scavenger_pb2.WatchNodesRequest()), self._note)
+        )
+        begin, services = time.monotonic(), service_processes(self._up)
+        before = cpu_seconds(services)
+        if self._options.kill:
+            await self._kill_now_and_then()
+        else:
+            await asyncio.sleep(self._options.seconds)
+        passed, after = time.monotonic() - begin, cpu_seconds(services)
+        watching.cancel()
+        memory = {}
+        for name, process in service_processes(self._up).items():
+            memory[name] = round(process.memory_info().rss / 2**20)
+        await asyncio.sleep(3.0)  # the commands that follow from the last events
+        cores = {name: round((after[name] - before[name]) / passed, 3) for name in services}
+        return {"cores": cores, "memory_mib": memory}
+
+    async def _kill_now_and_then(self) -> None:
+        deadline, rng = time.monotonic() + self._options.seconds, random.Random(2)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(self._options.kill)
+            name, process = rng.choice(sorted(service_processes(self._up).items()))
+            print(f"kill -9 {name}", file=sys.stderr)
+            process.kill()
+
+    async def _note(self, message: scavenger_pb2.WatchNodesResponse) -> None:
+        if not message.snapshot:
+            now = unix_seconds(message.event_time)
+            self.events += [NodeEvent(now, node.name, True) for node in message.joined]
+            self.events += [NodeEvent(now, name, False) for name in message.left]
+
+
+def plan_outcomes(log: Path, since: float) -> dict[str, Any]:
+    """How many plans were made, and how many were refused, from the Allocator's log."""
+    applied = refused = 0
+    seconds: list[float] = []
+    reasons: dict[str, int] = {}
+    for line in log.read_text().splitlines():
+        if '"event": "plan"' not in line:
+            continue
+        entry = json.loads(line)
+        if datetime.fromisoformat(entry["timestamp"]).timestamp() < since:
+            continue
+        applied += bool(entry["applied"])
+        refused += not entry["applied"]
+        seconds.append(entry["solve_seconds"])
+        if entry["refusal"]:
+            words = " ".join(word for word in entry["refusal"].split() if not any(map(str.isdigit, word)))
+            reasons[words] = reasons.get(words, 0) + 1
+    return {"applied": applied, "refused": refused, "refusals": reasons, "solve": summary(seconds)}
+
+
+async def run(folder: Path, config: Path, options: argparse.Namespace, up: int, origin: float) -> dict[str, Any]:
+    """Submit, wait for the first event of the trace, measure."""
+    found = Run(load(config), options, up)
+    await found.submit()
+    ready = time.time() - origin
+    reporters = [str(folder), str(config), str(options.jobs), str(options.reports)]
+    with running(folder, "-m", "benchmarks.looping.reporters", *reporters):
+        await asyncio.sleep(max(5.0, options.first_s - ready))
+        since = time.time()
+        figures = await found.measure()
+    commands = [Command.of(line) for line in (folder / COMMANDS).read_text().splitlines()]
+    matched = latencies(found.events, commands)
+    return {
+        "jobs": options.jobs,
+        "nodes": options.nodes,
+        "events_per_second": options.events,
+        "ready_s": round(ready, 1),
+        "leave_to_release": summary(matched.releases),
+        "join_to_command": summary(matched.commands),
+        "join_to_node_given": summary(matched.growths),
+        "unreleased": matched.unreleased,
+        "joined_and_unused": matched.idle,
+        "plans": plan_outcomes(folder / "logs/allocator.log", since),
+        **figures,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=positive, default=100)
+    parser.add_argument("--nodes", type=positive, default=1000)
+    parser.add_argument("--events", type=float, default=1.0, help="leaves and joins a second, together")
+    parser.add_argument("--reports", type=float, default=10.0, help="messages a second of each job to Monitor")
+    parser.add_argument("--seconds", type=positive, default=60, help="how long is measured")
+    parser.add_argument("--kill", type=float, default=0.0, help="kill -9 of a random service every so many seconds")
+    parser.add_argument("--folder", type=Path, help="where its files are left; by default they are removed")
+    options = parser.parse_args()
+    options.first_s = 15.0 + _TRAIN_SECONDS_PER_JOB * options.jobs
+    with tempfile.TemporaryDirectory(prefix="loop-") as name:
+        folder = options.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_trace(
+            make_trace(options.nodes, options.first_s, options.seconds + 30, options.events), folder / "trace.csv"
+        )
+        config = write_settings(folder, options.jobs)
+        os.environ["COLUMNS"] = "200"
+        try:
+            with running(folder, "-m", "benchmarks.looping.stand_ins", str(folder)):
+                while not (folder / STARTS).exists():
+                    time.sleep(0.05)
+                with running(folder, "-m", "malletrain.cli.main", "up", "--config", str(config)) as up:
+                    origin = time.time()
+                    while "stop with Ctrl-C" not in (folder / "main.log").read_text():
+                        if up.poll() is not None:
+                            sys.exit((folder / "main.log").read_text())
+                        time.sleep(0.1)
+                    print(json.dumps(asyncio.run(run(folder, config, options, up.pid, origin)), indent=1))
+        finally:
+            jobs = str(folder / "jobs")
+            for process in find_processes(lambda found: found.get(JOB_DIR, "").startswith(jobs)):
+                process.id.kill()
+
+
+if __name__ == "__main__":
+    main()

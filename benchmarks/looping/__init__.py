@@ -1,0 +1,1 @@
+"""What `benchmarks/control_loop.py` is made of."""
