@@ -24,14 +24,16 @@ class RunningAgent:
         *more: str,
         environment: Mapping[str, str] | None = None,
         python: str = sys.executable,
+        standby_mib: int = 0,
     ) -> None:
         self.node = node
         self._log = folder / f"agent-{node}.log"
         shown = str(certificate(folder, "agent"))
+        standby = ["--standby-mib", str(standby_mib)] if standby_mib else []
         command = [python, "-m", "malletrain.agent", "--node", node, "--head", head, "--certificate", shown]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--grace", str(grace), *more],
+                [*command, "--grace", str(grace), *standby, *more],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -56,11 +58,14 @@ class RunningAgent:
 
 @contextmanager
 def agents(
-    folder: Path, *nodes: str, head: str = "127.0.0.1:9", grace: float = 1.5
+    folder: Path, *nodes: str, head: str = "127.0.0.1:9", grace: float = 1.5, standby_mib: int = 0
 ) -> Iterator[dict[str, RunningAgent]]:
-    """Start agents on nodes. The folder is the state folder of their installation."""
+    """Start agents on nodes. The folder is the state folder of their installation.
+
+    They keep no standby processes unless that is asked for: most tests are over before one has booted.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    running = {node: RunningAgent(node, folder, head, grace) for node in nodes}
+    running = {node: RunningAgent(node, folder, head, grace, standby_mib=standby_mib) for node in nodes}
     try:
         yield running
     finally:

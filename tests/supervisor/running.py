@@ -130,8 +130,13 @@ def supervised(
     backend: str = "horovod",
     agents: Mapping[str, str] | None = None,
     certificate_file: Path | None = None,
+    standby_mib: int = 0,
+    cold_start: bool = False,
 ) -> Iterator[Supervised]:
-    """Start a supervisor on these hosts; those with an agent are not this machine's own."""
+    """Start a supervisor on these hosts; those with an agent are not this machine's own.
+
+    It keeps no standby process unless that is asked for: most tests are over before one has booted.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     job_id = f"test-{os.getpid()}-{time.time_ns()}"
     marks = {
@@ -153,6 +158,8 @@ def supervised(
         "sequence": 1,
         "hosts": [{"name": host, "slots": slots, "agent": (agents or {}).get(host, "")} for host in hosts],
         "certificate_file": str(certificate_file or ""),
+        "standby_memory_bytes": standby_mib << 20,
+        "cold_start": cold_start,
     }
     (folder / "launch.json").write_text(json.dumps(launch))
     for stale in ("supervisor.json", "outcome.json"):

@@ -7,8 +7,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.supervisor.agent_links import AgentLinks
 from malletrain.supervisor.launch import Launch
+from malletrain.supervisor.local_workers import LocalWorkers
 from malletrain.supervisor.worker_pool import WorkerPool
 
 
@@ -29,7 +31,9 @@ def test_a_job_of_the_same_name_in_another_installation_is_spared(tmp_path: Path
     )
     mine, theirs = stray("/mine/jobs/j1"), stray("/theirs/jobs/j1")
     try:
-        pool = WorkerPool(launch, tmp_path, {}, "mark", AgentLinks(None))
+        pool = WorkerPool(
+            launch, tmp_path, {}, "mark", AgentLinks(None), LocalWorkers(StandbyKeeper(print, memory_bytes=0))
+        )
         pool.sweep(frozenset({"n2"}))
         assert mine.poll() is None
         pool.sweep(frozenset({"n1"}))

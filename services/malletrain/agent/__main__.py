@@ -30,6 +30,12 @@ def main() -> int:
     parser.add_argument("--installation", default="", help="identifier of the installation, for those who list agents")
     parser.add_argument("--stay", type=float, default=math.inf, help="seconds after which the node is left in any case")
     parser.add_argument("--marks", type=Path, help="folder in which a Prolog marks nodes that have just been taken")
+    parser.add_argument(
+        "--standby-mib",
+        type=int,
+        default=0,
+        help="largest share of memory of a standby process, from which workers are forked, in MiB; 0: none is kept (0)",
+    )
     given = parser.parse_args()
     if given.marks is not None and _was_just_taken(given.marks / given.node):
         print(f"malletrain.agent: node {given.node} has just been taken, nothing is started", file=sys.stderr)
@@ -48,6 +54,7 @@ def main() -> int:
         orphan_seconds=given.orphan,
         stay_seconds=given.stay,
         in_slurm=bool(slurm_job),
+        standby_memory_bytes=max(0, given.standby_mib) << 20,
     )
     _raise_file_limit()
     try:

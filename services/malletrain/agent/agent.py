@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from malletrain.agent.job_owner import JobOwner
-from malletrain.agent.orphans import adopt_orphans, end_descendants, reap_orphans
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
 from malletrain.agent.slurm_preemption import PreemptionQueryError, was_preempted
+from malletrain.agent.standbys import Standbys
 from malletrain.agent.supervisor_server import Send, SupervisorServer
+from malletrain.common.orphans import adopt_orphans, end_descendants, reap_orphans
 from malletrain.common.version import VERSION
 from malletrain.v1 import agent_pb2 as pb
 
@@ -42,6 +43,7 @@ class AgentConfig:
         stay_seconds: When the agent leaves in any case, counted from its start: before the time limit of its
             placeholder, at which some schedulers only send SIGKILL.
         in_slurm: Whether the placeholder is a job of Slurm.
+        standby_memory_bytes: Largest share of memory of a standby process; 0: there is none.
     """
 
     node: str
@@ -53,6 +55,7 @@ class AgentConfig:
     orphan_seconds: float
     stay_seconds: float = math.inf
     in_slurm: bool = False
+    standby_memory_bytes: int = 0
 
 
 class Agent:
@@ -73,6 +76,7 @@ class Agent:
             self._begin_to_leave,
             self._log,
         )
+        self._standbys = Standbys(config.standby_memory_bytes, self._log)
         self._leave_by: float | None = None
         self._stay_until = time.monotonic() + config.stay_seconds
         self._left = asyncio.Event()
@@ -97,6 +101,7 @@ class Agent:
         if config.in_slurm:
             tasks.append(loop.create_task(self._leave_if_preempted()))
         await self._left.wait()
+        self._standbys.close()
         if ended := end_descendants():
             self._log(f"ended {ended} processes that workers have left behind")
         await asyncio.gather(
@@ -116,7 +121,7 @@ class Agent:
         def monitor_at(monitor: str) -> str:
             return self._forwarder.address_for(monitor, user_id)
 
-        session = SupervisorSession(self._config.node, head, send, monitor_at, owner)
+        session = SupervisorSession(self._config.node, head, send, monitor_at, owner, self._standbys.of(account))
         if self._leave_by is not None:
             session.report_leaving()
         return session
@@ -126,6 +131,7 @@ class Agent:
             return
         self._log(f"node {self._config.node} is wanted back")
         self._leave_by = time.monotonic() + self._config.grace_seconds
+        self._standbys.kill()
         self._registration.report_leaving()
         for session in self._server.sessions:
             session.report_leaving()
@@ -143,7 +149,10 @@ class Agent:
                 self._server.poll()
             except OSError as error:  # without free descriptors, for example; the node must be left all the same
                 self._log(f"workers can't be looked at: {error}")
-            reap_orphans({pid for session in self._server.sessions for pid in session.worker_pids})
+            if self._leave_by is None:
+                self._standbys.tick(self._server.sessions)
+            workers = {pid for session in self._server.sessions for pid in session.worker_pids}
+            reap_orphans(workers | self._standbys.pids)
             self._leave_if_due(time.monotonic())
             await asyncio.sleep(_POLL_SECONDS)
 

@@ -13,6 +13,7 @@ from malletrain.agent.job_owner import JobOwner
 from malletrain.agent.wire import has_unknown_fields
 from malletrain.common import environment as env
 from malletrain.common.connections import cut_remote
+from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.common.worker_process import WorkerProcess, kill_workers
 from malletrain.v1 import agent_pb2 as pb
 
@@ -43,6 +44,7 @@ class SupervisorSession:
         send: Callable[[pb.ControlWorkersResponse], None],
         monitor_at: Callable[[str], str],
         owner: JobOwner | None = None,
+        standby: StandbyKeeper | None = None,
     ) -> None:
         """Begin without workers.
 
@@ -51,6 +53,7 @@ class SupervisorSession:
             head: Address of the head node, as seen from here.
             send: Sends a message to the supervisor.
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes.
+            standby: Keeps a standby process of the account as whom the workers run.
             owner: For which job the supervisor may speak, and as whom the workers run; None: for any, and as the agent.
         """
         self.ended = False
@@ -60,6 +63,7 @@ class SupervisorSession:
         self._send = send
         self._monitor_at = monitor_at
         self._owner = owner
+        self._standby = standby
         self._account = None if owner is None else owner.account
         self._workers: dict[int, WorkerProcess] = {}
         self._ended_well: dict[int, WorkerProcess] = {}
@@ -74,6 +78,16 @@ class SupervisorSession:
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that run, or whose end has not been reported yet."""
         return [worker.pid for worker in self._workers.values()]
+
+    @property
+    def user_id(self) -> int:
+        """The user as whom the workers run."""
+        return os.geteuid() if self._account is None else self._account.user_id
+
+    @property
+    def is_booting(self) -> bool:
+        """Whether there is a worker that is not ready for the job's own code yet."""
+        return any(not worker.is_warm() for worker in self._workers.values())
 
     def handle(self, request: pb.ControlWorkersRequest) -> None:
         """Do what the supervisor asks for.
@@ -146,7 +160,13 @@ class SupervisorSession:
             if monitor := environment.get(env.MONITOR_FOR_NODES):
                 environment[env.MONITOR] = self._monitor_at(monitor)
             worker = WorkerProcess(
-                start.command, start.folder, environment, Path(start.log), warm=start.warm, account=self._account
+                start.command,
+                start.folder,
+                environment,
+                Path(start.log),
+                warm=start.warm,
+                account=self._account,
+                standby=None if start.cold_start else self._standby,
             )
         except (OSError, ValueError) as error:
             failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))

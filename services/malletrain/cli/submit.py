@@ -36,6 +36,10 @@ def submit(
         str, typer.Option(help="Measure its scaling curve on purpose: auto (where none is known), always, or never.")
     ] = "",
     family: Annotated[str, typer.Option(help="Jobs of one family share scaling curve and rescale costs.")] = "",
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Start each worker as a new interpreter, never forked from a standby process."),
+    ] = False,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the workers; may be repeated.")] = None,
     workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON list of job specs, in place of a command.")] = None,
@@ -71,6 +75,7 @@ def submit(
             backend=parse_backend(backend),
             profile=parse_profile(profile),
             family=family,
+            cold_start=cold,
         )
         specs = [spec]
     request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)

@@ -8,6 +8,9 @@ from __future__ import annotations
 PREFIX = "MALLETRAIN_"
 """Every variable of MalleTrain begins with it, the services' settings too."""
 
+TRAINER_DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+"""Variables that workers on this machine get unless their job sets them."""
+
 JOB_ID = "MALLETRAIN_JOB_ID"
 """Job identifier, e.g. j000001."""
 JOB_DIR = "MALLETRAIN_JOB_DIR"

@@ -134,14 +134,15 @@ def this_process() -> ProcessId:
 
 def read_environment(pid: int) -> dict[str, str]:
     """Environment that a process was started with; empty if it has ended or belongs to another user."""
-    words = _read(pid, "environ").decode(errors="surrogateescape").split("\0")
+    # A forked worker has more room there than it needs.
+    words = _read(pid, "environ").rstrip(b"\0").decode(errors="surrogateescape").split("\0")
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def read_arguments(pid: int) -> list[str]:
     """Program and arguments of a process; empty if it has ended."""
     text = _read(pid, "cmdline").decode(errors="surrogateescape")
-    return text.removesuffix("\0").split("\0") if text else []
+    return text.rstrip("\0").split("\0") if text else []
 
 
 def read_descriptors(pid: int) -> Iterator[tuple[int, str]]:

@@ -6,15 +6,20 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from malletrain.common import environment as env
-from malletrain.common.accounts import Account
+from malletrain.common.accounts import Account, acting_as
+from malletrain.common.files import open_log
 from malletrain.common.processes import belongs_to, identify, kill_processes, process_ids, read_status
 from malletrain.common.python_command import PythonCommand, parse_python_command
+from malletrain.common.standby.keeper import StandbyKeeper
+from malletrain.common.standby.process import ForkedProcess
 from malletrain.common.start_process import start_process
 
 BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
@@ -22,6 +27,9 @@ BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
 
 _STARTED = b"s"
 _WARM = b"w"
+
+
+StartedProcess: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
 
 
 class WorkerProcess:
@@ -43,6 +51,7 @@ class WorkerProcess:
         *,
         warm: bool = True,
         account: Account | None = None,
+        standby: StandbyKeeper | None = None,
     ) -> None:
         """Start the process in a session of its own.
 
@@ -53,6 +62,8 @@ class WorkerProcess:
             log: File to which its output is appended.
             warm: Whether a Python worker imports the modules of its script before `go`.
             account: As whom it runs; None: as this process.
+            standby: Keeps a standby process of the account, which forks the worker if it can; None: it is started as
+                a new interpreter. This process must have asked for the orphans of its descendants.
 
         Raises:
             OSError: the interpreter or the folder is missing.
@@ -63,14 +74,41 @@ class WorkerProcess:
         self.going = False
         self.killed = False
         self.status = b""
+        self._process: StartedProcess
+        forked = None if standby is None or not warm else self._fork(standby, list(command), folder, environment, log)
+        self._process = forked or self._start(list(command), folder, environment, log, warm)
+
+    def _fork(
+        self, standby: StandbyKeeper, command: list[str], folder: str, environment: Mapping[str, str], log: Path
+    ) -> StartedProcess | None:
+        """Have a standby process fork it; None if it does not, or if a new interpreter would fail to start here."""
+        if self._account is None and not Path(folder).is_dir():
+            return None
+        with acting_as(self._account):
+            output = open_log(log)
+        with output, self._open_pipes() as pipes:
+            pid = standby.fork(command, folder, environment, output.fileno(), pipes)
+            if pid is not None:
+                return ForkedProcess(pid)
+        self.close()  # should there be a process nevertheless, it ends
+        return None
+
+    def _start(
+        self, command: list[str], folder: str, environment: Mapping[str, str], log: Path, warm: bool
+    ) -> StartedProcess:
+        with self._open_pipes() as pipes:
+            arguments = worker_command(command, sys.executable, os.getpid(), pipes, warm=warm)
+            return start_process(arguments, folder, environment, log, pass_fds=pipes, account=self._account)
+
+    @contextlib.contextmanager
+    def _open_pipes(self) -> Iterator[tuple[int, int]]:
+        """The worker's ends of its two pipes, which are closed here afterwards."""
         control_read, self._control = os.pipe()
         self._status_pipe, status_write = os.pipe()
         os.set_blocking(self._status_pipe, False)
         os.set_blocking(self._control, False)
-        pipes = (control_read, status_write)
-        arguments = worker_command(list(command), sys.executable, os.getpid(), pipes, warm=warm)
         try:
-            self._process = start_process(arguments, folder, environment, log, pass_fds=pipes, account=account)
+            yield control_read, status_write
         except BaseException:
             self.close()
             raise

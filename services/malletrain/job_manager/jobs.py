@@ -52,6 +52,7 @@ class JobSpec:
     profile: JobProfileMode = JobProfileMode.DEFAULT
     family: str = ""
     backend: LauncherBackend = LauncherBackend.DEFAULT
+    cold_start: bool = False
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

@@ -43,6 +43,7 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         profile=resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{spec.profile.value}"),
         family=spec.family,
         backend=resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{spec.backend.value}"),
+        cold_start=spec.cold_start,
     )
 
 

@@ -18,7 +18,7 @@ from malletrain.job_manager.change import Submission
 from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.engine import Engine
 from malletrain.job_manager.flight_recorder import FlightRecorder
-from malletrain.job_manager.jobs import Job, job_id
+from malletrain.job_manager.jobs import Job, JobSpec, job_id
 from malletrain.job_manager.launching.accounts import open_accounts
 from malletrain.job_manager.launching.environment import MonitorAddress, search_path
 from malletrain.job_manager.launching.folder import JobFolder
@@ -106,6 +106,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.backend,
             section.head_address,
             section.interfaces,
+            section.standby_memory_mib << 20,
+            section.run_as == "service",
         )
         policy = section.policy()
         self._store = JobStore(open_database(settings.database("job_manager")), owner_of_earlier_jobs=own_user())
@@ -142,6 +144,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 group.create_task(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds))
                 group.create_task(self._secrets.keep(self._active_folders))
                 group.create_task(self._certificates.keep())
+                group.create_task(self._launcher.keep_standby(self._active_specs))
                 group.create_task(
                     self._peers.follow(
                         self._engine.apply,
@@ -153,6 +156,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         except Exception:
             self._failed = True
             raise
+
+    def _active_specs(self) -> list[JobSpec]:
+        return [job.spec for job in self._engine.state.jobs.values()]
 
     def _active_folders(self) -> list[tuple[str, JobFolder]]:
         return [(job_id, self._launcher.folder(job_id)) for job_id in self._engine.state.jobs]

@@ -57,6 +57,13 @@ class JobManagerSettings(BaseModel):
     head_address: str = Field(
         default="127.0.0.1", min_length=1, description="Address of this machine as the nodes see it."
     )
+    standby_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 20,
+        description="Largest share of memory of a standby process on this machine, from which workers are forked, in "
+        "MiB, e.g. 2048; 0: none is kept.",
+    )
     interfaces: tuple[str, ...] = Field(
         default=("lo",), min_length=1, description="Network interfaces by which the nodes reach each other."
     )

@@ -81,6 +81,7 @@ def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSp
         profile=_check_profile(at, spec),
         family=_check_family(at, spec.family),
         backend=_check_backend(at, spec),
+        cold_start=spec.cold_start,
     )
 
 

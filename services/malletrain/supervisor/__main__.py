@@ -20,6 +20,7 @@ from malletrain.supervisor.agent_links import AgentLinks
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.launch import LaunchError, check_user, read_launch
+from malletrain.supervisor.local_workers import open_local_workers
 from malletrain.supervisor.reaper import Reaper
 from malletrain.supervisor.service import StateBoard, SupervisorService
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
@@ -43,7 +44,8 @@ def main() -> int:
         agents = AgentLinks(Path(launch.certificate_file) if launch.certificate_file else None)
         agents.update(launch.agents)
         record = functools.partial(_write_outcome, folder)
-        event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, record))
+        local = open_local_workers(launch.cold_start, launch.standby_memory_bytes, [reaper.pid])
+        event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, local, record))
     except (LaunchError, UnknownBackendError, ImportError) as error:
         logging.error("%s", error)
         _write_outcome(folder, supervisor_pb2.SUPERVISOR_OUTCOME_FAILED, str(error))
@@ -64,6 +66,7 @@ def main() -> int:
     state = event_loop.run()
     _write_outcome(folder, state.outcome, state.message)
     server.stop(_GRACE_SECONDS).wait()
+    local.close()
     reaper.close()
     Path(launch.socket).unlink(missing_ok=True)
     return 0

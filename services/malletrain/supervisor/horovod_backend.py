@@ -17,6 +17,7 @@ from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, HostInfo, SlotIn
 from horovod.runner.elastic.worker import HostUpdateResult, WorkerNotificationClient
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 
+from malletrain.common import environment as env
 from malletrain.supervisor.backend import SlotEvent
 from malletrain.supervisor.membership import Formation, Slot
 from malletrain.supervisor.rank_assignment import RankAssignment
@@ -55,8 +56,7 @@ class HorovodBackend:
         """Variables that a worker gets unless its job sets them."""
         return {
             "HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS[warm],
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
+            **env.TRAINER_DEFAULTS,
         }
 
     def form(self, formation: Formation) -> Mapping[Slot, Mapping[str, str]]:

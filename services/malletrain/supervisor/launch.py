@@ -36,6 +36,8 @@ class Launch:
         certificate_file: File with the certificate that supervisors show agents; empty where there are none.
         address: Address of this machine as the hosts see it.
         interfaces: Network interfaces by which workers reach each other.
+        cold_start: Whether each worker must be a new interpreter, never forked from a standby process.
+        standby_memory_bytes: Largest share of memory of a standby process on this machine; 0: there is none.
         user_id: The user that this process must be, with no way back; None: any.
         traceparent: The launch as a span, as W3C writes it; empty where nothing is traced.
     """
@@ -53,6 +55,8 @@ class Launch:
     certificate_file: str = ""
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
+    cold_start: bool = False
+    standby_memory_bytes: int = 0
     user_id: int | None = None
     traceparent: str = ""
 
@@ -80,6 +84,8 @@ def read_launch(folder: Path) -> Launch:
             certificate_file=str(raw.get("certificate_file", "")),
             address=str(raw.get("address", "127.0.0.1")),
             interfaces=tuple(raw.get("interfaces", ("lo",))),
+            cold_start=bool(raw.get("cold_start", False)),
+            standby_memory_bytes=int(raw.get("standby_memory_bytes", 0)),
             user_id=None if raw.get("user_id") is None else int(raw["user_id"]),
             traceparent=str(raw.get(HEADER, "")),
         )

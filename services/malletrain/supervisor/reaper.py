@@ -45,6 +45,11 @@ class Reaper:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """Process id of the reaper."""
+        return self._process.pid
+
     def close(self) -> None:
         """Let it do its work, and wait for its end."""
         assert self._process.stdin is not None

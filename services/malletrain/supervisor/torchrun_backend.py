@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from malletrain.common import environment as env
 from malletrain.supervisor.generation_state import Hosts
 from malletrain.supervisor.guarded_store import GuardedStore
 from malletrain.supervisor.membership import Slot, slots_of
@@ -52,8 +53,7 @@ class TorchrunBackend:
     def defaults(self) -> Mapping[str, str]:
         """Those that torchrun sets, and the interfaces for Gloo and NCCL: a node may have several."""
         return {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
+            **env.TRAINER_DEFAULTS,
             "GLOO_SOCKET_IFNAME": self._interfaces,
             "NCCL_SOCKET_IFNAME": self._interfaces,
         }

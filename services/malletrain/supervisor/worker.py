@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.common.worker_process import WorkerProcess
 from malletrain.supervisor.membership import Slot
 
@@ -72,6 +73,7 @@ class LocalWorker(WorkerProcess):
         log: Path,
         *,
         warm: bool = True,
+        standby: StandbyKeeper | None = None,
     ) -> None:
         """Start the process; see `WorkerProcess`.
 
@@ -81,4 +83,4 @@ class LocalWorker(WorkerProcess):
         self.slot = slot
         self.here = True
         self.hung = False
-        super().__init__(command, folder, environment, log, warm=warm)
+        super().__init__(command, folder, environment, log, warm=warm, standby=standby)

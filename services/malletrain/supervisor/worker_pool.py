@@ -13,9 +13,10 @@ from malletrain.common.job_folder import worker_log
 from malletrain.common.worker_process import kill_workers
 from malletrain.supervisor.agent_links import AgentLinks, start_message
 from malletrain.supervisor.launch import Launch
+from malletrain.supervisor.local_workers import LocalWorkers
 from malletrain.supervisor.membership import Slot
 from malletrain.supervisor.restart_backoff import RestartBackoff
-from malletrain.supervisor.worker import LocalWorker, Worker
+from malletrain.supervisor.worker import Worker
 from malletrain.supervisor.worker_exit import WorkerExit
 
 _THREADS = "OMP_NUM_THREADS"
@@ -39,6 +40,7 @@ class WorkerPool:
         defaults: Mapping[str, str],
         mark: str,
         agents: AgentLinks,
+        local: LocalWorkers,
         *,
         warm: bool = True,
     ) -> None:
@@ -50,6 +52,7 @@ class WorkerPool:
             defaults: Environment variables, for those that the job does not set.
             mark: Identifies this supervisor in the workers' environment; see `Reaper`.
             agents: Connections to the nodes that are not this machine.
+            local: Starts the workers on this machine.
             warm: Whether a Python worker imports the modules of its script before its start.
         """
         logs.mkdir(exist_ok=True)
@@ -58,6 +61,7 @@ class WorkerPool:
         self._defaults = defaults
         self._own = {**launch.environment, env.SUPERVISOR: mark, env.BACKEND: launch.backend}
         self._agents = agents
+        self._local = local
         self._warm = warm
         self._workers: dict[Slot, Worker] = {}
         self._ended_well: list[Worker] = []
@@ -102,7 +106,7 @@ class WorkerPool:
         agent = self._agents.get(slot.host)
         if agent is None:
             environment = {**self._defaults, **os.environ, **self._own, env.NODE: slot.host}
-            self._workers[slot] = LocalWorker(slot, command, folder, environment, log, warm=self._warm)
+            self._workers[slot] = self._local.start(slot, command, folder, environment, log, warm=self._warm)
         else:
             # Without this machine's own environment: its paths of programs and libraries may not exist there.
             # How many threads it may have is known there, too.
@@ -110,6 +114,7 @@ class WorkerPool:
             if _THREADS not in self._own:
                 environment.pop(_THREADS, None)
             message = start_message(slot, command, folder, environment, log, warm=self._warm)
+            message.cold_start = self._launch.cold_start
             self._workers[slot] = agent.start(slot, message)
 
     def cut_remote(self, workers: Iterable[Worker]) -> None:
@@ -137,6 +142,7 @@ class WorkerPool:
 
         The rest of a worker's process group is killed, unless the worker ended with exit status 0; see `leftovers`.
         """
+        self._local.tick()
         ended = []
         for slot, worker in list(self._workers.items()):
             code = worker.poll()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -73,6 +74,13 @@ async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time()
     assert argv[-1].startswith("--wrap=srun ")
     assert argv[-1].endswith(' && scancel "$SLURM_JOB_ID" && sleep 5')
     assert "--node n003 --head head:50066 --certificate /state/keys/certificates/agent.pem" in argv[-1]
+
+
+async def test_agents_are_told_of_standby_processes_only_where_they_shall_keep_some() -> None:
+    run = Recorder("123\n", "124\n")
+    await SlurmBatchClient(run, AGENT, "scavenge").submit("n003", 600.0)
+    await SlurmBatchClient(run, replace(AGENT, standby_memory_mib=512), "scavenge").submit("n003", 600.0)
+    assert ["--standby-mib 512" in argv[-1] for argv in run.asked] == [False, True]
 
 
 async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,18 @@ import structlog
 
 from malletrain.common.accounts import Account
 from malletrain.common.processes import ProcessId, find_processes, identify
+from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching import processes
 from malletrain.job_manager.launching.accounts import JobAccounts
 from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, remove_socket, socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets
-from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, SupervisorStarter
+from malletrain.job_manager.launching.starting import (
+    ForkedSupervisor,
+    LaunchOrder,
+    LaunchSettings,
+    StartedSupervisor,
+    SupervisorStarter,
+)
 from malletrain.job_manager.launching.supervisor_client import (
     NodeHost,
     SupervisorClient,
@@ -29,6 +35,9 @@ from malletrain.job_manager.stimuli import Outcome, SupervisorEnded, SupervisorS
 from malletrain.runtime.errors import MalleTrainError
 
 _POLL_SECONDS = 0.05
+_STANDBY_SECONDS = 0.25
+_STANDBY_BOOT_SECONDS = 10.0
+"""The longest wait for a standby process."""
 _LINGER_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _TAIL_LINES = 20
@@ -63,7 +72,7 @@ class SupervisorLauncher:
         self._settings = settings
         self._accounts = accounts
         self._jobs = settings.jobs_dir.resolve()
-        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._children: dict[tuple[str, int], StartedSupervisor] = {}
         self._hosts: dict[str, NodeHost] = {}
         self._hosts_known = False
         self._starter = SupervisorStarter(settings, own_environment, secrets, self._hosts)
@@ -107,6 +116,7 @@ class SupervisorLauncher:
         await self._sweep(processes.of_job(self._jobs, job_id))
         while not self._hosts_known and order() is not None:
             await asyncio.sleep(_POLL_SECONDS)
+        await self._await_standby(order)
         # Nothing is awaited from here to the start: the order can't become outdated.
         wanted = order()
         if wanted is None:
@@ -122,6 +132,15 @@ class SupervisorLauncher:
         self._children[job_id, incarnation] = child
         self._log.info("supervisor started", job=job_id, incarnation=incarnation, pid=child.pid)
         await self._until_serving(folder, identify(child.pid) or ProcessId(child.pid, -1))
+
+    async def _await_standby(self, order: Callable[[], LaunchOrder | None]) -> None:
+        """Wait for a standby process that boots: it forks the workers sooner than each of them would boot beside it."""
+        deadline = asyncio.get_running_loop().time() + _STANDBY_BOOT_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            wanted = order()
+            if wanted is None or not self._starter.awaits_standby(wanted):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:
         """Wait until a supervisor serves, or has ended before it did."""
@@ -234,8 +253,19 @@ class SupervisorLauncher:
         """End every process on some nodes that belongs to a job that is not supervised."""
         await self._sweep(processes.of_other_jobs_on(self._jobs, frozenset(supervised), frozenset(nodes)))
 
+    async def keep_standby(self, specs: Callable[[], Iterable[JobSpec]]) -> None:
+        """Keep a standby process ready for new supervisors while there are jobs that can use one, until cancelled.
+
+        Args:
+            specs: Returns the specs of the jobs that have not ended.
+        """
+        while True:
+            self._starter.tend_standby(specs())
+            await asyncio.sleep(_STANDBY_SECONDS)
+
     async def close(self) -> None:
-        """Disconnect from the supervisors. They go on."""
+        """Disconnect from the supervisors, and end the standby process. The supervisors go on."""
+        self._starter.close()
         await self._clients.close()
 
     def _client(self, job_id: str, incarnation: int) -> SupervisorClient | None:
@@ -283,8 +313,11 @@ class SupervisorLauncher:
         except (OSError, SupervisorStartError) as error:
             self._log.warning("socket not removed", job=job_id, error=str(error))
 
-    async def _reap(self, child: subprocess.Popen[bytes]) -> int:
-        """Exit status of a child that has ended or is about to."""
+    async def _reap(self, child: StartedSupervisor) -> int | None:
+        """Exit status of a supervisor that has ended or is about to; None if it is not known."""
+        if isinstance(child, ForkedSupervisor):
+            await processes.wait_for_end(child.id)
+            return None
         while (status := child.poll()) is None:
             await asyncio.sleep(_POLL_SECONDS)
         return status

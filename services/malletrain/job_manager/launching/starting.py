@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+import structlog
+
+from malletrain.common import environment as env
 from malletrain.common.accounts import account_environment
+from malletrain.common.files import open_log
 from malletrain.common.job_folder import AUTHORITY_FILE
+from malletrain.common.processes import ProcessId, identify
+from malletrain.common.python_command import parse_python_command
+from malletrain.common.standby.keeper import StandbyKeeper
+from malletrain.common.standby.recipe import recipe_for
 from malletrain.common.start_process import start_process
 from malletrain.common.trace_context import HEADER
 from malletrain.job_manager.jobs import JobSpec, LauncherBackend
@@ -17,6 +27,9 @@ from malletrain.job_manager.launching.folder import JobFolder, socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.runtime.tracing.propagation import present_context
+
+_SUPERVISOR = "malletrain.supervisor"
+_MOST_SCRIPTS = 16
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,8 @@ class LaunchSettings:
         backend: Launcher backend of jobs that do not name one.
         address: Address of this machine as the nodes see it.
         interfaces: Network interfaces by which workers reach each other.
+        standby_memory_bytes: Largest share of memory of a standby process on this machine; 0: none is kept.
+        forks_supervisors: Whether supervisors run as this process does, so that they can be forked, too.
     """
 
     state_dir: Path
@@ -40,6 +55,27 @@ class LaunchSettings:
     backend: str = "horovod"
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
+    standby_memory_bytes: int = 0
+    forks_supervisors: bool = False
+
+
+@dataclass(frozen=True)
+class ForkedSupervisor:
+    """A supervisor that a standby process has forked, which collects it.
+
+    Attributes:
+        id: The process.
+    """
+
+    id: ProcessId
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.id.pid
+
+
+StartedSupervisor: TypeAlias = "subprocess.Popen[bytes] | ForkedSupervisor"
 
 
 @dataclass(frozen=True)
@@ -85,8 +121,46 @@ class SupervisorStarter:
         self._own = own_environment
         self._secrets = secrets
         self._hosts = hosts
+        self._log = structlog.get_logger(__name__)
+        self._python = shutil.which(settings.trainer_python) or settings.trainer_python
+        self._standby = self._open_standby()
 
-    def start(self, folder: JobFolder, order: LaunchOrder) -> subprocess.Popen[bytes]:
+    def _open_standby(self) -> StandbyKeeper:
+        settings = self._settings
+        environment = supervisor_environment(self._own, {}, 0, settings.trainer_python)
+        return StandbyKeeper(
+            self._log.info,
+            recipe=recipe_for(self._python, {**env.TRAINER_DEFAULTS, **environment}),
+            memory_bytes=settings.standby_memory_bytes if settings.forks_supervisors else 0,
+        )
+
+    def tend_standby(self, specs: Iterable[JobSpec]) -> None:
+        """Look after the standby process, which is started once there is a job that can use it.
+
+        Args:
+            specs: Specs of the jobs that have not ended.
+        """
+        forkable = [spec for spec in specs if self._is_forkable(spec)]
+        if self._standby.pid or forkable:
+            self._standby.tick(busy=False)
+        for spec in forkable[:_MOST_SCRIPTS]:
+            parsed = parse_python_command(spec.command)
+            if parsed is not None and parsed.kind == "script":
+                self._standby.learn(str(Path(spec.working_directory, parsed.target)))
+
+    def awaits_standby(self, order: LaunchOrder) -> bool:
+        """Whether a start on this machine gains by waiting for the standby process, which will be ready soon."""
+        here = any(not self._hosts.get(node, NodeHost()).agent for node in order.nodes)
+        return here and self._is_forkable(order.spec) and self._standby.is_importing
+
+    def _is_forkable(self, spec: JobSpec) -> bool:
+        return not spec.cold_start and self._backend(spec) != "command" and bool(parse_python_command(spec.command))
+
+    def close(self) -> None:
+        """End the standby process."""
+        self._standby.close()
+
+    def start(self, folder: JobFolder, order: LaunchOrder) -> StartedSupervisor:
         """Start one.
 
         Args:
@@ -122,20 +196,29 @@ class SupervisorStarter:
                 "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
                 "certificate_file": str(self._secrets.certificate_file(folder)),
                 "user_id": None if folder.account is None else folder.account.user_id,
+                "cold_start": order.spec.cold_start,
+                "standby_memory_bytes": self._settings.standby_memory_bytes,
                 "address": self._settings.address,
                 "interfaces": list(self._settings.interfaces),
                 HEADER: context.traceparent if (context := present_context()) else "",
             }
         )
-        python = self._settings.trainer_python
         own = self._own if folder.account is None else account_environment(self._own, folder.account)
-        return start_process(
-            [python, "-m", "malletrain.supervisor", str(folder.path)],
-            folder.path,
-            supervisor_environment(own, worker, order.incarnation, python),
-            folder.supervisor_log,
-            account=folder.account,
-        )
+        python = self._settings.trainer_python
+        environment = supervisor_environment(own, worker, order.incarnation, python)
+        if folder.account is None and self._is_forkable(order.spec):
+            forked = self._fork(folder, environment)
+            if forked is not None:
+                return forked
+        command = [python, "-m", _SUPERVISOR, str(folder.path)]
+        return start_process(command, folder.path, environment, folder.supervisor_log, account=folder.account)
+
+    def _fork(self, folder: JobFolder, environment: Mapping[str, str]) -> ForkedSupervisor | None:
+        """Have the standby process fork it. What its workers import is read with their variables, so it gets them."""
+        path, whole = str(folder.path), {**env.TRAINER_DEFAULTS, **environment}
+        with open_log(folder.supervisor_log) as log:
+            pid = self._standby.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
+        return None if pid is None else ForkedSupervisor(identify(pid) or ProcessId(pid, -1))
 
     def _monitor_for(self, folder: JobFolder) -> MonitorAddress:
         """Where the job's trainer reports; its owner can't enter our state folder, and gets a copy of the CA's file."""

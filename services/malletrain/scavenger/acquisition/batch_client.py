@@ -70,6 +70,7 @@ class AgentCommand:
         installation: Identifier of our installation: the mark by which its placeholders and agents are known.
         margin_seconds: How long before the time limit of a placeholder its agent leaves.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
+        standby_memory_mib: Largest share of memory of a standby process on a node; 0: none is kept.
     """
 
     python: str
@@ -80,6 +81,7 @@ class AgentCommand:
     installation: str
     margin_seconds: float = 15.0
     marks: str = ""
+    standby_memory_mib: int = 0
 
     def on(self, node: str, limit_seconds: float = math.inf) -> list[str]:
         """The command for a node, in a placeholder with this time limit."""
@@ -90,4 +92,5 @@ class AgentCommand:
             *("--installation", self.installation),
             *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),
+            *(("--standby-mib", f"{self.standby_memory_mib}") if self.standby_memory_mib else ()),
         ]

@@ -319,6 +319,7 @@ def _batch_client(
         installation,
         section.margin_seconds,
         section.marks if section.ssh else "",
+        section.standby_memory_mib,
     )
     if section.ssh:
         return SshAgentStarter(run_command, agent, registry, section.ssh, section.log)

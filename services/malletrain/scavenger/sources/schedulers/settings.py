@@ -55,6 +55,13 @@ class HoldSettings(BaseModel):
         le=60,
         description="How long before its time limit, or before a reservation begins, a node is left.",
     )
+    standby_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 20,
+        description="Largest share of memory of a standby process on a node, from which workers are forked, in MiB, "
+        "e.g. 2048; 0: none is kept.",
+    )
     give_back_at_exit: bool = Field(
         default=True,
         description="Whether all nodes are given back when the Scavenger ends in good order; else the next Scavenger "

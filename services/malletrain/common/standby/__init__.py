@@ -1,0 +1,1 @@
+"""Standby processes: they have imported what jobs need, and fork workers from that within milliseconds."""

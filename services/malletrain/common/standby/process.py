@@ -1,0 +1,267 @@
+"""The parent's side of a standby process: starts it, asks it for processes, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from malletrain.common.accounts import Account
+from malletrain.common.processes import belongs_to, read_status
+from malletrain.common.standby.child import Order
+from malletrain.common.standby.preload import RefusedError
+from malletrain.common.standby.process_area import ROOM_VARIABLE
+from malletrain.common.start_process import start_process
+
+PROGRAM = Path(__file__).with_name("program.py")
+_ENVIRONMENT_ROOM = 32 << 10
+_MOST_ROOM = 120 << 10
+"""The kernel takes strings of up to 128 KiB."""
+_ARGUMENTS_ROOM = 4 << 10
+_ANSWER_SECONDS = 2.0
+_OWNERS_ANSWER_SECONDS = 1.0
+"""Whoever waits for the process of a user must not be kept for long."""
+_LONGEST_PACKET = 64 << 10
+_LONGEST_REQUEST = 4096
+_MOST_NAMES = 64
+
+
+class Phase(Enum):
+    """What a standby process does."""
+
+    IMPORTING = "importing"
+    READY = "ready"
+    ENDED = "ended"
+
+
+class ForkedProcess:
+    """A process that a standby process has forked: a child of this process. It is used like `subprocess.Popen`.
+
+    Attributes:
+        pid: Process id, which is also the id of its session and process group.
+        returncode: Exit status, negative for a signal; None while it has not been seen to end.
+    """
+
+    def __init__(self, pid: int) -> None:
+        """Take over a child."""
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit status; None while it runs."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self.returncode = -signal.SIGKILL  # somebody else has collected it: never take that for a success
+            else:
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class StandbyProcess:
+    """One standby process. Use from one thread, which must live as long: the kernel kills it when that thread ends.
+
+    Attributes:
+        phase: What it does, as of the last call of `poll`.
+        importing: The module that it imports, or at which it has ended; empty if there is none.
+        refusal: Why it does not serve; empty if it has not said so.
+    """
+
+    def __init__(self, connection: socket.socket, pid: int, process: subprocess.Popen[bytes] | None) -> None:
+        """Use one that has been started; see `start_standby`.
+
+        Args:
+            connection: Connection to it.
+            pid: Its process id.
+            process: The process, if this one has started it.
+        """
+        self.pid = pid
+        self.phase = Phase.IMPORTING
+        self.importing = ""
+        self.refusal = ""
+        self._connection = connection
+        self._process = process
+        connection.setblocking(False)
+
+    def poll(self) -> Phase:
+        """Take in what it says, and whether it has ended."""
+        while self.phase is not Phase.ENDED and (said := self._receive()) is not None:
+            self._hear(said)
+        if self._process is not None and self._process.poll() is not None:
+            self.phase = Phase.ENDED
+        return self.phase
+
+    def fork(self, order: Order, log: int, pipes: Sequence[int], account: Account | None) -> int:
+        """Have it fork a process.
+
+        Args:
+            order: What the process shall run.
+            log: Descriptor of the file for its output.
+            pipes: A worker's two pipes.
+            account: Whose process it must be; None: ours.
+
+        Returns:
+            Process id.
+
+        Raises:
+            RefusedError: it does not, does not answer within two seconds, or says what is not true.
+        """
+        descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, json.dumps(asdict(order)).encode())
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            socket.send_fds(self._connection, [b"fork"], [descriptor, log, *pipes])
+        except OSError as error:
+            raise RefusedError(f"it does not take requests ({error})", final=True) from error
+        finally:
+            os.close(descriptor)
+        pid = self._answer(_ANSWER_SECONDS if account is None else _OWNERS_ANSWER_SECONDS)
+        if order.worker and not _is_our_child(pid, account):
+            raise RefusedError(f"process {pid} is no child of this one", final=True)
+        return pid
+
+    def learn(self, scripts: Sequence[str]) -> None:
+        """Have it import what these scripts import, too."""
+        packet = json.dumps({"learn": list(scripts)}).encode()
+        with contextlib.suppress(OSError):  # it has ended; `poll` finds out
+            if len(packet) <= _LONGEST_REQUEST:
+                self._connection.send(packet)
+
+    def _answer(self, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and self.phase is not Phase.ENDED:
+            select.select([self._connection], [], [], left)
+            if (said := self._receive()) is None:
+                continue
+            if isinstance(pid := said.get("pid"), int):
+                return pid
+            self._hear(said)
+            if "refused" in said:
+                names = [str(name) for name in said.get("names") or ()][:_MOST_NAMES]
+                raise RefusedError(str(said["refused"])[:1000], names, final=bool(said.get("final")))
+        raise RefusedError("it has not answered", final=True)
+
+    def _hear(self, said: Mapping[str, Any]) -> None:
+        if "importing" in said:
+            self.phase, self.importing = Phase.IMPORTING, str(said["importing"])[:200]
+        elif "ready" in said:
+            self.phase, self.importing = Phase.READY, ""
+        elif said.get("final"):
+            self.phase, self.refusal = Phase.ENDED, str(said.get("refused"))[:1000]
+
+    def _receive(self) -> dict[str, Any] | None:
+        try:
+            packet = self._connection.recv(_LONGEST_PACKET)
+        except BlockingIOError:
+            return None
+        except OSError:
+            packet = b""
+        try:
+            said = json.loads(packet) if packet else None
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            self.phase = Phase.ENDED
+            return None
+        return said
+
+    def memory_bytes(self) -> int:
+        """Its share of memory: pages that it shares with workers are divided among them; 0 if it is not known."""
+        try:
+            text = Path(f"/proc/{self.pid}/smaps_rollup").read_text(encoding="ascii")
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
+
+    def kill(self) -> None:
+        """Kill it without waiting for its end."""
+        self.phase = Phase.ENDED
+        with contextlib.suppress(ProcessLookupError):
+            if self._process is not None:
+                self._process.kill()
+            elif _is_our_child(self.pid, None):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it. It has ended when this returns."""
+        self.kill()
+        self._connection.close()
+        with contextlib.suppress(ChildProcessError):
+            if self._process is not None:
+                self._process.wait()
+            elif _is_our_child(self.pid, None):
+                os.waitpid(self.pid, 0)
+
+
+def start_standby(
+    interpreter: str,
+    environment: Mapping[str, str],
+    modules: Sequence[str],
+    barred: Sequence[str],
+    log: Path,
+    account: Account | None,
+) -> StandbyProcess:
+    """Start a standby process.
+
+    Args:
+        interpreter: Its interpreter.
+        environment: Its whole environment.
+        modules: What it imports first.
+        barred: What it does not import.
+        log: File to which its output is appended.
+        account: As whom it runs; None: as this process.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    room = "x" * min(_MOST_ROOM, _ENVIRONMENT_ROOM + sum(map(len, (*environment, *environment.values()))))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listed = ",".join((*modules, *(f"!{name}" for name in barred)))
+    words = [interpreter, str(PROGRAM), str(os.getpid()), str(theirs.fileno()), listed, "." * _ARGUMENTS_ROOM]
+    try:
+        with theirs:
+            process = start_process(
+                words, "/", {**environment, ROOM_VARIABLE: room}, log, pass_fds=[theirs.fileno()], account=account
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return StandbyProcess(ours, process.pid, process)
+
+
+def adopt_standby(descriptor: int, pid: int) -> StandbyProcess:
+    """Use a standby process that this process has forked before its program began.
+
+    Args:
+        descriptor: Connection to it.
+        pid: Its process id.
+    """
+    standby = StandbyProcess(socket.socket(fileno=descriptor), pid, None)
+    standby.phase = Phase.READY  # it has been forked with all that it imports; requests wait until it reads them
+    return standby
+
+
+def _is_our_child(pid: int, account: Account | None) -> bool:
+    status = read_status(pid) if pid > 0 else None
+    return (
+        status is not None
+        and status.parent == os.getpid()
+        and (status.ended or account is None or belongs_to(pid, account.user_id))
+    )

@@ -1,0 +1,111 @@
+"""Standby processes in tests: kept by hand, with workers that run to their end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import venv
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from malletrain.common.orphans import adopt_orphans
+from malletrain.common.standby.keeper import StandbyKeeper
+from malletrain.common.standby.recipe import Recipe
+from malletrain.common.worker_process import WorkerProcess
+from tests.support.waiting import wait_until
+
+PATIENCE = 120.0
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith(("MALLETRAIN_", "PYTEST"))},
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+}
+JOB = {"MALLETRAIN_JOB_ID": "j1", "MALLETRAIN_NODE": "n1", "MALLETRAIN_BACKEND": "horovod"}
+
+
+class Clock:
+    """Time that passes on command."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Kept:
+    """A keeper, what it has said, and its clock."""
+
+    def __init__(self, recipe: Recipe, memory_bytes: int = 2 << 30) -> None:
+        adopt_orphans()
+        self.clock = Clock()
+        self.said: list[str] = []
+        self.keeper = StandbyKeeper(self.said.append, recipe=recipe, memory_bytes=memory_bytes, clock=self.clock)
+
+    def tick(self) -> None:
+        self.keeper.tick(busy=False)
+
+    def wait_ready(self, but_not: int = 0) -> int:
+        """Wait for a standby process; returns its process id."""
+
+        def is_ready() -> bool:
+            self.tick()
+            return self.keeper.is_ready and self.keeper.pid != but_not
+
+        wait_until(is_ready, PATIENCE, f"a standby process ({self.said})")
+        return self.keeper.pid
+
+    def wait_said(self, words: str) -> None:
+        def is_said() -> bool:
+            self.tick()
+            return any(words in line for line in self.said)
+
+        wait_until(is_said, PATIENCE, f"{words!r} in {self.said}")
+
+    def start(self, folder: Path, script: str, environment: Mapping[str, str] = ENVIRONMENT) -> WorkerProcess:
+        """Start a worker with a script; it runs at once."""
+        (folder / "script.py").write_text(script)
+        command = [self.python, "script.py", "a", "-b"]
+        worker = WorkerProcess(command, str(folder), {**environment, **JOB}, folder / "log", standby=self.keeper)
+        wait_until(worker.is_warm, PATIENCE, "the worker")
+        worker.go({"PLACE": "1"})
+        return worker
+
+    def run(self, folder: Path, script: str, environment: Mapping[str, str] = ENVIRONMENT) -> str:
+        """What a worker prints; it must end well."""
+        (folder / "log").unlink(missing_ok=True)
+        worker = self.start(folder, script, environment)
+        wait_until(lambda: worker.poll() is not None, PATIENCE, "the worker's end")
+        worker.close()
+        said = (folder / "log").read_text()
+        assert worker.poll() == 0, said
+        # There is no torch in an environment without packages, which the bootstrap says.
+        return "".join(line for line in said.splitlines(True) if not line.startswith("worker_bootstrap: "))
+
+    @property
+    def python(self) -> str:
+        recipe = self.keeper._recipe
+        assert recipe is not None
+        return recipe.interpreter
+
+
+@contextmanager
+def kept(recipe: Recipe, memory_bytes: int = 2 << 30) -> Iterator[Kept]:
+    """Keep a standby process."""
+    found = Kept(recipe, memory_bytes)
+    try:
+        yield found
+    finally:
+        found.keeper.close()
+
+
+def small_environment(folder: Path) -> tuple[Recipe, Path]:
+    """A virtual environment without packages, and its folder for packages: a standby process there starts at once."""
+    venv.EnvBuilder(symlinks=True).create(folder)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return Recipe(str(folder / "bin/python"), ENVIRONMENT, ()), folder / "lib" / version / "site-packages"
+
+
+def is_forked(pid: int) -> bool:
+    """Whether a process has been forked from a standby process: its arguments have more room than they need."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0\0")

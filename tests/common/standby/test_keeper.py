@@ -1,0 +1,228 @@
+"""Standby processes, with real processes; most have an interpreter without packages, which starts at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from malletrain.common.processes import read_arguments, read_environment
+from malletrain.common.standby.recipe import Recipe, recipe_for
+from tests.common.standby.keeping import ENVIRONMENT, PATIENCE, is_forked, kept, small_environment
+from tests.support.waiting import wait_until
+
+LOOKS = """
+import json, os, signal, sys, threading, warnings
+mask = os.umask(0)
+os.umask(mask)
+print(json.dumps({
+    "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path, "flags": str(sys.flags), "umask": mask,
+    "folder": os.getcwd(), "environment": dict(os.environ), "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
+    "parent": os.getppid(), "threads": threading.active_count(), "executable": sys.executable,
+    "signals": {str(number): str(signal.getsignal(number)) for number in signal.valid_signals()},
+    "masked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "warnings": str(warnings.filters),
+    "files": [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)],
+    "open": len(os.listdir("/proc/self/fd")), "encoding": sys.stdout.encoding, "stdin": sys.stdin.read(),
+    "through": sys.stdout.write_through, "prefix": sys.prefix, "limits": str(__import__("resource").getrlimit(7)),
+}))
+"""
+WAITS = "import time\nprint('waits', flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Recipe, Path]:
+    return small_environment(tmp_path / "environment")
+
+
+def test_a_forked_worker_finds_what_a_new_interpreter_finds(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    with kept(small[0]) as running:
+        cold = json.loads(running.run(tmp_path, LOOKS))
+        assert "no standby process is ready" in running.said[-1]
+        running.wait_ready()
+        environment = {**ENVIRONMENT, "JOBS_OWN": "é\n=x"}
+        forked = json.loads(running.run(tmp_path, LOOKS, environment))
+        assert forked["environment"].pop("JOBS_OWN") == "é\n=x"
+        assert forked == cold
+        assert "new interpreter" not in running.said[-1]
+
+
+def test_others_see_environment_and_arguments_of_the_worker(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    with kept(small[0]) as running:
+        running.wait_ready()
+        worker = running.start(tmp_path, WAITS)
+        assert is_forked(worker.pid)
+        shown = read_environment(worker.pid)
+        assert {"MALLETRAIN_NODE": "n1", "MALLETRAIN_JOB_ID": "j1"}.items() <= shown.items()
+        assert "MALLETRAIN_STANDBY_ROOM" not in shown
+        assert read_arguments(worker.pid)[-3:] == ["script.py", "a", "-b"]
+        worker.kill()
+        wait_until(lambda: worker.poll() == -signal.SIGKILL, 10, "its end")
+
+
+def test_a_worker_outlives_a_killed_standby_process_which_is_replaced(
+    tmp_path: Path, small: tuple[Recipe, Path]
+) -> None:
+    with kept(small[0]) as running:
+        first = running.wait_ready()
+        worker = running.start(tmp_path, WAITS)
+        os.kill(first, signal.SIGKILL)
+        running.wait_said("no standby process for 5 s: it has ended")
+        running.tick()
+        assert running.keeper.pid == 0
+        assert worker.poll() is None
+        running.clock.now += 5.1
+        running.wait_ready(but_not=first)
+        worker.kill()
+        wait_until(lambda: worker.poll() is not None, 10, "its end")
+
+
+def test_variables_that_are_read_ahead_must_be_the_same(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    recipe, packages = small
+    (packages / "reads.py").write_text("import os\nVALUE = os.environ.get('READ_AT_IMPORT')\n")
+    prints = "import os, reads\nprint(reads.VALUE, os.environ.get('OMP_NUM_THREADS'))\n"
+    with kept(Recipe(recipe.interpreter, ENVIRONMENT, ("reads",))) as running:
+        first = running.wait_ready()
+        assert running.run(tmp_path, prints) == "None 1\n"
+        assert running.keeper.pid == first
+        other = {**ENVIRONMENT, "READ_AT_IMPORT": "x", "OMP_NUM_THREADS": "2"}
+        assert running.run(tmp_path, prints, other) == "x 2\n"
+        assert "variables differ: OMP_NUM_THREADS, READ_AT_IMPORT" in running.said[-1]
+        second = running.wait_ready(but_not=first)
+        assert running.run(tmp_path, prints, other) == "x 2\n"
+        assert running.keeper.pid == second
+
+
+def test_changed_packages_end_the_standby_process(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    recipe, packages = small
+    with kept(recipe) as running:
+        first = running.wait_ready()
+        (packages / "new-1.0.dist-info").mkdir()
+        assert running.run(tmp_path, "print('x')") == "x\n"
+        assert any("packages have changed" in line for line in running.said)
+        running.clock.now += 5.1
+        running.wait_ready(but_not=first)
+
+
+def test_what_recent_scripts_import_is_imported_ahead_but_not_what_lies_in_their_folder(
+    tmp_path: Path, small: tuple[Recipe, Path]
+) -> None:
+    recipe, packages = small
+    (packages / "installed.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    (tmp_path / "own.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    script = "import os, installed, own\nprint(installed.IMPORTED_BY == os.getpid(), own.IMPORTED_BY == os.getpid())\n"
+    with kept(recipe) as running:
+        running.wait_ready()
+        assert running.run(tmp_path, script) == "True True\n"
+        wait_until(lambda: running.run(tmp_path, script) == "False True\n", PATIENCE, "the import ahead")
+        assert not any("no standby process for" in line for line in running.said)
+
+
+def test_scripts_can_be_learned_before_the_first_worker(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    recipe, packages = small
+    (packages / "installed.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    script = "import os, installed\nprint(installed.IMPORTED_BY == os.getpid())\n"
+    (tmp_path / "script.py").write_text(script)
+    with kept(recipe) as running:
+        first = running.wait_ready()
+        running.keeper.learn(str(tmp_path / "script.py"))
+        wait_until(lambda: running.keeper.is_importing or "False" in running.run(tmp_path, script), PATIENCE, "it")
+        running.wait_ready()
+        assert running.run(tmp_path, script) == "False\n"
+        assert running.keeper.pid == first
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "1 threads"),
+        ("import socket\nkept = socket.socket()", "opened a connection"),
+    ],
+)
+def test_a_module_that_can_not_be_shared_is_barred(
+    tmp_path: Path, small: tuple[Recipe, Path], content: str, reason: str
+) -> None:
+    recipe, packages = small
+    (packages / "starts.py").write_text(content)
+    with kept(recipe) as running:
+        first = running.wait_ready()
+        running.run(tmp_path, "import os, starts\nos._exit(0)")
+        running.wait_said(reason)
+        assert "starts" in running.said[-1]
+        running.clock.now += 5.1
+        second = running.wait_ready(but_not=first)
+        running.run(tmp_path, "import os, starts\nos._exit(0)")
+        assert running.keeper.pid == second
+        assert running.keeper.is_ready
+
+
+def test_a_standby_process_that_takes_too_much_memory_is_ended(small: tuple[Recipe, Path]) -> None:
+    with kept(small[0], memory_bytes=1 << 20) as running:
+        first = running.wait_ready()
+        running.clock.now += 11
+        running.wait_said("more than 1 MiB")
+        assert running.keeper.pid == 0
+        assert not psutil.pid_exists(first)
+
+
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from tests.common.standby.keeping import Kept, Recipe, ENVIRONMENT\n"
+        "kept = Kept(Recipe(sys.argv[1], ENVIRONMENT, ()))\nstandby = kept.wait_ready()\n"
+        "worker = kept.start(Path(sys.argv[2]), 'import time; time.sleep(600)')\n"
+        "print(standby, worker.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    root = Path(__file__).parents[3]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, small[0].interpreter, str(tmp_path)],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    found = [psutil.Process(pid) for pid in pids]
+    assert len(found) == 2
+    parent.kill()
+    parent.wait()
+    _, alive = psutil.wait_procs(found, timeout=10)
+    assert alive == []
+
+
+@pytest.mark.horovod
+def test_workers_of_torch_do_not_share_random_numbers(tmp_path: Path) -> None:
+    draws = (
+        "import random, numpy, torch, multiprocessing\n"
+        "print(random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed())\n"
+        "print(multiprocessing.current_process().authkey.hex())\n"
+        "import horovod.torch, sys\nassert not torch.cuda.is_initialized()\n"
+    )
+    with kept(recipe_for(sys.executable, ENVIRONMENT)) as running:
+        running.wait_ready()
+        first, second = (running.run(tmp_path, draws).split() for _ in range(2))
+        assert len(first) == len(second) == 5
+        assert not set(first) & set(second)
+        assert "new interpreter" not in "".join(running.said)
+
+
+@pytest.mark.horovod
+def test_threads_are_those_that_a_new_interpreter_has(tmp_path: Path) -> None:
+    counts = (
+        "import ctypes, numpy, torch\n"
+        "paths = {line.split()[-1] for line in open('/proc/self/maps') if 'openblas' in line}\n"
+        "names = ('scipy_openblas_get_num_threads64_', 'openblas_get_num_threads')\n"
+        "blas = [getattr(ctypes.CDLL(p), n)() for p in sorted(paths) for n in names if hasattr(ctypes.CDLL(p), n)]\n"
+        "print(torch.get_num_threads(), blas)\n"
+    )
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "2"}
+    with kept(recipe_for(sys.executable, environment)) as running:
+        cold = running.run(tmp_path, counts, environment)
+        running.wait_ready()
+        assert running.run(tmp_path, counts, environment) == cold
+        assert "new interpreter" not in running.said[-1]
