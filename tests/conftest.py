@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from malletrain.common.orphans import adopt_orphans
 from malletrain.runtime.database.address import DatabaseAddress
 from tests.support.postgresql import Locate, PostgresServer, postgresql_server
 
@@ -54,3 +55,10 @@ def locate(request: pytest.FixtureRequest, tmp_path: Path) -> Locate:
     server: PostgresServer = request.getfixturevalue("postgresql")
     url = server.new_database()
     return lambda service: DatabaseAddress(service, tmp_path, url, server.password_file)
+
+
+@pytest.fixture(autouse=True)
+def _adopts_no_orphans() -> Iterator[None]:
+    """Parts that adopt orphans may run in the tests' own process, which would never collect those of later tests."""
+    yield
+    adopt_orphans(False)

@@ -209,7 +209,7 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
     machine = {"Python", "torch", "malletrain.client", "loopback", "disk"}
     access = {"identity", "certificates", "MUNGE", "jobs run as"}
-    assert {*machine, *access, *backends, *SERVICES} == set(findings)
+    assert {*machine, *access, *backends, *SERVICES, "tracing"} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())
     assert done.returncode == (0 if all(entry["ok"] for entry in findings.values()) else 1)

@@ -138,7 +138,9 @@ class ControlLoop:
 
     async def _wait(self, seconds: float | None) -> None:
         try:
-            await asyncio.wait_for(self._news.wait(), seconds)
+            # Not `wait_for`, which loses a cancellation that comes just as there is news.
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
         except TimeoutError:
             return
 

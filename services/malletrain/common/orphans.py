@@ -21,13 +21,13 @@ _PAUSE_SECONDS = 0.005
 _QUIET_LOOKS = 3
 
 
-def adopt_orphans() -> None:
-    """Become the parent of all orphans among this process's descendants.
+def adopt_orphans(adopt: bool = True) -> None:
+    """Become the parent of all orphans among this process's descendants, or be it no longer.
 
     Raises:
         OSError: the kernel does not know how.
     """
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

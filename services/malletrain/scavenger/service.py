@@ -346,7 +346,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     async def _first_observation(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), _FIRST_OBSERVATION_SECONDS)
+            async with asyncio.timeout(_FIRST_OBSERVATION_SECONDS):
+                await self._ready.wait()
         if not self._seen:
             raise UnavailableError("the source has not yet told which nodes are idle")
 
@@ -370,7 +371,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             deadline = self._idle_set.next_deadline()
             wait = None if deadline is None else min(max(0.0, deadline - self._clock.time()), _LONGEST_SLEEP_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._reschedule.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._reschedule.wait()
             now = self._clock.time()
             self._change(self._idle_set.tick(now), now, "debounce")
 

@@ -142,7 +142,9 @@ class PolledSource:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), self._until_stale())
+                    # Not `wait_for`, which loses a cancellation that comes just as there is news.
+                    async with asyncio.timeout(self._until_stale()):
+                        await news.wait()
                 news.clear()
                 for task in following:
                     if task.done():
