@@ -39,10 +39,10 @@ def test_faults_are_recorded_one_by_one(tmp_path: Path) -> None:
 
 
 def test_sizing_measures_every_service() -> None:
-    command = [sys.executable, "benchmarks/sizing.py", "--json", "--nodes", "10", "--jobs", "1", "--seconds", "5"]
+    command = [sys.executable, "benchmarks/sizing.py", "--json", "--nodes", "20", "--jobs", "2", "--seconds", "15"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {*SERVICES, "supervisor", "sidecar"} <= found["use"].keys()
     assert all(use["pss_mib"] > 1 for use in found["use"].values())
-    assert found["training"] == 1
+    assert found["training"] >= 1
