@@ -53,7 +53,7 @@ test-demo: setup ## The demo while each service is killed in turn
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest -m training --timeout 900
 
-test-upgrade: setup ## Services of this version take over trainings of the last release, which must be in the clone (10 minutes)
+test-upgrade: setup ## Services of this version take over trainings of the last release, which must be in the clone (5 minutes)
 	$(BIN)/python -m pytest -m upgrade
 
 test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from importlib.metadata import version
 
 import grpc
 from opentelemetry.context import Context
@@ -19,6 +18,7 @@ from opentelemetry.trace import Span as SdkSpan
 from opentelemetry.trace import Tracer as SdkTracer
 
 from malletrain.common.trace_context import TraceContext
+from malletrain.common.version import VERSION
 from malletrain.runtime.access.keys import read_private
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.tracing.exporter import PatientExporter
@@ -52,7 +52,7 @@ class OtlpTracer:
             {
                 "service.namespace": _NAMESPACE,
                 "service.name": f"{_NAMESPACE}-{service}",
-                "service.version": version("malletrain"),
+                "service.version": VERSION,
             }
         )
         provider = TracerProvider(
