@@ -1,6 +1,6 @@
 """Reports the progress of all jobs to Monitor: `python -m benchmarks.looping.reporters FOLDER CONFIG JOBS PER_SECOND`.
 
-Each message has one record, as that of a sidecar whose trainer needs a tenth of a second for a batch.
+Each job has that many batches a second. Their records go into messages by the sidecar's rule.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
 from malletrain.cli.settings import load
+from malletrain.client.outbox import Outbox
+from malletrain.client.ring import RingRecord
+from malletrain.runtime.access.credentials import showing
 from malletrain.runtime.access.installation import open_installation
-from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 _SAMPLES_PER_NODE = 32
-_CHANNELS = 4
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+"""As each sidecar has; channels with equal options share one otherwise."""
 _PAUSE_SECONDS = 0.2
+_LEAST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 1.0
+_BATCH_RECORDS = 2048
 
 
 class Reporter:
@@ -33,40 +40,53 @@ class Reporter:
 
     def __init__(self, number: int, scales: mmap.mmap, interval: float) -> None:
         self._number, self._scales, self._interval = number, scales, interval
-        self._sequence = self._position = 0
-        self._name = f"{number}"
+        self._position = 0
+        self._name, self._answered = f"{number}", asyncio.Event()
 
-    async def requests(self) -> AsyncIterator[monitor_pb2.ReportRequest]:
-        """One record an interval, while the job has nodes."""
+    async def _requests(self, outbox: Outbox) -> AsyncIterator[monitor_pb2.ReportRequest]:
         loop = asyncio.get_running_loop()
-        begin = loop.time() + random.uniform(0, self._interval)
-        for count in itertools.count():
-            await asyncio.sleep(max(0.0, begin + count * self._interval - loop.time()))
-            nodes = scale_of(self._scales, self._number)
-            if not nodes:
-                continue
-            self._sequence += 1
-            self._position += _SAMPLES_PER_NODE * nodes
-            yield monitor_pb2.ReportRequest(
-                job_id=f"j{self._number:06d}",
-                reporter_id=self._name,
-                slots_per_node=1,
-                batch=monitor_pb2.ProgressBatch(
-                    first_sequence=self._sequence,
-                    unix_seconds=[time.time()],
-                    samples=[_SAMPLES_PER_NODE * nodes],
-                    positions=[self._position],
-                    workers=[nodes],
-                ),
-            )
+        begin, begin_ns, made = loop.time() + random.uniform(0, 1), time.time_ns(), 0
+        sent_at = begin
+        while True:
+            # It wakes up for messages only: a thousand that wake up for each batch would be most of the load.
+            await asyncio.sleep(max(_LEAST_PAUSE_SECONDS, begin + (made + 1) * self._interval - loop.time()))
+            while not outbox.is_due(loop.time() - sent_at):
+                self._answered.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._answered.wait(), _LONGEST_PAUSE_SECONDS)
+            due = int((loop.time() - begin) / self._interval)
+            outbox.add((self._record(number, begin_ns) for number in range(made + 1, due + 1)), 0)
+            made, sent_at = due, loop.time()
+            yield self._request(outbox.take(_BATCH_RECORDS))
+
+    def _record(self, sequence: int, begin_ns: int) -> RingRecord:
+        nodes = scale_of(self._scales, self._number)
+        self._position += _SAMPLES_PER_NODE * nodes
+        now_ns = begin_ns + int(sequence * self._interval * 1e9)
+        return RingRecord(sequence, now_ns, _SAMPLES_PER_NODE * nodes, self._position, max(1, nodes))
+
+    def _request(self, records: list[RingRecord]) -> monitor_pb2.ReportRequest:
+        return monitor_pb2.ReportRequest(
+            job_id=f"j{self._number:06d}",
+            reporter_id=self._name,
+            slots_per_node=1,
+            batch=monitor_pb2.ProgressBatch(
+                first_sequence=records[0].sequence,
+                unix_seconds=[record.unix_ns / 1e9 for record in records],
+                samples=[record.samples for record in records],
+                positions=[record.position for record in records],
+                workers=[record.workers for record in records],
+            ),
+        )
 
     async def run(self, stub: monitor_pb2_grpc.MonitorServiceAsyncStub) -> None:
         """Report until cancelled; a new reporter after each loss of the stream."""
         for life in itertools.count():
-            self._name, self._sequence = f"{self._number}.{life}", 0
+            self._name, outbox = f"{self._number}.{life}", Outbox()
             try:
-                async for _ in stub.Report(self.requests()):
-                    pass
+                async for response in stub.Report(self._requests(outbox)):
+                    outbox.acknowledge(response.acknowledged_sequence)
+                    self._answered.set()
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -74,12 +94,11 @@ class Reporter:
 async def _report(folder: Path, config: Path, jobs: int, per_second: float) -> None:
     settings, scales = load(config), open_scales(folder)
     credential = open_installation(settings, SystemClock()).credential("job_manager")
-    stubs = [
-        monitor_pb2_grpc.MonitorServiceStub(open_channel(settings.peer("monitor"), credential))
-        for _ in range(_CHANNELS)
-    ]
-    reporters = (Reporter(number, scales, 1 / per_second) for number in range(1, jobs + 1))
-    await asyncio.gather(*(reporter.run(stubs[index % _CHANNELS]) for index, reporter in enumerate(reporters)))
+    runs, address = [], settings.peer("monitor").address
+    for number in range(1, jobs + 1):
+        channel = showing(grpc.aio.insecure_channel(address, options=_OWN_CONNECTION), credential)
+        runs.append(Reporter(number, scales, 1 / per_second).run(monitor_pb2_grpc.MonitorServiceStub(channel)))
+    await asyncio.gather(*runs)
 
 
 if __name__ == "__main__":

@@ -94,3 +94,15 @@ def test_refused_records_are_dropped_and_the_next_are_kept() -> None:
     outbox.take(2)
     outbox.refuse()
     assert (outbox.dropped, outbox.floor, len(outbox)) == (3, 12, 1)
+
+
+def test_the_next_message_waits_for_the_answer_to_the_one_before_but_not_for_ever() -> None:
+    outbox = Outbox()
+    outbox.add(records(1, 2), 0)
+    assert not outbox.is_due(0.05)
+    assert outbox.is_due(0.1)
+    outbox.take(1)
+    assert not outbox.is_due(0.9)
+    assert outbox.is_due(1.0)
+    outbox.acknowledge(1)
+    assert outbox.is_due(0.1)

@@ -64,10 +64,10 @@ async def running_monitor(
 def request_of(batch: ReportedBatch) -> monitor_pb2.ReportRequest:
     columns = monitor_pb2.ProgressBatch(
         first_sequence=batch.first_sequence,
-        unix_seconds=[record.unix_seconds for record in batch.records],
-        samples=[record.samples for record in batch.records],
-        positions=[record.position for record in batch.records],
-        workers=[record.workers for record in batch.records],
+        unix_seconds=batch.records.unix_seconds,
+        samples=batch.records.samples,
+        positions=batch.records.positions,
+        workers=batch.records.workers,
     )
     return monitor_pb2.ReportRequest(
         job_id=batch.job_id,

@@ -8,6 +8,7 @@ from malletrain.monitor.progress import (
     NO_POSITION,
     REPORTERS_KEPT,
     ProgressRecord,
+    RecordColumns,
     ReportedBatch,
     ReporterSequences,
     is_stalled,
@@ -51,7 +52,7 @@ def test_records_that_are_sent_again_never_count_twice(
     for begin, end in [*windows, (0, count)]:
         # A reporter sends nothing that leaves a gap, but anything it has sent before.
         first, last = min(begin, sent), min(max(begin, end), count)
-        part = ReportedBatch("j1", "r1", first + 1, whole.records[first:last], 1)
+        part = ReportedBatch("j1", "r1", first + 1, whole.records.part(first, last), 1)
         tracker.add(part, now=1.0)
         sent = max(sent, last)
     assert tracker.progress.samples == 32 * count
@@ -83,7 +84,7 @@ def test_rollback_behind_a_larger_global_batch_is_seen() -> None:
 
 def test_first_position_of_a_job_is_taken_as_it_is() -> None:
     tracker = new_tracker()
-    tracker.add(ReportedBatch("j1", "r1", 1, (ProgressRecord(5.0, 32, 6400, 1),), 1), now=1.0)
+    tracker.add(ReportedBatch("j1", "r1", 1, RecordColumns.of([ProgressRecord(5.0, 32, 6400, 1)]), 1), now=1.0)
     assert tracker.progress.samples == 6400
     assert tracker.progress.samples_lost == 0
 
@@ -126,7 +127,7 @@ def test_sign_of_life_of_a_new_process_does_not_retire_the_reporter() -> None:
     trainer, tracker = FakeTrainer(), new_tracker()
     trainer.steps(4, 0.1)
     tracker.add(trainer.take(), now=1.0)
-    tracker.add(ReportedBatch("j1", "r2", 0, (), 1), now=1.0)
+    tracker.add(ReportedBatch("j1", "r2", 0, RecordColumns(), 1), now=1.0)
     trainer.steps(4, 0.1)
     tracker.add(trainer.take(), now=2.0)
     assert tracker.progress.nodes == 1
@@ -150,14 +151,14 @@ def test_nodes_hold_all_workers_and_none_is_spare(workers: int, slots: int) -> N
 
 def test_scale_is_in_nodes() -> None:
     tracker = new_tracker()
-    tracker.add(ReportedBatch("j1", "r1", 1, (ProgressRecord(5.0, 32, NO_POSITION, 9),), 4), now=1.0)
+    tracker.add(ReportedBatch("j1", "r1", 1, RecordColumns.of([ProgressRecord(5.0, 32, NO_POSITION, 9)]), 4), now=1.0)
     assert tracker.progress.nodes == 3
 
 
 def test_ledger_is_bounded_and_keeps_the_newest() -> None:
     sequences = ReporterSequences()
     for number in range(2 * REPORTERS_KEPT):
-        sequences.take(ReportedBatch("j1", f"r{number}", 1, (ProgressRecord(1.0, 1, 1, 1),), 1))
+        sequences.take(ReportedBatch("j1", f"r{number}", 1, RecordColumns.of([ProgressRecord(1.0, 1, 1, 1)]), 1))
     assert len(sequences.states()) == REPORTERS_KEPT
     assert sequences.is_newest(f"r{2 * REPORTERS_KEPT - 1}")
     assert sequences.sequence("r0") == 0

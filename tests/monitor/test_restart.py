@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.monitor.progress import ReportedBatch
+from malletrain.monitor.progress import RecordColumns, ReportedBatch
 from malletrain.runtime.channel import open_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import Reporter, report
@@ -71,7 +71,7 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twi
     with monitor_process(tmp_path) as (_, address):
         async with open_channel(address, CREDENTIAL) as channel:
             stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
-            (sign_of_life,) = await report(stub, [ReportedBatch("j1", "r1", 0, (), 1)])
+            (sign_of_life,) = await report(stub, [ReportedBatch("j1", "r1", 0, RecordColumns(), 1)])
             assert sign_of_life in (121, 161)
             await report(stub, [first, second])
             progress = (await stub.GetProgress(monitor_pb2.GetProgressRequest(), timeout=5)).progress[0]

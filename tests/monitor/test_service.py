@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from malletrain.monitor.progress import ReportedBatch
+from malletrain.monitor.progress import RecordColumns, ReportedBatch
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.trackers import StoredJob
 from malletrain.runtime.access.identity import Role
@@ -71,11 +71,11 @@ async def test_several_reporters_and_jobs_at_once(tmp_path: Path) -> None:
 async def test_a_sign_of_life_is_answered_with_what_is_stored(tmp_path: Path) -> None:
     trainer = FakeTrainer()
     async with running_monitor(tmp_path) as monitor:
-        assert set(await report(monitor.stub, [ReportedBatch("j1", "r1", 0, (), 1)])) == {0}
+        assert set(await report(monitor.stub, [ReportedBatch("j1", "r1", 0, RecordColumns(), 1)])) == {0}
         assert (await monitor.progress()).job_id == ""
         trainer.steps(10, 0.1)
         await report(monitor.stub, [trainer.take()])
-        assert set(await report(monitor.stub, [ReportedBatch("j1", "r1", 0, (), 1)])) == {10}
+        assert set(await report(monitor.stub, [ReportedBatch("j1", "r1", 0, RecordColumns(), 1)])) == {10}
 
 
 def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
@@ -165,7 +165,9 @@ async def test_a_command_waits_for_a_reporter_but_not_for_long(tmp_path: Path) -
             assert (await monitor.stub.SendCommand(request, timeout=5)).reporters == 0
         commands: dict[str, list[int]] = {}
         for job_id in ("early", "late"):
-            call = monitor.stub.Report(iter([request_of(ReportedBatch(job_id, "r1", 0, (), 1))]), timeout=10)
+            call = monitor.stub.Report(
+                iter([request_of(ReportedBatch(job_id, "r1", 0, RecordColumns(), 1))]), timeout=10
+            )
             commands[job_id] = [command.type async for response in call for command in response.commands]
             clock.advance(FAST.command_seconds + 1)
         assert commands == {"early": [monitor_pb2.COMMAND_TYPE_STOP], "late": []}
@@ -297,6 +299,6 @@ async def test_a_reporter_that_vanishes_is_forgotten(tmp_path: Path) -> None:
             while (await monitor.stub.SendCommand(request, timeout=5)).reporters:
                 pass
         again = Reporter(monitor.stub)
-        await again.send(ReportedBatch("j1", "r1", 0, (), 1))
+        await again.send(ReportedBatch("j1", "r1", 0, RecordColumns(), 1))
         assert (await again.command()).type == monitor_pb2.COMMAND_TYPE_COMMIT
         again.call.cancel()

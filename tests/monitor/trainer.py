@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from malletrain.monitor.progress import NO_POSITION, ProgressRecord, ReportedBatch
+from malletrain.monitor.progress import NO_POSITION, ProgressRecord, RecordColumns, ReportedBatch
 
 
 class FakeTrainer:
@@ -48,6 +48,8 @@ class FakeTrainer:
         self._first = self.sequence + 1
 
     def take(self, job_id: str = "j1", dropped: int = 0) -> ReportedBatch:
-        batch = ReportedBatch(job_id, self.reporter_id, self._first, tuple(self._pending), self.slots, dropped)
+        batch = ReportedBatch(
+            job_id, self.reporter_id, self._first, RecordColumns.of(self._pending), self.slots, dropped
+        )
         self._pending, self._first = [], self.sequence + 1
         return batch

@@ -10,6 +10,11 @@ from malletrain.client.ring import RingRecord
 CAPACITY = 100_000
 """Most records that are kept while Monitor can't be reached."""
 
+_SEND_SECONDS = 0.1
+"""Least time between two messages with records: a message costs more than the records in it."""
+_UNANSWERED_SECONDS = 1.0
+"""Time between two if Monitor has not acknowledged the one before: it answers as often as it can bear."""
+
 
 class Outbox:
     """Unacknowledged records, oldest first: those sent on the present stream, then those that wait to be sent.
@@ -52,6 +57,10 @@ class Outbox:
         self._waiting.extend(records)
         while len(self) > self._capacity:
             self._drop(self._in_flight or self._waiting)
+
+    def is_due(self, waited_seconds: float) -> bool:
+        """Whether the records that wait may go, as long after the last message with records."""
+        return waited_seconds >= (_UNANSWERED_SECONDS if self._in_flight else _SEND_SECONDS)
 
     def take(self, limit: int) -> list[RingRecord]:
         """Take the next records to send, at most `limit`, without a gap in their sequence numbers."""

@@ -36,8 +36,6 @@ from malletrain.tls.files import CertificateFileError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 _POLL_SECONDS = 0.05
-_SEND_SECONDS = 0.1
-"""Time between two messages with records: a message costs more than the records in it."""
 _KEEP_ALIVE_SECONDS = 1.0
 _ACKNOWLEDGEMENT_SECONDS = 10.0
 _ENDING_SECONDS = 3.0
@@ -158,7 +156,7 @@ class Sidecar:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
     def _send(self, stream: MonitorStream, now: float, final: bool) -> None:
-        if (final or now - self._batch_at >= _SEND_SECONDS) and self._send_batches(stream, now):
+        if (final or self._outbox.is_due(now - self._batch_at)) and self._send_batches(stream, now):
             self._batch_at = now
         elif now - self._sent_at >= _KEEP_ALIVE_SECONDS:
             self._post(stream, [], now)

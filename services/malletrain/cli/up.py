@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.log_rotation import LogRotation
 from malletrain.cli.settings import AllSettings, load
 from malletrain.common.files import make_private_folder
 from malletrain.runtime.access.installation import open_installation
@@ -56,6 +57,7 @@ def up(
             runner.start()
             while not ending.wait(_POLL_SECONDS):
                 runner.check()
+                runner.rotate_logs()
         finally:
             runner.stop()
 
@@ -136,6 +138,8 @@ class ServiceRunner:
         self._config = config
         self._services = [ServiceProcess(name) for name in SERVICES]
         self._channels = {name: open_blocking_channel(settings.peer(name), None) for name in SERVICES}
+        self._rotation = LogRotation(settings.log_mib * 2**20, settings.log_copies)
+        self._unrotated: set[str] = set()
         self._announced = False
 
     def start(self) -> None:
@@ -165,13 +169,23 @@ class ServiceRunner:
                 typer.echo(f"{service.name:<12} {self._settings.addresses.of(service.name)}")
             typer.echo(f"state and logs in {self._settings.state_dir}; stop with Ctrl-C")
 
+    def rotate_logs(self) -> None:
+        """Rotate logs that are too large, and say so once if that is not possible."""
+        for service in self._services:
+            try:
+                self._rotation.apply(self._log_path(service))
+            except OSError as error:
+                if service.name not in self._unrotated:
+                    typer.echo(f"the log of {service.name} can't be rotated: {error}", err=True)
+                self._unrotated.add(service.name)
+
     def _launch(self, service: ServiceProcess) -> None:
         command = [sys.executable, "-m", "malletrain.cli.main", "serve", service.name, "--parent", str(os.getpid())]
         if self._config is not None:
             command += ["--config", str(self._config)]
         path = self._log_path(service)
         make_private_folder(path.parent)
-        with path.open("ab") as log:
+        with open(path, "ab", opener=_open_private) as log:
             service.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         service.served = False
 
@@ -212,6 +226,10 @@ def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def last_line(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from malletrain.monitor.progress import NO_POSITION, ProgressRecord, ReportedBatch
+from malletrain.monitor.progress import NO_POSITION, RecordColumns, ReportedBatch
 from malletrain.monitor.trackers import JobTracker
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
@@ -32,26 +32,24 @@ def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
     _check_range("slots_per_node", request.slots_per_node, 1, MOST_WORKERS)
     _check_range("dropped_records", request.dropped_records, 0, MOST_POSITION)
     columns = request.batch
-    count = len(columns.unix_seconds)
-    if count:
+    # Copied once: each look into a message's field costs more than one into a list.
+    times = list(columns.unix_seconds)
+    samples, positions, workers = list(columns.samples), list(columns.positions), list(columns.workers)
+    if times:
         _check_range("batch.first_sequence", columns.first_sequence, 1, MOST_POSITION)
-    for name, column in (
-        ("samples", columns.samples),
-        ("positions", columns.positions),
-        ("workers", columns.workers),
-    ):
-        if len(column) != count:
-            raise InvalidInputError(f"batch.{name}", f"as many entries as batch.unix_seconds ({count})", len(column))
-    _check_times(columns.unix_seconds)
-    _check_column("samples", columns.samples, 0, MOST_SAMPLES)
-    _check_column("positions", columns.positions, NO_POSITION, MOST_POSITION)
-    _check_column("workers", columns.workers, 1, MOST_WORKERS)
-    rows = zip(columns.unix_seconds, columns.samples, columns.positions, columns.workers, strict=True)
+    for name, column in (("samples", samples), ("positions", positions), ("workers", workers)):
+        if len(column) != len(times):
+            expected = f"as many entries as batch.unix_seconds ({len(times)})"
+            raise InvalidInputError(f"batch.{name}", expected, len(column))
+    _check_times(times)
+    _check_column("samples", samples, 0, MOST_SAMPLES)
+    _check_column("positions", positions, NO_POSITION, MOST_POSITION)
+    _check_column("workers", workers, 1, MOST_WORKERS)
     return ReportedBatch(
         job_id=request.job_id,
         reporter_id=request.reporter_id,
         first_sequence=columns.first_sequence,
-        records=tuple(ProgressRecord(*row) for row in rows),
+        records=RecordColumns(times, samples, positions, workers),
         slots_per_node=request.slots_per_node,
         dropped_records=request.dropped_records,
     )
@@ -119,6 +117,7 @@ def _check_column(name: str, column: Sequence[int], least: int, most: int) -> No
 
 
 def _check_times(column: Sequence[float]) -> None:
-    for index, seconds in enumerate(column):
-        if not math.isfinite(seconds) or seconds < 0:
-            raise InvalidInputError(f"batch.unix_seconds[{index}]", "finite seconds since the epoch", seconds)
+    if all(map(math.isfinite, column)) and min(column, default=0) >= 0:
+        return
+    index = next(index for index, seconds in enumerate(column) if not math.isfinite(seconds) or seconds < 0)
+    raise InvalidInputError(f"batch.unix_seconds[{index}]", "finite seconds since the epoch", column[index])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from malletrain.monitor.settings import MonitorSettings
 
@@ -40,6 +42,40 @@ class ProgressRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Records in columns of equal length: entry i of every column is record i.
+
+    Attributes:
+        unix_seconds: As in `ProgressRecord`; so are the others.
+        samples: Samples of each batch.
+        positions: The job's sample counter after each batch, or NO_POSITION.
+        workers: Worker processes of the job at each batch.
+    """
+
+    unix_seconds: Sequence[float] = ()
+    samples: Sequence[int] = ()
+    positions: Sequence[int] = ()
+    workers: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, records: Iterable[ProgressRecord]) -> Self:
+        """The columns of records."""
+        rows = [(record.unix_seconds, record.samples, record.position, record.workers) for record in records]
+        return cls(*zip(*rows, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.unix_seconds)
+
+    def __getitem__(self, index: int) -> ProgressRecord:
+        return ProgressRecord(self.unix_seconds[index], self.samples[index], self.positions[index], self.workers[index])
+
+    def part(self, begin: int, end: int) -> RecordColumns:
+        """Records from an index to before another one."""
+        span = slice(begin, end)
+        return RecordColumns(self.unix_seconds[span], self.samples[span], self.positions[span], self.workers[span])
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedBatch:
     """Successive records of one reporter, sent together.
 
@@ -47,7 +83,7 @@ class ReportedBatch:
         job_id: The job.
         reporter_id: The reporting process. Sequence numbers count within it.
         first_sequence: Sequence number of the first record, from 1. The others follow without gaps.
-        records: The records, oldest first; may be empty.
+        records: The records, oldest first, in columns; may be empty.
         slots_per_node: Worker processes per node.
         dropped_records: Records that the reporter has dropped so far.
     """
@@ -55,7 +91,7 @@ class ReportedBatch:
     job_id: str
     reporter_id: str
     first_sequence: int
-    records: tuple[ProgressRecord, ...]
+    records: RecordColumns
     slots_per_node: int
     dropped_records: int = 0
 
@@ -168,6 +204,24 @@ def advance(
     return after, step if progress.records else None
 
 
+def advance_steadily(progress: JobProgress, records: RecordColumns, sequence: int) -> JobProgress:
+    """The progress after records that all end steady steps; `advance` says the same of each.
+
+    Args:
+        progress: Progress before them.
+        records: The records, at least one.
+        sequence: Sequence number of the last one within the reporter.
+    """
+    positioned = records.positions[-1] != NO_POSITION
+    return replace(
+        progress,
+        samples=records.positions[-1] if positioned else progress.samples + sum(records.samples),
+        last_record_unix_seconds=records.unix_seconds[-1],
+        records=progress.records + len(records),
+        sequence=sequence,
+    )
+
+
 def add_late(progress: JobProgress, record: ProgressRecord) -> JobProgress:
     """Take a record into account that arrives after a newer reporter has begun.
 
@@ -251,8 +305,12 @@ class UsualStep:
     def add(self, step: TrainingStep) -> None:
         """Take a step into account. Steps that are not steady are ignored."""
         if step.steady:
-            self._seconds.append(step.seconds)
-            self._median = None
+            self.extend((step.seconds,))
+
+    def extend(self, seconds: Sequence[float]) -> None:
+        """Take the durations of steady steps into account."""
+        self._seconds.extend(seconds[-_USUAL_STEPS:])
+        self._median = None
 
     @property
     def seconds(self) -> float:

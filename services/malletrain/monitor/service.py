@@ -211,12 +211,17 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         await self._inbox.put((stream, None))
 
     async def _store_loop(self) -> None:
+        pause = 0.0
         while True:
-            await asyncio.sleep(self._section.store_seconds)
-            await self._store_inbox()
+            await asyncio.sleep(max(self._section.store_seconds, pause))
+            pause = await self._store_inbox() / self._section.acknowledgements_per_second
 
-    async def _store_inbox(self) -> None:
-        """Count what has arrived, write it in one transaction, and acknowledge it after that."""
+    async def _store_inbox(self) -> int:
+        """Count what has arrived, write it in one transaction, and acknowledge it after that.
+
+        Returns:
+            Number of reporters that got an acknowledgement.
+        """
         now = self._clock.monotonic()
         while not self._inbox.empty():
             stream, batch = self._inbox.get_nowait()
@@ -238,7 +243,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             self._metrics.store_failed()
             self._trackers.put_back(job.job_id for job in jobs)
             self._log.error("records could not be stored, trying again", error=str(error), jobs=len(jobs))
-            return
+            return 0
         except asyncio.CancelledError:
             # Written or not: the next call, from `close`, writes them again.
             self._trackers.put_back(job.job_id for job in jobs)
@@ -247,6 +252,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             stream.acknowledge(sequence)
             if self._unacknowledged.pop(stream):
                 stream.end()
+        return len(acknowledgements)
 
     def _count(self, batch: ReportedBatch, now: float) -> None:
         before = self._trackers.find(batch.job_id)

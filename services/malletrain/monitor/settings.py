@@ -13,6 +13,11 @@ class MonitorSettings(BaseModel):
     store_seconds: float = Field(
         default=0.25, gt=0, le=10, description="Time between two writes; records are acknowledged after theirs."
     )
+    acknowledgements_per_second: float = Field(
+        default=1000.0,
+        gt=0,
+        description="With more reporters than this each is answered less often. A reporter sends once it is answered.",
+    )
     publish_seconds: float = Field(
         default=1.0, gt=0, le=60, description="Time between two messages about a job to its watchers."
     )

@@ -6,7 +6,7 @@ MalleTrain section 3.1: Monitor computes the cost of each rescale from the train
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.model.scaling import RescaleStall
@@ -79,6 +79,11 @@ class StallMeter:
             self._refine(step.seconds)
         else:
             self._after = None
+
+    def extend(self, seconds: Sequence[float]) -> None:
+        """Take the durations of the next steps into account, which are all steady."""
+        for duration in seconds[:_STEPS_AFTER]:
+            self._refine(duration)
 
     def rescales(self) -> tuple[MeasuredRescale, ...]:
         """The newest rescales, oldest first."""

@@ -172,6 +172,30 @@ class ThroughputMeter:
         elif warm and step.unix_seconds - self._begin >= self._settings.warmup_seconds:
             self._keep(step)
 
+    def extend(self, seconds: Sequence[float], samples: Sequence[int], unix_seconds: Sequence[float]) -> None:
+        """Take the next steps of the job into account, which are all steady, have samples and follow one like them.
+
+        Args:
+            seconds: Their durations in seconds.
+            samples: Samples of each, above 0.
+            unix_seconds: When each ended, in seconds since the epoch; ascending.
+        """
+        cold = max(0, self._settings.warmup_steps - self._seen)
+        self._seen += len(seconds)
+        while cold < len(seconds) and unix_seconds[cold] - self._begin < self._settings.warmup_seconds:
+            cold += 1
+        if cold >= len(seconds):
+            return
+        kept = max(cold, len(seconds) - self._settings.window_steps)
+        self._window.extend(zip(seconds[kept:], samples[kept:], strict=True))
+        self._kept += len(seconds) - cold
+        self._newest = unix_seconds[-1]
+
+    @property
+    def nodes(self) -> int:
+        """Scale of the present visit in nodes; 0: there is none."""
+        return self._nodes
+
     def points(self) -> tuple[MeasuredPoint, ...]:
         """The points, by nodes ascending; the present visit is included."""
         present = self._present_point()
@@ -203,9 +227,10 @@ class ThroughputMeter:
         self._begin_visit(0.0)
 
     def _begin_visit(self, unix_seconds: float) -> None:
-        self._begin = self._newest = unix_seconds
-        self._seen = 0
-        self._kept = 0
+        self._begin: float = unix_seconds
+        self._newest = unix_seconds
+        self._seen: int = 0
+        self._kept: int = 0
         self._carried_seconds = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=self._settings.window_steps)
         self._estimate: MeasuredPoint | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from malletrain.monitor.progress import (
     JobProgress,
@@ -13,11 +13,13 @@ from malletrain.monitor.progress import (
     UsualStep,
     add_late,
     advance,
+    advance_steadily,
     is_stalled,
     nodes_needed,
 )
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.stalls import MeasuredRescale, StallMeter
+from malletrain.monitor.steady_spans import steady_spans, step_seconds
 from malletrain.monitor.throughput import MeasuredPoint, ThroughputMeter
 
 
@@ -80,17 +82,43 @@ class JobTracker:
         if known == len(batch.records):
             return
         if not self._reporters.is_newest(batch.reporter_id):
-            for record in batch.records[known:]:
-                self._progress = add_late(self._progress, record)
+            for index in range(known, len(batch.records)):
+                self._progress = add_late(self._progress, batch.records[index])
             return
         self._last_heard = now
-        for sequence, record in enumerate(batch.records[known:], batch.first_sequence + known):
-            nodes = nodes_needed(record.workers, batch.slots_per_node)
+        fresh = batch.records.part(known, len(batch.records)) if known else batch.records
+        self._count(replace(batch, first_sequence=batch.first_sequence + known, records=fresh))
+
+    def _count(self, batch: ReportedBatch) -> None:
+        counted = 0
+        for begin, end in steady_spans(batch.records):
+            counted = self._count_singly(batch, counted, begin)
+            # Before the job's second record at a scale its throughput has not begun.
+            while counted < end and self._throughput.nodes != self._progress.nodes:
+                counted = self._count_singly(batch, counted, counted + 1)
+            if counted < end:
+                counted = self._count_span(batch, counted, end)
+        self._count_singly(batch, counted, len(batch.records))
+
+    def _count_singly(self, batch: ReportedBatch, begin: int, end: int) -> int:
+        for index in range(begin, end):
+            record = batch.records[index]
+            nodes, sequence = nodes_needed(record.workers, batch.slots_per_node), batch.first_sequence + index
             self._progress, step = advance(self._progress, record, batch.reporter_id, sequence, nodes)
             if step is not None:
                 self._stalls.add(step, self._usual)
                 self._usual.add(step)
                 self._throughput.add(step)
+        return end
+
+    def _count_span(self, batch: ReportedBatch, begin: int, end: int) -> int:
+        span = batch.records.part(begin, end)
+        seconds = step_seconds(span.unix_seconds, self._progress.last_record_unix_seconds)
+        self._stalls.extend(seconds)
+        self._usual.extend(seconds)
+        self._throughput.extend(seconds, span.samples, span.unix_seconds)
+        self._progress = advance_steadily(self._progress, span, batch.first_sequence + end - 1)
+        return end
 
     def sequence(self, reporter_id: str) -> int:
         """Records of a reporter up to this sequence number are counted; 0 for an unknown reporter."""

@@ -91,6 +91,12 @@ class Settings(BaseSettings):
         default=None, description="File whose first line is the password of the user in `database_url`."
     )
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Smallest level logged.")
+    log_mib: int = Field(
+        default=64, ge=1, le=65_536, description="Size at which `malletrain up` rotates the log of a service, in MiB."
+    )
+    log_copies: int = Field(
+        default=4, ge=0, le=1000, description="Rotated logs of each service that are kept; older ones are deleted."
+    )
     validate_state: bool = Field(
         default=False,
         description="Whether JobManager, Scavenger and Profiler check the invariants of their state after each change.",
