@@ -32,7 +32,7 @@ debounce_seconds = 0
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("up"), STATIC) as deployment:
+    with deployed(tmp_path_factory.mktemp("up"), STATIC, shared="log_mib = 1") as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == 3, 20, "three idle nodes")
         yield deployment
 
@@ -165,6 +165,16 @@ def test_a_killed_service_is_started_again(system: Deployment, service: str) -> 
     assert {name: pid for name, pid in after.items() if name != service} == {
         name: pid for name, pid in before.items() if name != service
     }
+
+
+def test_a_large_log_is_rotated_while_its_service_goes_on(system: Deployment) -> None:
+    log, before = system.folder / "logs/profiler.log", system.pids()["profiler"]
+    with log.open("ab") as file:
+        file.write(b"x" * 2**21)
+    rotated = log.with_name("profiler.log.1")
+    wait_until(lambda: rotated.exists() and log.stat().st_size < 2**20, 10, "a rotated log")
+    assert rotated.stat().st_size > 2**21
+    assert system.pids()["profiler"] == before
 
 
 def test_a_second_up_on_the_same_folder_is_refused(system: Deployment) -> None:
