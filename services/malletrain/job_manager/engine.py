@@ -1,10 +1,9 @@
-"""The shell around the state machine: applies stimuli, stores what comes out, and performs the effects."""
+"""The shell around the state machine: applies stimuli, and stores and publishes what comes out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -12,24 +11,14 @@ import structlog
 from malletrain.job_manager.change import Change, CommitUnknownError, Submission
 from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.change_writer import ChangeWriter
-from malletrain.job_manager.effects import (
-    Effect,
-    ReleaseHosts,
-    SetHosts,
-    StartSupervisor,
-    StopSupervisor,
-    is_recorded,
-    may_precede_record,
-    required_effects,
-)
+from malletrain.job_manager.effect_runner import EffectRunner
+from malletrain.job_manager.effects import StartSupervisor, required_effects
 from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.jobs_changed import JobsChanged
-from malletrain.job_manager.launching.folder import SupervisorStartError, clean_text
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
-from malletrain.job_manager.launching.starting import LaunchOrder
 from malletrain.job_manager.metrics import JobManagerMetrics
 from malletrain.job_manager.peers import ManagerPeers
 from malletrain.job_manager.progress_buffer import ProgressBuffer
@@ -37,8 +26,6 @@ from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import (
     REQUESTS,
-    NodesReleased,
-    Outcome,
     PlanReceived,
     Progressed,
     ProgressNoted,
@@ -54,11 +41,8 @@ from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
 
-_PAUSE_SECONDS = 5.0
 _SWEEPS = 3
 _JOBS_AT_ONCE = 20
-_COLLECTIONS = 6
-"""Half a minute."""
 
 
 class Engine:
@@ -99,8 +83,7 @@ class Engine:
         self._state = store.load()
         self._progress = ProgressBuffer()
         self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded)
-        self._running: set[Effect] = set()
-        self._group: asyncio.TaskGroup | None = None
+        self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -150,10 +133,9 @@ class Engine:
             only_progress = isinstance(stimulus, ProgressNoted)
             self.jobs.publish(JobsChanged({job.id: job for job in result.changed}, generation, only_progress))
             self._spans.changed(result.changed)
-        self._dispatch(result.effects)
-        if self._group is not None:
-            for job_id, notice in result.notices:
-                self._group.create_task(self._peers.notify(job_id, notice))
+        self._effects.dispatch(result.effects)
+        for job_id, notice in result.notices:
+            self._effects.notify(job_id, notice)
         if unknown is not None:
             raise unknown
         return result
@@ -240,17 +222,14 @@ class Engine:
         """
         await self._sweep_strays()
         async with asyncio.TaskGroup() as group:
-            self._group = group
-            try:
+            with self._effects.performed_by(group):
                 supervised = [job for job in self._state.jobs.values() if job.supervised]
                 group.create_task(self._writer.run())
                 group.create_task(self._write_progress(progress_seconds))
-                self._dispatch(StartSupervisor(job.id, job.incarnation) for job in supervised)
+                self._effects.dispatch(StartSupervisor(job.id, job.incarnation) for job in supervised)
                 while True:
                     await self._tick()
                     await asyncio.sleep(reconcile_seconds)
-            finally:
-                self._group = None
 
     async def shut_down(self, grace_seconds: float) -> None:
         """Stop every job that runs, and record that it waits. To be called after `run` was cancelled.
@@ -324,78 +303,4 @@ class Engine:
                 self.apply(noted)
 
     def _perform_recorded(self) -> None:
-        self._dispatch(required_effects(self._state.jobs.values(), self._recorder.policy))
-
-    def _dispatch(self, effects: Iterable[Effect]) -> None:
-        """Begin to perform the effects that are recorded and not being performed already."""
-        stored, failing = self._writer.stored_jobs, self._writer.failing
-        for effect in effects:
-            if not is_recorded(effect, stored) and not (failing and may_precede_record(effect, stored)):
-                continue
-            if self._group is not None and effect not in self._running:
-                self._running.add(effect)
-                self._group.create_task(self._perform(effect), name=str(effect))
-
-    async def _perform(self, effect: Effect) -> None:
-        try:
-            match effect:
-                case StartSupervisor(job_id, incarnation):
-                    await self._supervise(job_id, incarnation)
-                case SetHosts():
-                    with self._spans.command(effect):
-                        await self._set_hosts(effect)
-                case ReleaseHosts(job_id, incarnation, nodes, grace):
-                    with self._spans.command(effect):
-                        await self._launcher.release(job_id, incarnation, nodes, grace)
-                    self.apply(NodesReleased(job_id, incarnation, nodes))
-                case StopSupervisor(job_id, incarnation, grace):
-                    with self._spans.command(effect):
-                        await self._launcher.stop(job_id, incarnation, grace)
-        except ProcessesLeftError as error:
-            self._log.error("processes do not end, tried again", effect=str(effect), error=str(error))
-        except (OSError, ValueError) as error:
-            # What a job has left in its folder must not end the other jobs' JobManager. The effect is repeated.
-            self._log.exception("effect failed, tried again", effect=str(effect), error=clean_text(str(error)))
-            await asyncio.sleep(_PAUSE_SECONDS)
-        finally:
-            self._running.discard(effect)
-
-    async def _set_hosts(self, effect: SetHosts) -> None:
-        if not self.is_active(effect.job_id):
-            return
-        seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes)
-        if seen is not None:
-            self.apply(seen)
-
-    async def _supervise(self, job_id: str, incarnation: int) -> None:
-        """Start or adopt a supervisor, follow its state, and apply how it ended."""
-        try:
-            with self._spans.command(StartSupervisor(job_id, incarnation)):
-                await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
-        except SupervisorStartError as error:
-            self.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, ()))
-            return
-        async for seen in self._launcher.watch(job_id, incarnation):
-            self.apply(seen)
-            if seen.failures and self._group is not None and self.is_active(job_id):
-                job = self._state.jobs[job_id]
-                self._group.create_task(self._peers.report_failures(seen, len(job.commanded), job.held))
-        ended = await self._collect(job_id, incarnation)
-        progress = await self._peers.read_progress(job_id)
-        if progress is not None:
-            self.note_progress([progress])
-        self.apply(ended)
-
-    async def _collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
-        for attempt in itertools.count(1):
-            try:
-                return await self._launcher.collect(job_id, incarnation, last=attempt >= _COLLECTIONS)
-            except ProcessesLeftError as error:
-                self._log.error("processes of a job do not end", job=job_id, error=str(error))
-        raise AssertionError("counted to the end")
-
-    def _order(self, job_id: str, incarnation: int) -> LaunchOrder | None:
-        job = self._state.jobs.get(job_id)
-        if job is None or job.incarnation != incarnation or job.stop is not None:
-            return None
-        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded)
+        self._effects.dispatch(required_effects(self._state.jobs.values(), self._recorder.policy))

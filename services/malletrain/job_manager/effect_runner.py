@@ -1,0 +1,166 @@
+"""Performs the effects that the state machine asks for: starts supervisors, follows them, and sends them commands."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import structlog
+
+from malletrain.job_manager.change_spans import ChangeSpans
+from malletrain.job_manager.change_writer import ChangeWriter
+from malletrain.job_manager.effects import (
+    Effect,
+    ReleaseHosts,
+    SetHosts,
+    StartSupervisor,
+    StopSupervisor,
+    is_recorded,
+    may_precede_record,
+)
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.launching.folder import SupervisorStartError, clean_text
+from malletrain.job_manager.launching.launcher import SupervisorLauncher
+from malletrain.job_manager.launching.processes import ProcessesLeftError
+from malletrain.job_manager.launching.starting import LaunchOrder
+from malletrain.job_manager.peers import ManagerPeers
+from malletrain.job_manager.state import Notice
+from malletrain.job_manager.stimuli import NodesReleased, Outcome, Progressed, Stimulus, SupervisorEnded
+
+_PAUSE_SECONDS = 5.0
+_COLLECTIONS = 6
+"""Half a minute."""
+
+
+class StimuliTaker(Protocol):
+    """Who is told what came of effects."""
+
+    def apply(self, stimulus: Stimulus) -> object:
+        """Apply what happened."""
+
+    def note_progress(self, reports: Iterable[Progressed]) -> None:
+        """Take over how far jobs are."""
+
+
+class EffectRunner:
+    """Performs effects, each once at a time. One that fails is asked for again, by the state machine or at a tick."""
+
+    def __init__(
+        self,
+        launcher: SupervisorLauncher,
+        peers: ManagerPeers,
+        spans: ChangeSpans,
+        writer: ChangeWriter,
+        jobs: Callable[[], Mapping[str, Job]],
+        owner: StimuliTaker,
+    ) -> None:
+        """Perform nothing yet.
+
+        Args:
+            launcher: Owns the supervisors.
+            peers: Scavenger and Monitor.
+            spans: Told of commands.
+            writer: Knows what is stored: most effects begin after that.
+            jobs: The active jobs as they are now, by identifier.
+            owner: Told what came of effects.
+        """
+        self._launcher = launcher
+        self._peers = peers
+        self._spans = spans
+        self._writer = writer
+        self._jobs = jobs
+        self._owner = owner
+        self._running: set[Effect] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._log = structlog.get_logger(__name__)
+
+    @contextmanager
+    def performed_by(self, group: asyncio.TaskGroup) -> Iterator[None]:
+        """Perform effects as tasks of a group while the context lasts; before and after it none begins."""
+        self._group = group
+        try:
+            yield
+        finally:
+            self._group = None
+
+    def notify(self, job_id: str, notice: Notice) -> None:
+        """Have Monitor pass a notice on to a job's trainer."""
+        if self._group is not None:
+            self._group.create_task(self._peers.notify(job_id, notice))
+
+    def dispatch(self, effects: Iterable[Effect]) -> None:
+        """Begin to perform the effects that are recorded and not being performed already."""
+        stored, failing = self._writer.stored_jobs, self._writer.failing
+        for effect in effects:
+            if not is_recorded(effect, stored) and not (failing and may_precede_record(effect, stored)):
+                continue
+            if self._group is not None and effect not in self._running:
+                self._running.add(effect)
+                self._group.create_task(self._perform(effect), name=str(effect))
+
+    async def _perform(self, effect: Effect) -> None:
+        try:
+            match effect:
+                case StartSupervisor(job_id, incarnation):
+                    await self._supervise(job_id, incarnation)
+                case SetHosts():
+                    with self._spans.command(effect):
+                        await self._set_hosts(effect)
+                case ReleaseHosts(job_id, incarnation, nodes, grace):
+                    with self._spans.command(effect):
+                        await self._launcher.release(job_id, incarnation, nodes, grace)
+                    self._owner.apply(NodesReleased(job_id, incarnation, nodes))
+                case StopSupervisor(job_id, incarnation, grace):
+                    with self._spans.command(effect):
+                        await self._launcher.stop(job_id, incarnation, grace)
+        except ProcessesLeftError as error:
+            self._log.error("processes do not end, tried again", effect=str(effect), error=str(error))
+        except (OSError, ValueError) as error:
+            # What a job has left in its folder must not end the other jobs' JobManager. The effect is repeated.
+            self._log.exception("effect failed, tried again", effect=str(effect), error=clean_text(str(error)))
+            await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            self._running.discard(effect)
+
+    async def _set_hosts(self, effect: SetHosts) -> None:
+        if effect.job_id not in self._jobs():
+            return
+        seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes)
+        if seen is not None:
+            self._owner.apply(seen)
+
+    async def _supervise(self, job_id: str, incarnation: int) -> None:
+        """Start or adopt a supervisor, follow its state, and apply how it ended."""
+        try:
+            with self._spans.command(StartSupervisor(job_id, incarnation)):
+                await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
+        except SupervisorStartError as error:
+            self._owner.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, ()))
+            return
+        async for seen in self._launcher.watch(job_id, incarnation):
+            self._owner.apply(seen)
+            if seen.failures and self._group is not None and job_id in self._jobs():
+                job = self._jobs()[job_id]
+                self._group.create_task(self._peers.report_failures(seen, len(job.commanded), job.held))
+        ended = await self._collect(job_id, incarnation)
+        progress = await self._peers.read_progress(job_id)
+        if progress is not None:
+            self._owner.note_progress([progress])
+        self._owner.apply(ended)
+
+    async def _collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
+        for attempt in itertools.count(1):
+            try:
+                return await self._launcher.collect(job_id, incarnation, last=attempt >= _COLLECTIONS)
+            except ProcessesLeftError as error:
+                self._log.error("processes of a job do not end", job=job_id, error=str(error))
+        raise AssertionError("counted to the end")
+
+    def _order(self, job_id: str, incarnation: int) -> LaunchOrder | None:
+        job = self._jobs().get(job_id)
+        if job is None or job.incarnation != incarnation or job.stop is not None:
+            return None
+        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded)
