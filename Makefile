@@ -9,13 +9,15 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
+# Tests with a target of their own: they take long, or need privileges.
+APART := demo or slurm or netns or containers or training or upgrade or manual
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
 WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-training test-slurm test-netns test-containers test-faults test-upgrade \
+.PHONY: help setup demo test check test-quick test-demo test-manual test-training test-slurm test-netns test-containers test-faults test-upgrade \
   images lock release-protos docs format benchmarks clean
 
 help: ## What can be made
@@ -42,16 +44,19 @@ demo: setup ## The main job on this machine: five services, eight virtual nodes,
 	$(BIN)/malletrain demo
 
 test: setup check ## Static checks, then every test that needs no privilege
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not slurm and not netns and not containers and not training and not upgrade'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not ($(APART))'
 
 test-quick: $(VENV)/.package ## The tests that start no trainings
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not demo and not horovod and not system and not slurm and not netns and not containers and not training and not upgrade'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not ($(APART) or horovod or system)'
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest -m training --timeout 900
+
+test-manual: setup ## The commands of README, quick starts, day 2 and grpcurl cookbook, on live installations (4 minutes)
+	$(BIN)/python -m pytest -n 2 --dist load -m manual
 
 test-upgrade: setup ## Services of this version take over trainings of the last release, which must be in the clone (5 minutes)
 	$(BIN)/python -m pytest -m upgrade

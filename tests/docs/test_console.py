@@ -17,6 +17,7 @@ def _marks(page: Path) -> list[pytest.MarkDecorator]:
     return [pytest.mark.horovod] if page.name == "README.md" else []
 
 
+@pytest.mark.manual
 @pytest.mark.system
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [pytest.param(page, marks=_marks(page), id=page.stem) for page in PAGES])

@@ -10,6 +10,7 @@ from tests.docs.blocks import read_blocks
 from tests.docs.shell import ROOT, page_shell
 
 
+@pytest.mark.manual
 @pytest.mark.system
 @pytest.mark.timeout(300)
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ needs_grpcurl = pytest.mark.skipif(
 
 
 @needs_grpcurl
+@pytest.mark.manual
 @pytest.mark.system
 @pytest.mark.timeout(300)
 def test_on_loopback_the_page_does_what_it_says(tmp_path: Path) -> None:
@@ -34,6 +35,7 @@ def test_on_loopback_the_page_does_what_it_says(tmp_path: Path) -> None:
 
 
 @needs_grpcurl
+@pytest.mark.manual
 @pytest.mark.system
 @pytest.mark.timeout(120)
 def test_over_tls_the_page_does_what_it_says(tmp_path: Path) -> None:
