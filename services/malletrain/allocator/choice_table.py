@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malletrain.allocator.jit import jit
+from malletrain.runtime.jit import jit
 from malletrain.allocator.knapsack import TIE, Floats, Ints, best_places
 from malletrain.allocator.objective import ScaleRates, ScaleValues, scale_rates
 from malletrain.allocator.owner_knapsack import OwnerGroup, best_places_within, owner_groups

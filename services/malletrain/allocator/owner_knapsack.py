@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malletrain.allocator.jit import jit
+from malletrain.runtime.jit import jit
 from malletrain.allocator.knapsack import TIE, Floats, Ints
 
 
