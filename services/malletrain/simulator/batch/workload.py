@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.problem import MachineResources
 from malletrain.simulator.batch.swf import SwfLog, SwfRecord, read_log
 
 _PARTIAL = (2, 3, 4)
@@ -23,6 +24,8 @@ class BatchJob:
         run_s: Run time in seconds, above 0.
         estimate_s: Run time as estimated by its user in seconds, above 0.
         line: Line number in the log, from 1; 0 if it is not from a log.
+        burst_buffer_gb: Shared burst buffer that it needs in GB, at least 0.
+        ssd_gb: Local SSD that it needs on each node in GB, at least 0.
     """
 
     number: int
@@ -31,6 +34,8 @@ class BatchJob:
     run_s: float
     estimate_s: float
     line: int = 0
+    burst_buffer_gb: int = 0
+    ssd_gb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class BatchWorkload:
         processors_per_node: Processors of a node, by which the log's processors were divided.
         skipped: Lines of the log that were skipped.
         unix_start_s: Second 0 in seconds since the epoch; None if it is not known.
+        resources: What the machine has besides nodes; None: only nodes are scheduled.
+        measured_s: From which second until which one metrics are measured; None: from the first submission to the last.
 
     Raises:
         InvalidInputError: there are no jobs, they are not in order, or a size or time is out of its range.
@@ -72,6 +79,8 @@ class BatchWorkload:
     processors_per_node: int = 1
     skipped: Skipped = Skipped()
     unix_start_s: int | None = None
+    resources: MachineResources | None = None
+    measured_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not self.jobs:
