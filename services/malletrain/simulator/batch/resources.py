@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest
 from malletrain.simulator.batch.cluster import FreeNodes
-from malletrain.simulator.batch.workload import BatchJob
 
 
 @dataclass(slots=True)
@@ -46,11 +45,6 @@ class ResourceReservation:
     request: ResourceRequest
     start_s: float
     free_then: Amounts
-
-
-def request_of(job: BatchJob) -> ResourceRequest:
-    """What a job asks for."""
-    return ResourceRequest(job.nodes, job.burst_buffer_gb, job.ssd_gb)
 
 
 class FreeMachine:

@@ -16,11 +16,10 @@ from malletrain.simulator.batch.resources import (
     ExpectedReleases,
     FreeMachine,
     ResourceReservation,
-    request_of,
 )
 from malletrain.simulator.batch.schedule import BatchRun, Schedule
 from malletrain.simulator.batch.selecting import ReservedKinds, SelectionCounts, Starved, WindowSettings
-from malletrain.simulator.batch.wait_queue import WaitQueue
+from malletrain.simulator.batch.wait_queue import Flags, Ints, WaitQueue
 from malletrain.simulator.batch.workload import BatchWorkload
 
 _PROGRESS_EVERY = 1000
@@ -66,7 +65,7 @@ class _WindowSimulation:
         self._policy, self._settings = policy, settings
         self._overrun, self._progress, self._clock = overrun, progress, clock
         self._machine = workload.resources or MachineResources(workload.nodes)
-        self._requests = [request_of(job) for job in self._jobs]
+        self._requests = [job.request for job in self._jobs]
         self._large = np.array([self._machine.wants_large(request) for request in self._requests])
         self._nodes = np.array([job.nodes for job in self._jobs])
         self._burst_buffer = np.array([job.burst_buffer_gb for job in self._jobs])
@@ -150,9 +149,10 @@ class _WindowSimulation:
     def _fits(self, job: int) -> bool:
         return bool(self._fitting(np.array([job]), self._free.amounts)[0])
 
-    def _fitting(self, jobs: np.ndarray, free: Amounts) -> np.ndarray:
+    def _fitting(self, jobs: Ints, free: Amounts) -> Flags:
         nodes, room = self._nodes[jobs], np.where(self._large[jobs], free.large, free.small + free.large)
-        return (nodes <= room) & (self._burst_buffer[jobs] <= free.burst_buffer_gb)
+        fitting: Flags = (nodes <= room) & (self._burst_buffer[jobs] <= free.burst_buffer_gb)
+        return fitting
 
     def _start_starved(self, window: Sequence[int]) -> ResourceReservation | None:
         """Start the jobs past the bound that fit; the first that does not may get a reservation."""
@@ -168,17 +168,16 @@ class _WindowSimulation:
                 reserved = self._reserve(job)
         return reserved
 
-    def _select(
-        self, window: Sequence[int], reserved: ResourceReservation | None, settings: SelectionSettings
-    ) -> None:
+    def _select(self, window: Sequence[int], reserved: ResourceReservation | None, settings: SelectionSettings) -> None:
         waiting = np.array([job for job in window if self._waits(job)], dtype=np.int64)
         free = self._free.amounts
         candidates: list[int] = waiting[self._fitting(waiting, free)].tolist()
         if not candidates:
             return
-        promised = reserved and ReservedResources(
-            reserved.request, reserved.free_then.frozen(), tuple(self._is_late(job, reserved) for job in candidates)
-        )
+        promised = None
+        if reserved is not None:
+            late = tuple(self._is_late(job, reserved) for job in candidates)
+            promised = ReservedResources(reserved.request, reserved.free_then.frozen(), late)
         requests = tuple(self._requests[job] for job in candidates)
         began_s = self._clock()
         answer = select(SelectionProblem(self._machine, free.frozen(), requests, promised), settings)
