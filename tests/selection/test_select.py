@@ -25,7 +25,9 @@ from malletrain.selection.select import SelectionSettings, SelectionSolver, fron
 from tests.selection.problems import TABLE_1, brute_front, brute_rule, feasible, is_feasible, problems, vector
 from tests.support.shared import shared_path
 
-OPTIMISING = [method for method in SelectionMethod if method is not SelectionMethod.BIN_PACKING]
+OPTIMISING = [
+    method for method in SelectionMethod if method not in (SelectionMethod.BIN_PACKING, SelectionMethod.IN_ORDER)
+]
 
 
 def exact(method: SelectionMethod, **more: Any) -> SelectionSettings:
@@ -42,6 +44,7 @@ def exact(method: SelectionMethod, **more: Any) -> SelectionSettings:
         (SelectionMethod.CONSTRAINED_BB, (1, 2, 3, 4)),
         (SelectionMethod.WEIGHTED, (1, 2, 3, 4)),
         (SelectionMethod.WEIGHTED_BB, (1, 2, 3, 4)),
+        (SelectionMethod.IN_ORDER, (0, 3)),
     ],
 )
 @pytest.mark.parametrize("solver", list(SelectionSolver))

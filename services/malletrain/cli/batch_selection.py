@@ -47,6 +47,7 @@ class SelectChoice(StrEnum):
     CONSTRAINED_SSD = "constrained-ssd"
     BIN_PACKING = "bin-packing"
     BBSCHED = "bbsched"
+    IN_ORDER = "in-order"
     ALL = "all"
 
 

@@ -13,7 +13,7 @@ from malletrain.selection.problem import MachineResources, SelectionProblem
 
 
 class SelectionMethod(StrEnum):
-    """How jobs are chosen from the window (Fan et al., HPDC 2019, §4.3)."""
+    """How jobs are chosen from the window (Fan et al., HPDC 2019, §4.3). IN_ORDER: each that still fits, in order."""
 
     WEIGHTED = "weighted"
     WEIGHTED_CPU = "weighted-cpu"
@@ -23,6 +23,7 @@ class SelectionMethod(StrEnum):
     CONSTRAINED_SSD = "constrained-ssd"
     BIN_PACKING = "bin-packing"
     BBSCHED = "bbsched"
+    IN_ORDER = "in-order"
 
 
 _TENTHS_OF_NODES = {SelectionMethod.WEIGHTED: 5, SelectionMethod.WEIGHTED_CPU: 8, SelectionMethod.WEIGHTED_BB: 2}
@@ -57,7 +58,8 @@ def methods_for(machine: MachineResources) -> tuple[SelectionMethod, ...]:
     """The methods that the paper compares on such a machine."""
     with_ssd = {SelectionMethod.CONSTRAINED_SSD}
     without = {SelectionMethod.WEIGHTED_CPU, SelectionMethod.WEIGHTED_BB}
-    return tuple(method for method in SelectionMethod if method not in (without if machine.has_ssd else with_ssd))
+    left_out = {SelectionMethod.IN_ORDER, *(without if machine.has_ssd else with_ssd)}
+    return tuple(method for method in SelectionMethod if method not in left_out)
 
 
 def check_method(method: SelectionMethod, machine: MachineResources) -> None:

@@ -1,4 +1,4 @@
-"""Bin packing: again and again the job that fits best (Grandl et al., "Multi-resource packing", SIGCOMM 2014)."""
+"""Methods that take one job after the other: in order, or the one that fits best (Grandl et al., SIGCOMM 2014)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ import numpy as np
 from malletrain.selection.arrays import arrays_of, share_units
 from malletrain.selection.problem import SelectionProblem
 from malletrain.selection.search import add, fits
+
+
+def in_order(problem: SelectionProblem) -> tuple[int, ...]:
+    """The jobs that fit beside those before them."""
+    arrays, used, chosen = arrays_of(problem), np.zeros(7, dtype=np.int64), list[int]()
+    for index in range(len(problem.jobs)):
+        if fits(arrays.jobs, arrays.limits, used, index):
+            add(arrays.jobs, used, index, 1)
+            chosen.append(index)
+    return tuple(chosen)
 
 
 def pack(problem: SelectionProblem) -> tuple[int, ...]:

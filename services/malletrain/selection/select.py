@@ -12,7 +12,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.arrays import Ints, ProblemArrays, arrays_of
 from malletrain.selection.genetic import GeneticParameters, genetic_front
 from malletrain.selection.methods import ObjectiveWeights, SelectionMethod, check_method, weights_of
-from malletrain.selection.packing import pack
+from malletrain.selection.packing import in_order, pack
 from malletrain.selection.problem import Objectives, SelectionProblem
 from malletrain.selection.rule import check_trade_off, choose, default_trade_off, gain_weights, score_weights
 from malletrain.selection.search import best_selection, pareto_front
@@ -96,6 +96,8 @@ def select(problem: SelectionProblem, settings: SelectionSettings) -> SelectionA
     check_method(settings.method, problem.machine)
     if settings.method is SelectionMethod.BIN_PACKING:
         return SelectionAnswer(pack(problem))
+    if settings.method is SelectionMethod.IN_ORDER:
+        return SelectionAnswer(in_order(problem))
     factor = settings.trade_off if settings.trade_off is not None else default_trade_off(problem.machine)
     check_trade_off(factor, problem.machine)
     arrays = arrays_of(problem)
