@@ -1,8 +1,8 @@
 """Exact search, compiled: all selections that fit, depth first, the front job first.
 
-What does not fit is never extended, since more jobs only need more. A branch whose bound can't beat what was found is
-left out. Selections are met with their first jobs chosen before they are met without, so the first of equal ones is the
-one with the jobs at the front of the window.
+What does not fit is visited, but never extended, since more jobs only need more. A branch whose bound can't beat what
+was found is left out. Selections are met with their first jobs chosen before they are met without, so the first of
+equal ones is the one with the jobs at the front of the window.
 """
 
 from __future__ import annotations
@@ -101,16 +101,16 @@ def best_selection(
         )
         if job < count and not hopeless:
             following[depth] = job + 1
+            visits += 1
+            if visits > most_visits:
+                answer[0] = -1
+                return answer
             if fits(jobs, limits, used, job):
                 add(jobs, used, job, 1)
                 now += values[:, job]
                 chosen[depth] = job
                 depth += 1
                 following[depth] = job + 1
-                visits += 1
-                if visits > most_visits:
-                    answer[0] = -1
-                    return answer
             continue
         if not hopeless:
             best, second = value, other
@@ -183,15 +183,15 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         hopeless = point[0] + to_come[job, 0] < least or _covered(found, size, point, to_come[job])
         if job < count and not hopeless:
             following[depth] = job + 1
+            visits += 1
+            if visits > most_visits:
+                return np.zeros((0, 4 + count), np.int64)
             if fits(jobs, limits, used, job):
                 add(jobs, used, job, 1)
                 now += objectives[:, job]
                 chosen[depth] = job
                 depth += 1
                 following[depth] = job + 1
-                visits += 1
-                if visits > most_visits:
-                    return np.zeros((0, 4 + count), np.int64)
             continue
         if not hopeless:
             size = _without_dominated(found, size, point)
