@@ -123,6 +123,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/rescale.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/sizing.py
+	$(BIN)/python benchmarks/selection.py
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malletrain.allocator.jit import jit
 from malletrain.allocator.knapsack import TIE, Floats, Ints, best_places
 from malletrain.allocator.objective import ScaleRates, ScaleValues, scale_rates
 from malletrain.allocator.owner_knapsack import OwnerGroup, best_places_within, owner_groups
 from malletrain.allocator.problem import AllocationProblem, CostModel
 from malletrain.allocator.reduction import maybe_optimal
+from malletrain.runtime.jit import jit
 
 _SMALL = 8_000_000
 """Steps (scales of all jobs x nodes) up to which the dynamic program on all scales is faster than reducing first."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.allocator.jit import jit
+from malletrain.runtime.jit import jit
 
 TIE = 1e-12
 """Two totals tie when they differ by less than this fraction of the largest total."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malletrain.allocator.jit import jit
 from malletrain.allocator.knapsack import TIE, Floats, Ints
+from malletrain.runtime.jit import jit
 
 
 @dataclass(frozen=True)

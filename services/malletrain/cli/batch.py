@@ -2,40 +2,77 @@
 
 from __future__ import annotations
 
-import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from malletrain.cli.output import JsonOption, duration, print_json, print_table
+from malletrain.cli.batch_output import camel, print_summary, schedule_summary, write_results
+from malletrain.cli.batch_selection import (
+    SelectChoice,
+    check_comparison,
+    method_rows,
+    method_summary,
+    print_comparison,
+    selection_of,
+    spec_of,
+    write_comparison,
+)
+from malletrain.cli.output import JsonOption, print_json
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.idle_trace import Trace
-from malletrain.scavenger.trace_files import write_trace
-from malletrain.simulator.batch.engine import Overrun, simulate
-from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name, write_schedule
+from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.problem import MOST_JOBS
+from malletrain.selection.select import SelectionSolver
+from malletrain.simulator.batch.engine import Overrun
+from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name
 from malletrain.simulator.batch.idle import Window, idle_trace
-from malletrain.simulator.batch.policies import PolicyName, policy_named
-from malletrain.simulator.batch.schedule import Schedule, statistics_of
-from malletrain.simulator.batch.workload import BatchWorkload, read_workload
+from malletrain.simulator.batch.job_table import write_jobs
+from malletrain.simulator.batch.policies import BatchPolicy, policy_named
+from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.running import all_settings, check_settings, machine_with, method_run, schedule_of
+from malletrain.simulator.batch.selecting import ReservedKinds, Starved, WindowSettings
+from malletrain.simulator.batch.usage import usage_of
+from malletrain.simulator.batch.workload import BatchWorkload
+from malletrain.simulator.batch.workload_files import read_any_workload
 
-_HOUR_S = 3600.0
 _LONG_RUN_JOBS = 5000
 """With fewer jobs no progress is shown: the simulation is fast."""
 
 
+class PolicyChoice(StrEnum):
+    """Values of --policy."""
+
+    FCFS = "fcfs"
+    EASY = "easy"
+    WFP = "wfp"
+    BBSCHED = "bbsched"
+
+
 def batch(
-    workload: Annotated[Path, typer.Option(help="Job log in the Standard Workload Format, plain or gzip.")],
+    workload: Annotated[
+        Path,
+        typer.Option(
+            help="Job log in the Standard Workload Format, plain or gzip, or NAME.csv with NAME.json beside it."
+        ),
+    ],
+    action: Annotated[
+        str | None, typer.Argument(help="derive: write a variant of the workload (--recipe, --seed, --to) instead.")
+    ] = None,
     policy: Annotated[
-        PolicyName,
-        typer.Option(help="First come first served; the same with EASY backfilling; Argonne's WFP with backfilling."),
-    ] = PolicyName.EASY,
+        PolicyChoice,
+        typer.Option(
+            help="First come first served; the same with EASY backfilling; Argonne's WFP with backfilling; "
+            "bbsched: --policy wfp --select bbsched."
+        ),
+    ] = PolicyChoice.EASY,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine; default: from the header.")] = None,
     processors_per_node: Annotated[
         int | None, typer.Option(min=1, help="Turns the log's processors into nodes; default: from the header, else 1.")
@@ -44,8 +81,45 @@ def batch(
         Overrun, typer.Option(help="Jobs that exceed their estimate: kill them, or let them run.")
     ] = Overrun.KILL,
     skip_too_large: Annotated[
-        bool, typer.Option("--skip-too-large", help="Leave out jobs larger than the machine.")
+        bool, typer.Option("--skip-too-large", help="Leave out jobs that ask for more than the machine has.")
     ] = False,
+    burst_buffer: Annotated[
+        int | None, typer.Option(min=0, help="Shared burst buffer of the machine in GB; default: from the workload.")
+    ] = None,
+    ssd: Annotated[
+        str | None,
+        typer.Option(help="Local SSDs as GB:NODES,GB:NODES (128:2196,256:2196); default: from the workload."),
+    ] = None,
+    select: Annotated[SelectChoice, typer.Option(help="How jobs are selected from the window.")] = SelectChoice.NONE,
+    solver: Annotated[
+        SelectionSolver,
+        typer.Option(help="Exact search, the paper's genetic algorithm, or exact until it is too long."),
+    ] = SelectionSolver.AUTO,
+    generations: Annotated[int, typer.Option(min=0, help="Generations of the genetic algorithm.")] = 500,
+    population: Annotated[int, typer.Option(min=2, help="Chromosomes of the genetic algorithm.")] = 20,
+    mutation: Annotated[float, typer.Option(min=0, max=1, help="Probability that a gene mutates.")] = 0.0005,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the genetic algorithm, or of derive.")] = 0,
+    selection_window: Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Jobs of the window.")] = 20,
+    starvation_bound: Annotated[int, typer.Option(min=1, help="Passes that a job may stay in the window.")] = 50,
+    starved: Annotated[
+        Starved, typer.Option(help="A job past the bound starts as soon as it fits, or also gets a reservation.")
+    ] = Starved.FORCE,
+    trade_off: Annotated[
+        str | None,
+        typer.Option(help="bbsched: gain in burst buffer that outweighs a loss of nodes; default: 2, with SSDs 4."),
+    ] = None,
+    reserve: Annotated[ReservedKinds, typer.Option(help="What reservations look at.")] = ReservedKinds.ALL,
+    backfill_depth: Annotated[
+        int | None, typer.Option(min=1, help="How many jobs of the queue backfilling looks at; default: all.")
+    ] = None,
+    measure: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="Seconds FROM and UNTIL between which to measure; default: from the workload, or all submissions."
+        ),
+    ] = None,
+    recipe: Annotated[WorkloadRecipe | None, typer.Option(help="derive: which requests are drawn.")] = None,
+    to: Annotated[Path | None, typer.Option(help="derive: NAME.csv to write, with NAME.json beside it.")] = None,
     window: Annotated[
         Window, typer.Option(help="End of the idle trace: the last submission, or (all) the last end.")
     ] = Window.SUBMITS,
@@ -65,20 +139,96 @@ def batch(
     """Simulate a batch scheduler on a job log, and write the idle nodes that it leaves."""
     if not 0 <= min_idle < math.inf:
         raise InvalidInputError("--min-idle", "seconds, at least 0", min_idle)
+    if policy is PolicyChoice.BBSCHED:
+        if select not in (SelectChoice.NONE, SelectChoice.BBSCHED):
+            raise InvalidInputError("--select", "nothing else with --policy bbsched", select.value)
+        policy, select = PolicyChoice.WFP, SelectChoice.BBSCHED
+    _check_action(action, recipe, to)
     _check_names(schedule, trace)
-    jobs = read_workload(workload, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large)
+    genetic = GeneticParameters(population, generations, mutation, seed)
+    selection = selection_of(select, solver, genetic, trade_off)
+    settings = WindowSettings(selection, selection_window, starvation_bound, starved, reserve, backfill_depth)
+    if select is SelectChoice.ALL:
+        check_comparison(out, lambda: [name for name, path in (("--schedule", schedule), ("--trace", trace)) if path])
+    spec = spec_of(nodes, burst_buffer, ssd, measure)
+    jobs = read_any_workload(
+        workload, spec=spec, processors_per_node=processors_per_node, skip_too_large=skip_too_large
+    )
+    check_settings(jobs, settings)
+    if recipe is not None and to is not None:
+        _derive(jobs, recipe, seed, to)
+        return
+    order = policy_named(policy.value)
+    if select is SelectChoice.ALL:
+        _compare(workload, jobs, order, settings, overrun, window, min_idle, out, as_json)
+        return
     with _progress(len(jobs.jobs)) as progress:
-        done = simulate(jobs, policy_named(policy), overrun=overrun, progress=progress)
+        done, counts = schedule_of(jobs, order, settings, overrun=overrun, progress=progress, clock=time.perf_counter)
     idle = idle_trace(done, window=window, min_idle_s=min_idle)
-    summary = _summary(jobs, done, idle)
+    summary = schedule_summary(jobs, done, idle)
+    further: list[tuple[str, str]] = []
+    if selection is not None or jobs.resources is not None or backfill_depth is not None:
+        metrics = usage_of(done, machine_with(jobs), jobs.measured_s)
+        summary["select"], summary["metrics"] = select.value, method_summary(metrics, counts)
+        further = method_rows(metrics, counts)
     try:
-        _write(done, idle, summary, out, schedule, trace)
+        write_results(done, idle, summary, out, schedule, trace)
     except OSError as error:
         raise InvalidInputError("--out, --schedule, --trace", f"files that can be written ({error})") from error
     if as_json:
         print_json(summary)
     else:
-        _print(workload, summary)
+        print_summary(workload, summary, further)
+
+
+def _check_action(action: str | None, recipe: WorkloadRecipe | None, to: Path | None) -> None:
+    if action not in (None, "derive"):
+        raise InvalidInputError("ACTION", "derive, or nothing", action)
+    for name, value in (("--recipe", recipe), ("--to", to)):
+        if (value is not None) != (action == "derive"):
+            raise InvalidInputError(name, "a value with derive" if action else "nothing without derive", value)
+
+
+def _derive(jobs: BatchWorkload, recipe: WorkloadRecipe, seed: int, to: Path) -> None:
+    found = derive(jobs, recipe, seed)
+    try:
+        write_jobs(found, to)
+    except OSError as error:
+        raise InvalidInputError("--to", f"a file that can be written ({error})", str(to)) from error
+    asking = sum(job.burst_buffer_gb > 0 for job in found.jobs)
+    typer.echo(f"wrote {to}: {len(found.jobs)} jobs, {asking} of them ask for burst buffer")
+
+
+def _compare(
+    path: Path,
+    jobs: BatchWorkload,
+    order: BatchPolicy,
+    settings: WindowSettings,
+    overrun: Overrun,
+    window: Window,
+    min_idle: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the baseline and every method, and show them side by side."""
+    runs = [
+        method_run(jobs, order, each, overrun=overrun, clock=time.perf_counter) for each in all_settings(jobs, settings)
+    ]
+    summary = {
+        "policy": order.name.value,
+        "nodes": jobs.nodes,
+        "skipped": camel(asdict(jobs.skipped)),
+        "methods": {run.name: method_summary(run.metrics, run.counts) for run in runs},
+    }
+    if out is not None:
+        try:
+            write_comparison(runs, summary, window, min_idle, out)
+        except OSError as error:
+            raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+    if as_json:
+        print_json(summary)
+    else:
+        print_comparison(f"{path}: {order.name}", runs)
 
 
 def _check_names(schedule: Path | None, trace: Path | None) -> None:
@@ -103,71 +253,3 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("jobs", total=total)
         yield lambda started: bar.update(task, completed=started)
-
-
-def _summary(workload: BatchWorkload, schedule: Schedule, idle: Trace) -> dict[str, Any]:
-    idle_s = math.fsum(fragment.length_s for fragment in idle.fragments)
-    return {
-        "policy": schedule.policy,
-        "nodes": workload.nodes,
-        "processorsPerNode": workload.processors_per_node,
-        "firstSubmit": schedule.first_submit_at,
-        "statistics": _camel(asdict(statistics_of(schedule))),
-        "skipped": _camel(asdict(workload.skipped)),
-        "idle": {
-            "fragments": len(idle.fragments),
-            "durationS": idle.duration_s,
-            "nodeHours": idle_s / _HOUR_S,
-            "share": idle_s / (idle.duration_s * workload.nodes),
-        },
-    }
-
-
-def _camel(values: dict[str, Any]) -> dict[str, Any]:
-    """Rename keys to the style of all JSON output: `meanWaitS`."""
-    named = {}
-    for key, value in values.items():
-        first, *others = key.split("_")
-        named[first + "".join(word.capitalize() for word in others)] = value
-    return named
-
-
-def _write(
-    done: Schedule, idle: Trace, summary: dict[str, Any], out: Path | None, schedule: Path | None, trace: Path | None
-) -> None:
-    if (out or trace) and not idle.fragments:
-        raise InvalidInputError("--trace", "a workload that leaves idle nodes (this one leaves none in the window)")
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_schedule(done, out / "schedule.csv")
-        write_trace(idle, out / "idle.csv.gz")
-        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    if schedule is not None:
-        write_schedule(done, schedule)
-    if trace is not None:
-        write_trace(idle, trace)
-
-
-def _print(path: Path, summary: dict[str, Any]) -> None:
-    numbers, idle = summary["statistics"], summary["idle"]
-    skipped = ", ".join(f"{count} {_words(reason)}" for reason, count in summary["skipped"].items() if count)
-    rows = [
-        ("nodes", f"{summary['nodes']}"),
-        ("processors per node", f"{summary['processorsPerNode']}"),
-        ("first submission", summary["firstSubmit"] or "-"),
-        ("jobs", f"{numbers['jobs']}, {numbers['killed']} of them killed at their estimate"),
-        ("skipped", skipped or "none"),
-        ("makespan", duration(numbers["makespanS"])),
-        ("utilisation", f"{numbers['utilisation']:.1%}"),
-        ("wait: mean", duration(numbers["meanWaitS"])),
-        ("wait: median", duration(numbers["medianWaitS"])),
-        ("wait: 95 %", duration(numbers["wait95S"])),
-        ("bounded slowdown", f"{numbers['meanBoundedSlowdown']:.2f}"),
-        ("idle fragments", f"{idle['fragments']} in {duration(idle['durationS'])}"),
-        ("idle", f"{idle['nodeHours']:,.1f} node-hours ({idle['share']:.1%})"),
-    ]
-    print_table(("measure", "value"), rows, title=f"{path}: {summary['policy']}")
-
-
-def _words(name: str) -> str:
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -24,6 +24,7 @@ from malletrain.cli.replay import (
     make_folder,
     require_plots,
 )
+from malletrain.cli.reproduce_bbsched import BATCH_JOBS, reproduce_bbsched
 from malletrain.cli.reproduce_malletrain import JOB_SAMPLES, reproduce_malletrain
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     from malletrain.simulator.replay.evaluation import Evaluation, Scenario
     from malletrain.simulator.reproduce.experiments import Experiment, JobSets
 
-PAPERS = ("bftrainer", "malletrain")
+PAPERS = ("bftrainer", "malletrain", "bbsched")
 _HOUR_S = 3600.0
 
 
 def reproduce(
-    trace: Annotated[Path, TraceOption],
     out: Annotated[Path, OutOption],
-    paper: Annotated[str, typer.Argument(help="Whose evaluation: bftrainer or malletrain.")] = "bftrainer",
+    paper: Annotated[str, typer.Argument(help="Whose evaluation: bftrainer, malletrain or bbsched.")] = "bftrainer",
+    trace: Annotated[Path | None, TraceOption] = None,
     nodes: Annotated[int | None, NodesOption] = None,
     hours: Annotated[float | None, typer.Option(help="Only the first hours; default: the whole trace.")] = None,
     jobs: Annotated[list[str] | None, JobsOption] = None,
@@ -52,7 +53,8 @@ def reproduce(
     cost_model: Annotated[CostModel, typer.Option(help="Cost of rescaling, assumed and charged.")] = CostModel.PAPER,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one for each core.")] = None,
     executor: Annotated[str, typer.Option(help="local, or dask://HOST:PORT of a Dask scheduler.")] = "local",
-    seeds: Annotated[int, typer.Option(min=1, help="malletrain: number of workloads of each kind.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="malletrain, bbsched: number of workloads of each kind.")] = 5,
+    batch_jobs: Annotated[int, typer.Option(min=100, help="bbsched: jobs of each workload.")] = BATCH_JOBS,
     job_samples: Annotated[float, typer.Option(min=1, help="malletrain: samples of each job.")] = JOB_SAMPLES,
     real: Annotated[
         Path | None, typer.Option(help="malletrain: file with measurements of benchmarks/nas.py to add to the page.")
@@ -67,8 +69,17 @@ def reproduce(
         raise InvalidInputError("PAPER", " or ".join(PAPERS), paper)
     if real is not None and paper != "malletrain":
         raise InvalidInputError("--real", "nothing but with PAPER malletrain", str(real))
+    cores = workers or len(os.sched_getaffinity(0))
+    if paper == "bbsched":
+        if trace is not None:
+            raise InvalidInputError("--trace", "nothing with PAPER bbsched, whose workloads are generated", str(trace))
+        written = reproduce_bbsched(out, seeds, batch_jobs, executor, cores, typer.echo)
+        typer.echo(f"open {written[0]}")
+        return
+    if trace is None:
+        raise InvalidInputError("--trace", f"the trace of idle nodes, with PAPER {paper}")
     if paper == "malletrain":
-        scenario, cores = _scenario(read_trace(trace), nodes, hours), workers or len(os.sched_getaffinity(0))
+        scenario = _scenario(read_trace(trace), nodes, hours)
         written = reproduce_malletrain(scenario, trace.name, out, seeds, cores, job_samples, typer.echo, real)
         typer.echo(f"open {written[0]}")
         return
@@ -76,7 +87,7 @@ def reproduce(
     from malletrain.simulator.reproduce.executors import executor as executor_of
 
     started = time.perf_counter()
-    execute = executor_of(executor, workers or len(os.sched_getaffinity(0)))
+    execute = executor_of(executor, cores)
     job_sets, titles = _job_sets(jobs or [], scaling)
     whole = read_trace(trace)
     scenario = _scenario(whole, nodes, hours)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.batch.engine import Overrun, simulate
+from malletrain.simulator.batch.engine import Overrun
 from malletrain.simulator.batch.policies import policy_named
+from malletrain.simulator.batch.running import schedule_of
 from malletrain.simulator.batch.schedule import Schedule, node_names
 from malletrain.simulator.batch.workload import read_workload
 
@@ -55,7 +56,7 @@ def idle_trace_of(
     """
     chosen = policy_named(policy)
     workload = read_workload(path, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large)
-    return idle_trace(simulate(workload, chosen, overrun=overrun), window=window, min_idle_s=min_idle_s)
+    return idle_trace(schedule_of(workload, chosen, overrun=overrun)[0], window=window, min_idle_s=min_idle_s)
 
 
 def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_s: float = 0.0) -> Trace:

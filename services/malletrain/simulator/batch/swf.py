@@ -32,11 +32,14 @@ FIELDS = (
     "preceding job number",
     "think time",
 )
+FURTHER_FIELDS = ("burst buffer", "local SSD")
 _WHOLE = (0, 4, 7, 10)
 # Times beyond 3,000 years are errors in the log, and their sums would not be exact to the second.
 _MOST_SECONDS = 1e11
 _MOST_PROCESSORS = 1e9
 _COMMENT = re.compile(r";\s*(\w+)\s*:\s*(-?\d+)(?![\w.])")
+_FURTHER = re.compile(r";\s*(BurstBuffer|LocalSSD)\s*:\s*(.*)", re.IGNORECASE)
+_BURST_BUFFER, _LOCAL_SSD = "burstbuffer", "localssd"
 _START = "unixstarttime"
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -54,6 +57,8 @@ class SwfRecord:
         requested: Processors that the user asked for.
         requested_s: Run time that the user asked for, seconds.
         status: 0: failed, 1: completed, 2 to 4: part of a job that has a line of its own, 5: cancelled.
+        burst_buffer_gb: Burst buffer that the user asked for in GB; unknown is 0.
+        ssd_gb: Local SSD of each node that the user asked for in GB; unknown is 0.
     """
 
     line: int
@@ -64,6 +69,8 @@ class SwfRecord:
     requested: int
     requested_s: float
     status: int
+    burst_buffer_gb: int = 0
+    ssd_gb: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class SwfLog:
         max_nodes: Nodes of the machine, from the header; None if it is not there.
         max_processors: Processors of the machine, from the header; None if it is not there.
         unix_start_s: Second 0 of the log in seconds since the epoch, from the header; None if it is not there.
+        burst_buffer: The header's BurstBuffer; None if it is not there.
+        local_ssd: The header's LocalSSD; None if it is not there.
     """
 
     name: str
@@ -83,6 +92,8 @@ class SwfLog:
     max_nodes: int | None = None
     max_processors: int | None = None
     unix_start_s: int | None = None
+    burst_buffer: str | None = None
+    local_ssd: str | None = None
 
 
 def read_log(path: Path) -> SwfLog:
@@ -106,17 +117,25 @@ def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
     """Parse the lines of a log.
 
     The header comments MaxNodes, MaxProcs and UnixStartTime are used if their value is a whole number; the first one of
-    each counts.
+    each counts. With BurstBuffer each line has a field 19, and with LocalSSD also a field 20.
 
     Raises:
-        InvalidInputError: a line is neither a comment nor 18 numbers, or a number is out of its range.
+        InvalidInputError: a line is neither a comment nor 18 numbers (with BurstBuffer 19, with LocalSSD 20), or a
+            number is out of its range.
     """
     records: list[SwfRecord] = []
     header: dict[str, int] = {}
+    further: dict[str, str] = {}
     for line, raw in enumerate(lines, 1):
         # Comments hold people's and sites' names in whatever encoding; data are ASCII in all of them.
         text = raw.decode("latin-1").strip()
         if text.startswith(";"):
+            more = _FURTHER.match(text)
+            if more:
+                if records:
+                    raise InvalidInputError(f"{name}:{line}: {more[1]}", "a header before the first job")
+                further.setdefault(more[1].lower(), more[2])
+                continue
             found = _COMMENT.match(text)
             if found:
                 header.setdefault(found[1].lower(), int(found[2]))
@@ -124,7 +143,7 @@ def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
                     place = f"{name}:{line}: UnixStartTime"
                     raise InvalidInputError(place, "seconds since the epoch", found[2])
         elif text:
-            records.append(_record(text.split(), name, line))
+            records.append(_record(text.split(), name, line, _fields_beyond(further, name, line)))
     nodes, processors = header.get("maxnodes", 0), header.get("maxprocs", 0)
     start_s = header.get(_START, -1)
     return SwfLog(
@@ -133,14 +152,28 @@ def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
         nodes if nodes > 0 else None,
         processors if processors > 0 else None,
         start_s if start_s >= 0 else None,
+        further.get(_BURST_BUFFER),
+        further.get(_LOCAL_SSD),
     )
 
 
-def _record(words: list[str], name: str, line: int) -> SwfRecord:
+def _fields_beyond(further: dict[str, str], name: str, line: int) -> int:
+    """How many fields each line has beyond the standard's."""
+    if _LOCAL_SSD in further and _BURST_BUFFER not in further:
+        raise InvalidInputError(f"{name}:{line}: BurstBuffer", "a total in the header, as LocalSSD is there (0: none)")
+    return len(further)
+
+
+def _record(words: list[str], name: str, line: int, beyond: int) -> SwfRecord:
     place = f"{name}:{line}"
-    if len(words) != len(FIELDS):
-        raise InvalidInputError(place, f"{len(FIELDS)} fields (this line has {len(words)})", " ".join(words)[:80])
-    values = [_value(word, index, place) for index, word in enumerate(words)]
+    fields = len(FIELDS) + beyond
+    if len(words) != fields:
+        hint = ""
+        if len(FIELDS) < len(words) <= len(FIELDS) + len(FURTHER_FIELDS):
+            hint = "; fields 19 and 20 need BurstBuffer and LocalSSD with totals in the header"
+        raise InvalidInputError(place, f"{fields} fields (this line has {len(words)}){hint}", " ".join(words)[:80])
+    requests = [_amount(word, index, place) for index, word in enumerate(words[len(FIELDS) :])]
+    values = [_value(word, index, place) for index, word in enumerate(words[: len(FIELDS)])]
     if values[1] < 0:
         raise InvalidInputError(f"{place}: submit time", "seconds, at least 0", words[1])
     return SwfRecord(
@@ -152,7 +185,18 @@ def _record(words: list[str], name: str, line: int) -> SwfRecord:
         requested=int(values[7]),
         requested_s=values[8],
         status=int(values[10]),
+        burst_buffer_gb=requests[0] if requests else 0,
+        ssd_gb=requests[1] if len(requests) > 1 else 0,
     )
+
+
+def _amount(word: str, index: int, place: str) -> int:
+    """Whole GB; −1, which is unknown, is none."""
+    if word == "-1":
+        return 0
+    if not (word.isascii() and word.isdigit()) or len(word) > 12:
+        raise InvalidInputError(f"{place}: {FURTHER_FIELDS[index]}", "whole GB, at least 0 (-1: none)", word)
+    return int(word)
 
 
 def _value(word: str, index: int, place: str) -> float:

@@ -51,6 +51,16 @@ class WaitQueue:
         """Index of the job at a position, as given to `add`."""
         return int(self._index[position])
 
+    @property
+    def indices(self) -> Ints:
+        """Index of each job, ascending, as given to `add`; shape (jobs,)."""
+        return self._index[: self._count]
+
+    def position_of(self, index: int) -> int | None:
+        """Position of a job by its index; None if it does not wait."""
+        position = int(self.indices.searchsorted(index))
+        return position if position < self._count and self._index[position] == index else None
+
     def add(self, first: int, jobs: Sequence[BatchJob]) -> None:
         """Append jobs with the indices `first`, `first + 1`, …"""
         begin, end = self._count, self._count + len(jobs)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.problem import MachineResources, ResourceRequest
+from malletrain.simulator.batch.machine import MachineSpec, beyond, machine_of, parse_burst_buffer, parse_ssd
 from malletrain.simulator.batch.swf import SwfLog, SwfRecord, read_log
 
 _PARTIAL = (2, 3, 4)
+_NOTHING_KNOWN = MachineSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class BatchJob:
         run_s: Run time in seconds, above 0.
         estimate_s: Run time as estimated by its user in seconds, above 0.
         line: Line number in the log, from 1; 0 if it is not from a log.
+        burst_buffer_gb: Shared burst buffer that it needs in GB, at least 0.
+        ssd_gb: Local SSD that it needs on each node in GB, at least 0.
     """
 
     number: int
@@ -31,6 +36,13 @@ class BatchJob:
     run_s: float
     estimate_s: float
     line: int = 0
+    burst_buffer_gb: int = 0
+    ssd_gb: int = 0
+
+    @property
+    def request(self) -> ResourceRequest:
+        """What it asks for."""
+        return ResourceRequest(self.nodes, self.burst_buffer_gb, self.ssd_gb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ class Skipped:
         partial: Parts of a job that has a line of its own (status 2 to 4).
         without_run_time: Run time unknown, or 0: shorter than half a second.
         without_processors: Processors unknown or 0.
-        too_large: More nodes than the machine has.
+        too_large: More nodes, burst buffer or SSD than the machine has.
     """
 
     cancelled: int = 0
@@ -62,6 +74,8 @@ class BatchWorkload:
         processors_per_node: Processors of a node, by which the log's processors were divided.
         skipped: Lines of the log that were skipped.
         unix_start_s: Second 0 in seconds since the epoch; None if it is not known.
+        resources: What the machine has besides nodes; None: only nodes are scheduled.
+        measured_s: From which second until which one metrics are measured; None: from the first submission to the last.
 
     Raises:
         InvalidInputError: there are no jobs, they are not in order, or a size or time is out of its range.
@@ -72,6 +86,8 @@ class BatchWorkload:
     processors_per_node: int = 1
     skipped: Skipped = Skipped()
     unix_start_s: int | None = None
+    resources: MachineResources | None = None
+    measured_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -85,6 +101,9 @@ class BatchWorkload:
             if not job.submit_s >= before_s:
                 raise InvalidInputError(f"jobs[{index}].submit_s", f"at least {before_s:g}, as before", job.submit_s)
             before_s = job.submit_s
+            excess = beyond(job.request, self.resources)
+            if excess:
+                raise InvalidInputError(f"jobs[{index}].{excess[0]}", excess[1], excess[2])
 
 
 def read_workload(
@@ -93,6 +112,7 @@ def read_workload(
     nodes: int | None = None,
     processors_per_node: int | None = None,
     skip_too_large: bool = False,
+    spec: MachineSpec = _NOTHING_KNOWN,
 ) -> BatchWorkload:
     """The jobs in an SWF file; see `workload_of`.
 
@@ -100,7 +120,11 @@ def read_workload(
         InvalidInputError: the file is not SWF, the size of the machine is not known, or a job is larger than it.
     """
     return workload_of(
-        read_log(path), nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large
+        read_log(path),
+        nodes=nodes,
+        processors_per_node=processors_per_node,
+        skip_too_large=skip_too_large,
+        spec=spec,
     )
 
 
@@ -110,6 +134,7 @@ def workload_of(
     nodes: int | None = None,
     processors_per_node: int | None = None,
     skip_too_large: bool = False,
+    spec: MachineSpec = _NOTHING_KNOWN,
 ) -> BatchWorkload:
     """The jobs of a log that ran, and the log's machine.
 
@@ -122,6 +147,7 @@ def workload_of(
         processors_per_node: Processors of a node; numbers of nodes are rounded up. None: the header's MaxProcs divided
             by its MaxNodes and rounded up, or 1 if one of them is missing.
         skip_too_large: Whether to skip jobs that are larger than the machine instead of refusing the log.
+        spec: Burst buffer, SSDs and measured seconds; the header says what is None.
 
     Raises:
         InvalidInputError: the size of the machine is not known, a job is larger than it, or no job ran.
@@ -135,25 +161,40 @@ def workload_of(
         raise InvalidInputError(
             "nodes", f"the machine's size, as {log.name} has no MaxNodes nor MaxProcs in its header"
         )
+    resources = machine_of(size, _further(log, spec))
     counts = dict.fromkeys(Skipped.__dataclass_fields__, 0)
     jobs = []
     for record in log.records:
         reason = _unfit(record)
         job = None if reason else _job(record, per_node)
-        if job is not None and job.nodes > size:
-            if not skip_too_large:
-                raise _too_large(log.name, record, job, size)
-            reason = "too_large"
+        if job is not None:
+            excess = _excess(log.name, record, job, size, resources)
+            if excess is not None and not skip_too_large:
+                raise excess
+            reason = "too_large" if excess else None
         if reason:
             counts[reason] += 1
         elif job is not None:
             jobs.append(job)
     if not jobs:
         raise InvalidInputError(log.name, f"at least one job that ran, among {len(log.records)} lines")
-    return BatchWorkload(_in_order(jobs), size, per_node, Skipped(**counts), log.unix_start_s)
+    return BatchWorkload(
+        in_order(jobs), size, per_node, Skipped(**counts), log.unix_start_s, resources, spec.measured_s
+    )
 
 
-def _in_order(jobs: Iterable[BatchJob]) -> tuple[BatchJob, ...]:
+def _further(log: SwfLog, spec: MachineSpec) -> MachineSpec:
+    """The machine's further resources: as given, or else as in the header."""
+    burst_buffer, ssd = spec.burst_buffer_gb, spec.ssd
+    if burst_buffer is None and log.burst_buffer is not None:
+        burst_buffer = parse_burst_buffer(log.burst_buffer, f"{log.name}: BurstBuffer")
+    if ssd is None and log.local_ssd is not None:
+        ssd = parse_ssd(log.local_ssd, f"{log.name}: LocalSSD")
+    return MachineSpec(None, burst_buffer, ssd)
+
+
+def in_order(jobs: Iterable[BatchJob]) -> tuple[BatchJob, ...]:
+    """Jobs in the order of submission; those of one second in the order given."""
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
 
 
@@ -178,6 +219,20 @@ def _job(record: SwfRecord, per_node: int) -> BatchJob:
         run_s=record.run_s,
         estimate_s=record.requested_s if record.requested_s > 0 else record.run_s,
         line=record.line,
+        burst_buffer_gb=record.burst_buffer_gb,
+        ssd_gb=record.ssd_gb,
+    )
+
+
+def _excess(
+    name: str, record: SwfRecord, job: BatchJob, size: int, resources: MachineResources | None
+) -> InvalidInputError | None:
+    """The error of a job that wants more than the machine has."""
+    if job.nodes > size:
+        return _too_large(name, record, job, size)
+    found = beyond(job.request, resources)
+    return found and InvalidInputError(
+        f"{name}:{record.line}: {found[0]}", f"{found[1]} (or skip jobs that are too large)", found[2]
     )
 
 

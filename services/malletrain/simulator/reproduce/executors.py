@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.evaluation import Evaluation, Scenario
@@ -15,6 +15,8 @@ from malletrain.simulator.reproduce.experiments import Experiment, perform
 if TYPE_CHECKING:
     from distributed import Client
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 LOCAL, DASK = "local", "dask://"
 Execute = Callable[[Scenario, Sequence[Experiment]], Iterator[Evaluation]]
 """Runs experiments on a scenario and yields their results in order."""
@@ -32,6 +34,41 @@ def executor(where: str, workers: int) -> Execute:
     """
     if where == LOCAL:
         return partial(_locally, workers)
+    return partial(_on_dask, _client(where))
+
+
+def spread(where: str, workers: int, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
+    """Do the same work on many items, and yield the results in order.
+
+    Args:
+        where: As in `executor`.
+        workers: As in `executor`.
+        work: A function of a module.
+        items: What can be pickled.
+
+    Raises:
+        InvalidInputError: as in `executor`.
+    """
+    return _spread_on_dask(_client(where), work, items) if where != LOCAL else _spread_locally(workers, work, items)
+
+
+def _spread_locally(workers: int, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
+    if workers == 1:
+        yield from map(work, items)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(work, items)
+
+
+def _spread_on_dask(client: Client, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
+    with client:
+        futures = [client.submit(work, item, pure=False) for item in items]
+        for future in futures:
+            yield future.result()
+            future.release()
+
+
+def _client(where: str) -> Client:
     if not where.startswith(DASK) or not where.removeprefix(DASK).rpartition(":")[2].isdigit():
         raise InvalidInputError("--executor", "local or dask://HOST:PORT", where)
     try:
@@ -43,7 +80,7 @@ def executor(where: str, workers: int) -> Execute:
         client = Client(f"tcp://{where.removeprefix(DASK)}", timeout="10s")
     except (OSError, TimeoutError) as error:
         raise InvalidInputError("--executor", f"a Dask scheduler that answers ({error})", where) from error
-    return partial(_on_dask, client)
+    return client
 
 
 def _locally(workers: int, scenario: Scenario, experiments: Sequence[Experiment]) -> Iterator[Evaluation]:

@@ -1,0 +1,209 @@
+"""The paper's genetic algorithm, compiled (Fan et al., HPDC 2019, §3.2).
+
+A chromosome is a word whose highest used bit is the first job of the window. Children that do not fit are dropped, and
+so are children that equal a chromosome that is there. Survivors are those that no other dominates, then the others,
+the newest first; of too many that are not dominated, the newest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.jit import jit
+from malletrain.selection.arrays import Ints, ProblemArrays
+from malletrain.selection.search import add, fits
+
+Words = NDArray[np.uint64]
+
+_MOST_POPULATION = 10_000
+_MOST_GENERATIONS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GeneticParameters:
+    """Parameters of the genetic algorithm.
+
+    Attributes:
+        population: Chromosomes, at least 2.
+        generations: Generations, at least 0.
+        mutation: Probability that a gene of a child flips, 0 to 1.
+        seed: Seed of the random numbers, at least 0.
+
+    Raises:
+        InvalidInputError: a parameter is out of its range.
+    """
+
+    population: int = 20
+    generations: int = 500
+    mutation: float = 0.0005
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field, least, most in (
+            ("population", 2, _MOST_POPULATION),
+            ("generations", 0, _MOST_GENERATIONS),
+            ("seed", 0, 2**63 - 1),
+        ):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InvalidInputError(field, f"a whole number from {least} to {most}", value)
+        if not 0 <= self.mutation <= 1:
+            raise InvalidInputError("mutation", "a probability from 0 to 1", self.mutation)
+
+
+def genetic_front(arrays: ProblemArrays, parameters: GeneticParameters) -> Ints:
+    """The points that the last generation's solutions reach, none of which dominates another.
+
+    Returns:
+        Shape (solutions, 4 + jobs): f1 … f4, then 0 or 1 for each job.
+    """
+    count = arrays.jobs.shape[1]
+    nothing = np.zeros(7, dtype=np.int64)
+    fitting = [job for job in range(count) if fits(arrays.jobs, arrays.limits, nothing, job)]
+    if not fitting:
+        return np.zeros((1, 4 + count), dtype=np.int64)
+    found = _evolve(
+        np.ascontiguousarray(arrays.jobs[:, fitting]),
+        arrays.limits,
+        np.ascontiguousarray(arrays.objectives[:, fitting]),
+        arrays.spill_gb,
+        parameters.population,
+        parameters.generations,
+        parameters.mutation,
+        np.uint64(parameters.seed),
+    )
+    answer = np.zeros((len(found), 4 + count), dtype=np.int64)
+    answer[:, :4] = found[:, :4]
+    answer[:, 4 + np.array(fitting)] = found[:, 4:]
+    return answer
+
+
+@jit("f8(u8[::1])")
+def _random(state: Words) -> float:
+    """The next number from 0 to 1 (SplitMix64; Steele, Lea, Flood, 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    word = state[0]
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    word = word ^ (word >> np.uint64(31))
+    return float(word >> np.uint64(11)) / 9007199254740992.0
+
+
+@jit("b1(i8[:, ::1], i8[::1], i8[:, ::1], i8, u8, i8[::1])")
+def _evaluate(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, word: np.uint64, point: Ints) -> bool:
+    """Whether a chromosome fits; its f1 … f4 into `point`."""
+    count = jobs.shape[1]
+    used = np.zeros(7, np.int64)
+    point[:] = 0
+    for job in range(count):
+        if (word >> np.uint64(count - 1 - job)) & np.uint64(1):
+            if not fits(jobs, limits, used, job):
+                return False
+            add(jobs, used, job, 1)
+            for row in range(4):
+                point[row] += objectives[row, job]
+    point[3] -= spill_gb * max(0, used[0] - limits[0])
+    return True
+
+
+@jit("u8(i8[:, ::1], i8[::1], i8[:, ::1], i8, i8[::1], u8[::1])")
+def _first_chromosome(
+    jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, point: Ints, state: Words
+) -> np.uint64:
+    """Random genes, of which random ones are dropped until the rest fits."""
+    count = jobs.shape[1]
+    word = np.uint64(0)
+    for job in range(count):
+        if _random(state) < 0.5:
+            word |= np.uint64(1) << np.uint64(job)
+    while not _evaluate(jobs, limits, objectives, spill_gb, word, point):
+        bit = np.uint64(1) << np.uint64(int(_random(state) * count))
+        word &= ~bit
+    return word
+
+
+@jit("i8(i8[:, ::1], i8[::1], i8, i8[::1])")
+def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
+    """Rows of those that survive into `order`: Set 1, then Set 2, each newest first. Returns how many are of Set 1."""
+    count = len(ages)
+    dominated = np.zeros(count, np.int64)
+    for row in range(count):
+        for rival in range(count):
+            no_worse, better = True, False
+            for column in range(4):
+                no_worse = no_worse and points[rival, column] >= points[row, column]
+                better = better or points[rival, column] > points[row, column]
+            if no_worse and better:
+                dominated[row] = 1
+                break
+    keys = dominated * (ages.max() + 1) + ages
+    ranked = np.argsort(keys, kind="mergesort")
+    kept = min(most, count)
+    order[:kept] = ranked[:kept]
+    return int(min(kept, count - dominated.sum()))
+
+
+@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8)")
+def _evolve(
+    jobs: Ints,
+    limits: Ints,
+    objectives: Ints,
+    spill_gb: int,
+    population: int,
+    generations: int,
+    mutation: float,
+    seed: np.uint64,
+) -> Ints:
+    count = jobs.shape[1]
+    state = np.full(1, seed, np.uint64)
+    words = np.zeros(2 * population + 1, np.uint64)
+    points = np.zeros((2 * population + 1, 4), np.int64)
+    ages, order = np.zeros(2 * population + 1, np.int64), np.zeros(population, np.int64)
+    size = 0
+    for _ in range(population):
+        words[size] = _first_chromosome(jobs, limits, objectives, spill_gb, points[size], state)
+        known = False
+        for row in range(size):
+            known = known or words[row] == words[size]
+        if not known:
+            size += 1
+    first = _survivors(points[:size], ages[:size], population, order)
+    old_words, old_points, old_ages = words.copy(), points.copy(), ages.copy()
+    for _ in range(generations):
+        parents = size
+        for row in range(parents):
+            ages[row] += 1
+        for _pair in range((population + 1) // 2):
+            one = words[int(_random(state) * parents)]
+            two = words[int(_random(state) * parents)]
+            low = (np.uint64(1) << np.uint64(1 + int(_random(state) * max(1, count - 1)))) - np.uint64(1)
+            for child in range(2):
+                word = (one & ~low) | (two & low) if child == 0 else (two & ~low) | (one & low)
+                for gene in range(count):
+                    if _random(state) < mutation:
+                        word ^= np.uint64(1) << np.uint64(gene)
+                known = size >= parents + population
+                for row in range(size):
+                    known = known or words[row] == word
+                if not known and _evaluate(jobs, limits, objectives, spill_gb, word, points[size]):
+                    words[size] = word
+                    ages[size] = 0
+                    size += 1
+        first = _survivors(points[:size], ages[:size], population, order)
+        size = min(size, population)
+        old_words[:], old_points[:], old_ages[:] = words, points, ages
+        for row in range(size):
+            words[row] = old_words[order[row]]
+            points[row] = old_points[order[row]]
+            ages[row] = old_ages[order[row]]
+    answer = np.zeros((first, 4 + count), np.int64)
+    for index in range(first):
+        row = index if generations > 0 else order[index]
+        answer[index, :4] = points[row]
+        for job in range(count):
+            answer[index, 4 + job] = (words[row] >> np.uint64(count - 1 - job)) & np.uint64(1)
+    return answer

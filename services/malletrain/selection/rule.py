@@ -1,0 +1,63 @@
+"""BBSched's decision rule: which point of the Pareto set is taken (Fan et al., HPDC 2019, §3.2.4 and §5).
+
+The first choice is the point of the set with the most nodes, of several the one at the front of the window. Another
+point replaces it if what it gains in burst buffer (with SSDs: in burst buffer, requested SSD and less waste together)
+is more than `trade_off` times what it loses in nodes, all in shares of the machine; of several, the one with the
+largest gain.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.arrays import Ints, check_magnitude, share_units
+from malletrain.selection.methods import ObjectiveWeights
+from malletrain.selection.problem import MachineResources
+
+_MOST_DENOMINATOR = 1000
+
+
+def default_trade_off(machine: MachineResources) -> Fraction:
+    """The paper's factor: 2, and 4 with SSDs."""
+    return Fraction(4 if machine.has_ssd else 2)
+
+
+def check_trade_off(factor: Fraction, machine: MachineResources) -> None:
+    """Refuse a factor that can't be used.
+
+    Raises:
+        InvalidInputError: it is negative, has more than three decimals, or is too large for the machine's totals.
+    """
+    if factor < 0 or factor.denominator > _MOST_DENOMINATOR:
+        raise InvalidInputError("trade_off", "a number from 0 with at most three decimals", str(factor))
+    check_magnitude(machine, max(10, factor.numerator + factor.denominator))
+
+
+def gain_weights(machine: MachineResources) -> ObjectiveWeights:
+    """The gain of a point, apart from that of the first choice."""
+    _, burst_buffer, ssd = share_units(machine)
+    return ObjectiveWeights((0, burst_buffer, ssd, ssd))
+
+
+def score_weights(machine: MachineResources, factor: Fraction) -> ObjectiveWeights:
+    """A score that is larger than the first choice's exactly for the points that may replace it."""
+    nodes, burst_buffer, ssd = (factor.denominator * unit for unit in share_units(machine))
+    return ObjectiveWeights((factor.numerator * nodes // factor.denominator, burst_buffer, ssd, ssd))
+
+
+def choose(points: Ints, selections: Ints, machine: MachineResources, factor: Fraction) -> int:
+    """Which row the rule takes.
+
+    Args:
+        points: f1 … f4 of each solution, at least one; shape (solutions, 4).
+        selections: 0 or 1 for each job of the window; shape (solutions, jobs).
+        machine: The machine.
+        factor: The rule's factor.
+    """
+    gains = gain_weights(machine).of_points(points).tolist()
+    scores = score_weights(machine, factor).of_points(points).tolist()
+    nodes, fronts = points[:, 0].tolist(), selections.tolist()
+    first = max(range(len(nodes)), key=lambda row: (nodes[row], fronts[row]))
+    better = [row for row in range(len(nodes)) if scores[row] > scores[first]]
+    return max(better, key=lambda row: (gains[row], nodes[row], fronts[row]), default=first)

@@ -1,0 +1,226 @@
+"""One decision: which jobs of the window a method starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fractions import Fraction
+
+import numpy as np
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.arrays import Ints, ProblemArrays, arrays_of
+from malletrain.selection.genetic import GeneticParameters, genetic_front
+from malletrain.selection.methods import ObjectiveWeights, SelectionMethod, check_method, weights_of
+from malletrain.selection.packing import in_order, pack
+from malletrain.selection.problem import Objectives, SelectionProblem
+from malletrain.selection.rule import check_trade_off, choose, default_trade_off, gain_weights, score_weights
+from malletrain.selection.search import best_selection, pareto_front
+
+_UNBOUNDED = 2**61
+_NO_WEIGHTS = ObjectiveWeights((0, 0, 0, 0))
+_BURST_BUFFER = ObjectiveWeights((0, 1, 0, 0))
+_NODES = ObjectiveWeights((1, 0, 0, 0))
+
+
+class SelectionSolver(StrEnum):
+    """Who finds the selections of a method that optimises. AUTO: exact, and genetic where that takes too long."""
+
+    EXACT = "exact"
+    GENETIC = "genetic"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSettings:
+    """How to select.
+
+    Attributes:
+        method: The method.
+        solver: Who searches.
+        trade_off: Factor of BBSched's rule; None: 2, or 4 with SSDs.
+        most_visits: Selections that one exact search may visit. Beyond that AUTO asks the genetic algorithm, and EXACT
+            gives up.
+        genetic: Parameters of the genetic algorithm.
+
+    Raises:
+        InvalidInputError: a number is out of its range.
+    """
+
+    method: SelectionMethod = SelectionMethod.BBSCHED
+    solver: SelectionSolver = SelectionSolver.AUTO
+    trade_off: Fraction | None = None
+    most_visits: int = 5_000_000
+    genetic: GeneticParameters = field(default_factory=GeneticParameters)
+
+    def __post_init__(self) -> None:
+        if self.most_visits < 1:
+            raise InvalidInputError("most_visits", "at least 1", self.most_visits)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionAnswer:
+    """The selected jobs.
+
+    Attributes:
+        chosen: Positions in the window, ascending.
+        genetic: Whether the genetic algorithm answered.
+        visits: Selections that the exact search visited.
+    """
+
+    chosen: tuple[int, ...]
+    genetic: bool = False
+    visits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A point of the Pareto set.
+
+    Attributes:
+        objectives: What it uses.
+        chosen: The selection at the front of the window that reaches it.
+    """
+
+    objectives: Objectives
+    chosen: tuple[int, ...]
+
+
+def select(problem: SelectionProblem, settings: SelectionSettings) -> SelectionAnswer:
+    """The jobs that a method starts.
+
+    Raises:
+        InvalidInputError: the method does not suit the machine, the factor is out of its range, or an exact search was
+            asked for and visited more than `most_visits` selections.
+    """
+    check_method(settings.method, problem.machine)
+    if settings.method is SelectionMethod.BIN_PACKING:
+        return SelectionAnswer(pack(problem))
+    if settings.method is SelectionMethod.IN_ORDER:
+        return SelectionAnswer(in_order(problem))
+    factor = settings.trade_off if settings.trade_off is not None else default_trade_off(problem.machine)
+    check_trade_off(factor, problem.machine)
+    arrays = arrays_of(problem)
+    if settings.solver is not SelectionSolver.GENETIC:
+        found = _exact(problem, arrays, settings, factor)
+        if found is not None:
+            return found
+        if settings.solver is SelectionSolver.EXACT:
+            raise InvalidInputError(
+                "most_visits",
+                "more, a smaller window, or the solver auto (the search is too long)",
+                settings.most_visits,
+            )
+    return SelectionAnswer(_genetic(problem, arrays, settings, factor), genetic=True)
+
+
+def front_of(problem: SelectionProblem, most_visits: int = 5_000_000) -> tuple[FrontPoint, ...]:
+    """The exact Pareto set: its distinct points, fewest nodes first.
+
+    Raises:
+        InvalidInputError: the search visited more than `most_visits` selections.
+    """
+    arrays = arrays_of(problem)
+    rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, 0, most_visits)
+    if not len(rows):
+        raise InvalidInputError("most_visits", "more, or a smaller window (the search is too long)", most_visits)
+    return front_points(rows)
+
+
+def genetic_front_of(problem: SelectionProblem, parameters: GeneticParameters) -> tuple[FrontPoint, ...]:
+    """The distinct points that the genetic algorithm finds, fewest nodes first."""
+    return front_points(genetic_front(arrays_of(problem), parameters))
+
+
+def front_points(rows: Ints) -> tuple[FrontPoint, ...]:
+    """Points from rows of f1 … f4 and selections; of equal points the selection at the front of the window."""
+    ordered = sorted(rows.tolist(), key=lambda row: (row[:4], row[4:]))
+    found = {tuple(row[:4]): row for row in ordered}
+    return tuple(
+        FrontPoint(Objectives(row[0], row[1], row[2], -row[3]), _positions(np.array(row[4:], dtype=np.int64)))
+        for row in found.values()
+    )
+
+
+def _exact(
+    problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings, factor: Fraction
+) -> SelectionAnswer | None:
+    """The exact answer; None if the search was given up."""
+    if settings.method is not SelectionMethod.BBSCHED:
+        found = _search(problem, arrays, settings, weights_of(settings.method, problem))
+        return None if found is None else SelectionAnswer(_positions(found[2:]), visits=int(found[0]))
+    first = _first_choice(problem, arrays, settings)
+    if first is None:
+        return None
+    score = score_weights(problem.machine, factor)
+    least = int(score.of_points(_point(arrays, first[2:]))[0])
+    gain = gain_weights(problem.machine)
+    other = _search(problem, arrays, settings, gain, second=_NODES, score=score, least=least)
+    if other is None:
+        return None
+    chosen = other if other[1] else first
+    return SelectionAnswer(_positions(chosen[2:]), visits=int(first[0] + other[0]))
+
+
+def _first_choice(problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings) -> Ints | None:
+    """Of the Pareto set the point with the most nodes, of several the front of the window; as from `best_selection`."""
+    found = _search(problem, arrays, settings, _NODES, second=_BURST_BUFFER)
+    if found is None or not problem.machine.has_ssd:
+        return found
+    least = int(arrays.objectives[0] @ found[2:])
+    rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, least, settings.most_visits)
+    if not len(rows):
+        return None
+    found[2:] = max(rows[:, 4:].tolist())
+    return found
+
+
+def _search(
+    problem: SelectionProblem,
+    arrays: ProblemArrays,
+    settings: SelectionSettings,
+    value: ObjectiveWeights,
+    second: ObjectiveWeights = _NO_WEIGHTS,
+    score: ObjectiveWeights = _NO_WEIGHTS,
+    least: int = -1,
+) -> Ints | None:
+    rows = (value, second, score)
+    cap = _UNBOUNDED
+    if not value.weights[2] and not value.weights[3]:
+        cap = value.weights[0] * problem.free.nodes + value.weights[1] * problem.free.burst_buffer_gb
+    answer = best_selection(
+        arrays.jobs,
+        arrays.limits,
+        np.array([row.of_jobs(arrays) for row in rows], dtype=np.int64),
+        np.array([row.spill_cost(arrays) for row in rows], dtype=np.int64),
+        cap,
+        least,
+        settings.most_visits,
+    )
+    return None if answer[0] < 0 else answer
+
+
+def _genetic(
+    problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings, factor: Fraction
+) -> tuple[int, ...]:
+    if settings.method is SelectionMethod.BBSCHED:
+        rows = genetic_front(arrays, settings.genetic)
+        points, selections = np.ascontiguousarray(rows[:, :4]), rows[:, 4:]
+        return _positions(selections[choose(points, selections, problem.machine, factor)])
+    weights = weights_of(settings.method, problem)
+    alone = np.zeros_like(arrays.objectives)
+    alone[3] = weights.of_jobs(arrays)
+    rows = genetic_front(replace(arrays, objectives=alone, spill_gb=weights.spill_cost(arrays)), settings.genetic)
+    return _positions(np.array(max(rows[:, 4:].tolist()), dtype=np.int64))
+
+
+def _point(arrays: ProblemArrays, chosen: Ints) -> Ints:
+    """f1 … f4 of a selection, shape (1, 4)."""
+    point = arrays.objectives @ chosen
+    small = int(((1 - arrays.jobs[2]) * arrays.jobs[0]) @ chosen)
+    point[3] -= arrays.spill_gb * max(0, small - int(arrays.limits[0]))
+    return point.reshape(1, 4)
+
+
+def _positions(chosen: Ints) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(chosen).tolist())

@@ -1,0 +1,121 @@
+"""Job tables: CSV with one job per line, and the machine as JSON beside it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.batch.machine import MachineSpec, SsdClasses
+from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
+
+COLUMNS = ("job", "submit_s", "nodes", "run_s", "estimate_s", "burst_buffer_gb", "ssd_gb")
+_REQUIRED = 5
+_MOST_SECONDS = 1e11
+_MOST_AMOUNT = 10**12
+
+
+def read_jobs(path: Path) -> tuple[BatchJob, ...]:
+    """The jobs of a table, in the file's order.
+
+    Raises:
+        InvalidInputError: the file can't be read, or is not such a table; the error names line and column.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return tuple(_jobs(csv.reader(file), str(path)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(str(path), f"a readable CSV file ({error})") from error
+
+
+def write_jobs(workload: BatchWorkload, path: Path) -> None:
+    """Write a table and the machine's JSON beside it.
+
+    Raises:
+        InvalidInputError: the name does not end in .csv, or its folder does not exist.
+        OSError: a file can't be written.
+    """
+    if path.suffix != ".csv" or not path.parent.is_dir():
+        raise InvalidInputError("to", "a name that ends in .csv, in a folder that exists", str(path))
+    machine = workload.resources
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for job in workload.jobs:
+            times = (_number(value) for value in (job.run_s, job.estimate_s))
+            writer.writerow((job.number, _number(job.submit_s), job.nodes, *times, job.burst_buffer_gb, job.ssd_gb))
+    values: dict[str, object] = {"nodes": workload.nodes}
+    if machine is not None:
+        values["burst_buffer_gb"] = machine.burst_buffer_gb
+        values["nodes_with_256gb_ssd"] = machine.large_nodes
+        values["ssd"] = machine.has_ssd
+    if workload.measured_s is not None:
+        values["measure_from_s"], values["measure_until_s"] = workload.measured_s
+    path.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def check_table_machine(spec: MachineSpec) -> None:
+    """Refuse classes that the JSON beside a table has no words for.
+
+    Raises:
+        InvalidInputError: the SSDs are not of 128 and 256 GB.
+    """
+    if isinstance(spec.ssd, SsdClasses) and (spec.ssd.small_gb, spec.ssd.large_gb) != (128, 256):
+        raise InvalidInputError("ssd", "128 and 256 GB, the classes of a job table", spec.ssd)
+
+
+def _jobs(rows: Iterable[list[str]], name: str) -> Iterator[BatchJob]:
+    numbered = enumerate(rows, 1)
+    _, header = next(numbered, (1, list[str]()))
+    if not _REQUIRED <= len(header) <= len(COLUMNS) or tuple(header) != COLUMNS[: len(header)]:
+        wanted = f"{','.join(COLUMNS[:_REQUIRED])}[,{COLUMNS[5]}[,{COLUMNS[6]}]]"
+        raise InvalidInputError(f"{name}:1: header", wanted, ",".join(header)[:120])
+    known: set[int] = set()
+    for line, row in numbered:
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise InvalidInputError(f"{name}:{line}", f"{len(header)} values", len(row))
+        job = _job(dict(zip(header, row, strict=True)), f"{name}:{line}", line)
+        if job.number in known:
+            raise InvalidInputError(f"{name}:{line}: job", "a number that no earlier line has", job.number)
+        known.add(job.number)
+        yield job
+
+
+def _job(values: dict[str, str], place: str, line: int) -> BatchJob:
+    return BatchJob(
+        number=_whole(values, "job", place, 0),
+        submit_s=_seconds(values, "submit_s", place),
+        nodes=_whole(values, "nodes", place, 1),
+        run_s=_seconds(values, "run_s", place, above=0.0),
+        estimate_s=_seconds(values, "estimate_s", place, above=0.0),
+        line=line,
+        burst_buffer_gb=_whole(values, "burst_buffer_gb", place, 0) if "burst_buffer_gb" in values else 0,
+        ssd_gb=_whole(values, "ssd_gb", place, 0) if "ssd_gb" in values else 0,
+    )
+
+
+def _whole(values: dict[str, str], column: str, place: str, least: int) -> int:
+    text = values[column].strip()
+    if not (text.isascii() and text.isdigit()) or not least <= int(text[:14]) <= _MOST_AMOUNT:
+        raise InvalidInputError(f"{place}: {column}", f"a whole number, at least {least}", text)
+    return int(text)
+
+
+def _seconds(values: dict[str, str], column: str, place: str, above: float | None = None) -> float:
+    text = values[column].strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if "_" in text or not 0 <= value <= _MOST_SECONDS or (above is not None and not value > above):
+        expected = "seconds above 0" if above is not None else "seconds, at least 0"
+        raise InvalidInputError(f"{place}: {column}", expected, text)
+    return value
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)

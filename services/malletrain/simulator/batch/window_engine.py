@@ -1,0 +1,245 @@
+"""Simulation of a scheduler over nodes, burst buffer and SSD, with a window from which jobs are selected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+import numpy as np
+
+from malletrain.selection.problem import MachineResources, ReservedResources, ResourceRequest, SelectionProblem
+from malletrain.selection.select import SelectionSettings, select
+from malletrain.simulator.batch.engine import Overrun
+from malletrain.simulator.batch.policies import BatchPolicy
+from malletrain.simulator.batch.resources import (
+    Amounts,
+    ExpectedReleases,
+    FreeMachine,
+    ResourceReservation,
+)
+from malletrain.simulator.batch.schedule import BatchRun, Schedule
+from malletrain.simulator.batch.selecting import ReservedKinds, SelectionCounts, Starved, WindowSettings
+from malletrain.simulator.batch.wait_queue import Flags, Ints, WaitQueue
+from malletrain.simulator.batch.workload import BatchWorkload
+
+_PROGRESS_EVERY = 1000
+
+
+def simulate_window(
+    workload: BatchWorkload,
+    policy: BatchPolicy,
+    settings: WindowSettings,
+    *,
+    overrun: Overrun = Overrun.KILL,
+    progress: Callable[[int], None] | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> tuple[Schedule, SelectionCounts]:
+    """Run a workload; see docs/bbsched.md for one pass of the scheduler.
+
+    Args:
+        workload: Jobs and machine.
+        policy: Order of the queue, and whether jobs are backfilled.
+        settings: Window and backfilling.
+        overrun: Whether jobs are killed at their estimate.
+        progress: Called from time to time with the number of jobs that have started.
+        clock: Seconds, by which the selections are timed.
+
+    Raises:
+        InvalidInputError: the method does not suit the machine, or an exact search was too long.
+    """
+    simulation = _WindowSimulation(workload, policy, settings, overrun, progress, clock)
+    return simulation.run(), simulation.counts
+
+
+class _WindowSimulation:
+    def __init__(
+        self,
+        workload: BatchWorkload,
+        policy: BatchPolicy,
+        settings: WindowSettings,
+        overrun: Overrun,
+        progress: Callable[[int], None] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._workload, self._jobs = workload, workload.jobs
+        self._policy, self._settings = policy, settings
+        self._overrun, self._progress, self._clock = overrun, progress, clock
+        self._machine = workload.resources or MachineResources(workload.nodes)
+        self._requests = [job.request for job in self._jobs]
+        self._large = np.array([self._machine.wants_large(request) for request in self._requests])
+        self._nodes = np.array([job.nodes for job in self._jobs])
+        self._burst_buffer = np.array([job.burst_buffer_gb for job in self._jobs])
+        self._estimates = np.array([job.estimate_s for job in self._jobs])
+        self._free = FreeMachine(self._machine)
+        self._expected = ExpectedReleases(workload.nodes)
+        self._waiting = WaitQueue()
+        self._submitted = 0
+        self._runs: list[BatchRun] = []
+        self._held: list[Amounts] = []
+        self._ends: list[tuple[float, int]] = []
+        self._reserved: dict[int, float] = {}
+        self._stays = [0] * len(self._jobs)
+        self._now_s = 0.0
+        self.counts = SelectionCounts()
+
+    def run(self) -> Schedule:
+        while self._ends or self._submitted < len(self._jobs):
+            times = [self._ends[0][0]] if self._ends else []
+            if self._submitted < len(self._jobs):
+                times.append(self._jobs[self._submitted].submit_s)
+            self._now_s = min(times)
+            self._end_runs()
+            self._submit_jobs()
+            if len(self._waiting):
+                self._decide()
+        if self._progress:
+            self._progress(len(self._runs))
+        return Schedule(self._policy.name, self._workload.nodes, tuple(self._runs), self._workload.unix_start_s)
+
+    def _end_runs(self) -> None:
+        while self._ends and self._ends[0][0] <= self._now_s:
+            index = heappop(self._ends)[1]
+            run, held = self._runs[index], self._held[index]
+            self._free.give_back(run.nodes, held.burst_buffer_gb)
+            self._expected.remove(run.start_s + run.job.estimate_s, held)
+
+    def _submit_jobs(self) -> None:
+        first = end = self._submitted
+        while end < len(self._jobs) and self._jobs[end].submit_s <= self._now_s:
+            end += 1
+        if end > first:
+            self._waiting.add(first, self._jobs[first:end])
+            self._submitted = end
+
+    def _decide(self) -> None:
+        queue = self._queue()
+        reserved = None
+        if self._settings.selection is not None:
+            while queue:
+                window = queue[: self._settings.window]
+                reserved = self._start_starved(window)
+                self._select(window, reserved, self._settings.selection)
+                left = [job for job in window if self._waits(job)]
+                for job in left:
+                    self._stays[job] += 1
+                queue = [*left, *queue[len(window) :]]
+                if left:
+                    break
+        if reserved is None:
+            started = 0
+            while started < len(queue) and self._fits(queue[started]):
+                self._start(queue[started])
+                started += 1
+            queue = queue[started:]
+        if queue and self._policy.backfills:
+            head = reserved or self._reserve(queue[0])
+            self._backfill(queue[: self._settings.backfill_depth], head)
+
+    def _queue(self) -> list[int]:
+        """Indices of the waiting jobs in the base order."""
+        indices = self._waiting.indices
+        if self._policy.scores is None:
+            return list(indices.tolist())
+        order = np.argsort(-self._policy.scores(self._waiting, self._now_s), kind="stable")
+        return list(indices[order].tolist())
+
+    def _waits(self, job: int) -> bool:
+        return self._waiting.position_of(job) is not None
+
+    def _fits(self, job: int) -> bool:
+        return bool(self._fitting(np.array([job]), self._free.amounts)[0])
+
+    def _fitting(self, jobs: Ints, free: Amounts) -> Flags:
+        nodes, room = self._nodes[jobs], np.where(self._large[jobs], free.large, free.small + free.large)
+        fitting: Flags = (nodes <= room) & (self._burst_buffer[jobs] <= free.burst_buffer_gb)
+        return fitting
+
+    def _start_starved(self, window: Sequence[int]) -> ResourceReservation | None:
+        """Start the jobs past the bound that fit; the first that does not may get a reservation."""
+        reserved = None
+        for job in window:
+            if self._stays[job] < self._settings.starvation_bound:
+                continue
+            if self._fits(job):
+                if reserved is None or self._leaves(job, reserved):
+                    self._start(job, reserved)
+                    self.counts.forced_starts += 1
+            elif reserved is None and self._settings.starved is Starved.RESERVE:
+                reserved = self._reserve(job)
+        return reserved
+
+    def _select(self, window: Sequence[int], reserved: ResourceReservation | None, settings: SelectionSettings) -> None:
+        waiting = np.array([job for job in window if self._waits(job)], dtype=np.int64)
+        free = self._free.amounts
+        candidates: list[int] = waiting[self._fitting(waiting, free)].tolist()
+        if not candidates:
+            return
+        promised = None
+        if reserved is not None:
+            late = tuple(self._is_late(job, reserved) for job in candidates)
+            promised = ReservedResources(reserved.request, reserved.free_then.frozen(), late)
+        requests = tuple(self._requests[job] for job in candidates)
+        began_s = self._clock()
+        answer = select(SelectionProblem(self._machine, free.frozen(), requests, promised), settings)
+        self.counts.solve_s.append(self._clock() - began_s)
+        self.counts.genetic_answers += answer.genetic
+        chosen = [candidates[index] for index in answer.chosen]
+        self.counts.selected_starts += len(chosen)
+        for job in sorted(chosen, key=lambda job: not self._large[job]):
+            self._start(job, reserved)
+
+    def _is_late(self, job: int, reserved: ResourceReservation) -> bool:
+        return bool(self._now_s + self._estimates[job] > reserved.start_s)
+
+    def _leaves(self, job: int, reserved: ResourceReservation) -> bool:
+        """Whether a job that fits leaves a reservation what it needs."""
+        if not self._is_late(job, reserved):
+            return True
+        then, wanted = reserved.free_then, reserved.request
+        taken = self._free.split(self._requests[job])
+        if wanted.burst_buffer_gb + taken.burst_buffer_gb > then.burst_buffer_gb:
+            return False
+        if self._machine.wants_large(wanted):
+            return wanted.nodes + taken.large <= then.large
+        return wanted.nodes + taken.small + taken.large <= then.small + then.large
+
+    def _reserve(self, job: int) -> ResourceReservation:
+        request = self._requests[job]
+        if self._settings.reserve is ReservedKinds.NODES:
+            request = ResourceRequest(request.nodes, 0, request.ssd_gb)
+        large = request.nodes if self._machine.wants_large(request) else 0
+        wanted = Amounts(request.nodes, large, request.burst_buffer_gb)
+        start_s, then = self._expected.reserve(wanted, self._free.amounts, self._now_s)
+        self._reserved.setdefault(job, start_s)
+        return ResourceReservation(job, request, start_s, then)
+
+    def _backfill(self, queue: Sequence[int], reserved: ResourceReservation) -> None:
+        others = np.array([job for job in queue if job != reserved.job], dtype=np.int64)
+        position = 0
+        while position < len(others):
+            rest = others[position:]
+            # Room only shrinks while jobs start: who does not fit now will not fit later.
+            fitting = np.flatnonzero(self._fitting(rest, self._free.amounts))
+            found = next((index for index in fitting.tolist() if self._leaves(int(rest[index]), reserved)), None)
+            if found is None:
+                return
+            self._start(int(rest[found]), reserved)
+            position += found + 1
+
+    def _start(self, index: int, reserved: ResourceReservation | None = None) -> None:
+        job = self._jobs[index]
+        position = self._waiting.position_of(index)
+        assert position is not None
+        taken = self._free.split(self._requests[index])
+        if reserved is not None and self._is_late(index, reserved):
+            reserved.free_then.take(taken)
+        self._waiting.remove(position)
+        length_s = min(job.run_s, job.estimate_s) if self._overrun is Overrun.KILL else job.run_s
+        nodes = self._free.take(taken)
+        run = BatchRun(job, self._now_s, self._now_s + length_s, nodes, self._reserved.get(index))
+        heappush(self._ends, (run.end_s, len(self._runs)))
+        self._expected.add(self._now_s + job.estimate_s, taken)
+        self._runs.append(run)
+        self._held.append(taken)
+        if self._progress and len(self._runs) % _PROGRESS_EVERY == 0:
+            self._progress(len(self._runs))

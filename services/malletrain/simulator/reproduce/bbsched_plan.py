@@ -1,0 +1,95 @@
+"""Which trials BBSched's evaluation needs, and their results by trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from malletrain.selection.methods import SelectionMethod
+from malletrain.simulator.batch.running import BASELINE
+from malletrain.simulator.batch.selecting import Starved
+from malletrain.simulator.reproduce.bbsched_trials import ORIGINAL, BatchTrial, BatchTrialResult
+
+METHODS = (
+    BASELINE,
+    *(
+        method.value
+        for method in SelectionMethod
+        if method not in (SelectionMethod.CONSTRAINED_SSD, SelectionMethod.IN_ORDER)
+    ),
+)
+SSD_METHODS = tuple(
+    name for name in (*METHODS[:-2], "constrained-ssd", *METHODS[-2:]) if name not in ("weighted-cpu", "weighted-bb")
+)
+MACHINES = ("cori", "theta")
+RECIPES = (ORIGINAL, "s1", "s2", "s3", "s4")
+SSD_RECIPES = ("s5", "s6", "s7")
+WINDOWS = (10, 20, 50)
+READINGS: Mapping[str, dict[str, object]] = {
+    "bbsched": {"method": "bbsched"},
+    "in order, same window": {"method": "in-order"},
+    "bbsched, backfilling looks at 20 jobs": {"method": "bbsched", "depth": 20},
+    "bbsched, reservation for the starved": {"method": "bbsched", "starved": Starved.RESERVE},
+}
+"""What is varied on Theta to find where the gain comes from."""
+READING_RECIPES = (ORIGINAL, "s2", "s4")
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The size of an evaluation.
+
+    Attributes:
+        seeds: Workloads of each kind.
+        jobs: Jobs of each workload.
+    """
+
+    seeds: int
+    jobs: int
+
+    def trial(self, machine: str, recipe: str, method: str, seed: int) -> BatchTrial:
+        """A trial with the paper's settings."""
+        return BatchTrial(machine, recipe, method, seed, self.jobs)
+
+    def harvested(self, recipe: str, method: str, seed: int) -> BatchTrial:
+        """The same on Theta, with trainings on its idle nodes."""
+        return replace(self.trial("theta", recipe, method, seed), harvest=True)
+
+    def windowed(self, machine: str, size: int, seed: int) -> BatchTrial:
+        """BBSched on S4 with another window."""
+        return replace(self.trial(machine, "s4", "bbsched", seed), window=size)
+
+    def reading(self, name: str, recipe: str, seed: int) -> BatchTrial:
+        """One of the readings."""
+        return replace(self.trial("theta", recipe, BASELINE, seed), **READINGS[name])  # type: ignore[arg-type]
+
+    def trials(self) -> list[BatchTrial]:
+        """All trials, each once, long ones first."""
+        found = [self.harvested(recipe, method, seed) for recipe, method, seed in self.harvests()]
+        for seed in range(self.seeds):
+            found += [self.trial(m, r, name, seed) for m in MACHINES for r in RECIPES for name in METHODS]
+            found += [self.trial(m, r, name, seed) for m in MACHINES for r in SSD_RECIPES for name in SSD_METHODS]
+            found += [self.windowed(machine, size, seed) for machine in MACHINES for size in WINDOWS]
+            found += [self.reading(name, recipe, seed) for name in READINGS for recipe in READING_RECIPES]
+        return list(dict.fromkeys(found))
+
+    def harvests(self) -> list[tuple[str, str, int]]:
+        """Recipe, method and seed of the trials with trainings: S4 by all methods, the original by two."""
+        pairs = [*(("s4", method) for method in METHODS), (ORIGINAL, BASELINE), (ORIGINAL, "bbsched")]
+        return [(recipe, method, seed) for seed in range(self.seeds) for recipe, method in pairs]
+
+
+@dataclass(frozen=True)
+class BatchResults:
+    """The plan and what its trials found."""
+
+    plan: BatchPlan
+    found: Mapping[BatchTrial, BatchTrialResult]
+
+    def of(self, trials: Sequence[BatchTrial]) -> list[BatchTrialResult]:
+        """The results of trials."""
+        return [self.found[trial] for trial in trials]
+
+    def over_seeds(self, machine: str, recipe: str, method: str) -> list[BatchTrialResult]:
+        """One result for each workload."""
+        return self.of([self.plan.trial(machine, recipe, method, seed) for seed in range(self.plan.seeds)])
