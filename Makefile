@@ -17,7 +17,8 @@ WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-manual test-training test-slurm test-netns test-containers test-faults test-upgrade \
+.PHONY: help setup demo test check test-quick test-demo test-manual test-training test-slurm test-netns test-containers \
+  test-faults test-upgrade soak soak-short \
   images lock release-protos docs format benchmarks clean
 
 help: ## What can be made
@@ -81,6 +82,12 @@ test-containers: setup ## Images, and the five services in containers: jobs, kil
 
 test-faults: setup ## The fault matrix: real faults at random moments, 20 of each (half an hour; taken up where it was interrupted)
 	$(BIN)/python benchmarks/faults.py
+
+soak: setup ## A day of Summit's idle nodes in ten minutes, with faults of all kinds; report in build/soak (15 minutes)
+	$(BIN)/python benchmarks/soak.py --minutes 10 --jobs 40
+
+soak-short: setup ## The same for two minutes
+	$(BIN)/python benchmarks/soak.py --minutes 2 --jobs 14 --gap 4 --out build/soak-short
 
 images: ## The container images; WHEELS=FOLDER with wheels of torch and Horovod
 	WHEELS=$(WHEELS) docker compose --profile monitoring --profile postgres build \

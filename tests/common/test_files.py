@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.common.files import make_private_folder, write_atomically
+from malletrain.common.files import make_private_folder, write_atomically, write_once_there_is_room
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -68,3 +69,38 @@ def test_a_private_folder_is_closed_to_others_also_where_it_was_open(tmp_path: P
             folder.mkdir(0o755)
         make_private_folder(folder)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+class Disk:
+    """`os.fsync` on a disk that is full until somebody has waited a few times."""
+
+    def __init__(self, full_for: int, error: int = errno.ENOSPC) -> None:
+        self.left = full_for
+        self._error = error
+
+    def fsync(self, _: int) -> None:
+        if self.left:
+            raise OSError(self._error, os.strerror(self._error))
+
+    def pause(self, _: float) -> None:
+        self.left -= 1
+
+
+def test_a_file_is_written_once_the_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(full_for=3)
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    write_once_there_is_room(tmp_path / "file", "text", 60.0, disk.pause)
+    assert (tmp_path / "file").read_text() == "text"
+    assert disk.left == 0
+
+
+@pytest.mark.parametrize(("error", "paused"), [(errno.ENOSPC, 5), (errno.EDQUOT, 5), (errno.EIO, 0)])
+def test_a_disk_that_stays_full_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, paused: int
+) -> None:
+    disk = Disk(1000, error)
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        write_once_there_is_room(tmp_path / "file", "text", 1.0, disk.pause)
+    assert list(tmp_path.iterdir()) == []
+    assert 1000 - disk.left == paused

@@ -29,6 +29,7 @@ from malletrain.job_manager.recording import (
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
 from malletrain.job_manager.stimuli import (
     Cancelled,
+    ClockStepped,
     Completion,
     IdleSetSeen,
     NodesChanged,
@@ -101,6 +102,7 @@ STIMULI: st.SearchStrategy[Stimulus] = st.one_of(
     st.builds(Progressed, NAMES, COUNTS, st.booleans()),
     st.builds(TrainerDone, NAMES),
     st.just(Ticked()),
+    st.builds(ClockStepped, SECONDS),
     st.just(Shutdown()),
 )
 JOBS = st.builds(

@@ -6,6 +6,8 @@ import errno
 import os
 import secrets
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +17,10 @@ _NO_WAITING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 """What file systems answer that can't sync a directory, such as some network file systems."""
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full disk, or of a full quota."""
+_FULL_PAUSE_SECONDS = 0.2
 
 
 def make_private_folder(path: Path) -> None:
@@ -93,6 +99,30 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = T
         raise
     if sync:
         sync_directory(path.parent)
+
+
+def write_once_there_is_room(
+    path: Path, text: str, seconds: float, pause: Callable[[float], object] = time.sleep
+) -> None:
+    """Replace a file as `write_atomically` does; while the disk is full, try again.
+
+    Args:
+        path: The file.
+        text: Its new content, written as UTF-8.
+        seconds: How long to try.
+        pause: Waits for so many seconds.
+
+    Raises:
+        OSError: the file can't be written, or the disk stays full.
+    """
+    for _ in range(int(seconds / _FULL_PAUSE_SECONDS)):
+        try:
+            return write_atomically(path, text)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            pause(_FULL_PAUSE_SECONDS)
+    return write_atomically(path, text)
 
 
 def sync_directory(directory: Path) -> None:

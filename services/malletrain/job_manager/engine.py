@@ -11,6 +11,7 @@ import structlog
 from malletrain.job_manager.change import Change, CommitUnknownError, Submission
 from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.change_writer import ChangeWriter
+from malletrain.job_manager.clock_steps import ClockSteps
 from malletrain.job_manager.effect_runner import EffectRunner
 from malletrain.job_manager.effects import StartSupervisor, required_effects
 from malletrain.job_manager.fair_share import changed_uses
@@ -26,6 +27,7 @@ from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
 from malletrain.job_manager.stimuli import (
     REQUESTS,
+    ClockStepped,
     PlanReceived,
     Progressed,
     ProgressNoted,
@@ -78,6 +80,7 @@ class Engine:
         self._peers = peers
         self._recorder = recorder
         self._clock = clock
+        self._steps = ClockSteps(clock)
         self._metrics = metrics
         self._spans = spans
         self._state = store.load()
@@ -116,6 +119,9 @@ class Engine:
                 process is killed before.
             Exception: a defect of the state machine; see `FlightRecorder.advance`. The state stays as it was.
         """
+        if step := self._steps.take():
+            self._log.warning("the clock was set", seconds=round(step, 3))
+            self.apply(ClockStepped(step))
         self._note_progress_before(stimulus)
         begin, before = self._clock.monotonic(), self._state
         result = self._recorder.advance(before, stimulus, self._clock.time())

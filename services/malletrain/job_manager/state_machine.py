@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from malletrain.job_manager.admission import enqueue
+from malletrain.job_manager.clock_steps import move_times
 from malletrain.job_manager.effects import Effect, required_effects
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.node_changes import change_idle_set, replace_idle_set
@@ -14,6 +15,7 @@ from malletrain.job_manager.sharing import keep_ledger
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice, Omission
 from malletrain.job_manager.stimuli import (
     Cancelled,
+    ClockStepped,
     IdleSetSeen,
     NodesChanged,
     NodesReleased,
@@ -122,6 +124,8 @@ def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[tuple
             handle_trainer_done(transaction, _require_job(transaction, job_id))
         case Ticked():
             check_time_limits(transaction)
+        case ClockStepped(seconds):
+            move_times(transaction, seconds)
         case Shutdown():
             _shut_down(transaction)
     return (), ()

@@ -178,6 +178,17 @@ class Ticked:
 
 
 @dataclass(frozen=True)
+class ClockStepped:
+    """The wall clock was set.
+
+    Attributes:
+        seconds: By how much; below 0 where it was set back.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """JobManager ends in good order and stops the jobs."""
 
@@ -195,6 +206,7 @@ Stimulus = (
     | ProgressNoted
     | TrainerDone
     | Ticked
+    | ClockStepped
     | Shutdown
 )
 

@@ -39,7 +39,11 @@ def check_time_limits(transaction: Transaction) -> None:
 
 
 def _end_backoff(transaction: Transaction, job: Job) -> None:
-    if job.not_before is not None and transaction.now >= job.not_before:
+    if job.not_before is None:
+        return
+    left = job.not_before - transaction.now
+    # More than the longest pause: the clock was set back while no JobManager ran.
+    if left <= 0 or left > transaction.policy.restart_backoff_max_seconds:
         reason = "back-off is over, waits for nodes"
         transaction.move(job, job.state, JobReason.BACKOFF_ENDED, reason, not_before=None)
 

@@ -10,10 +10,11 @@ import sys
 import threading
 from concurrent import futures
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 
-from malletrain.common.files import write_atomically
+from malletrain.common.files import NO_ROOM, write_atomically, write_once_there_is_room
 from malletrain.common.job_folder import OUTCOME_FILE, SUPERVISOR_FILE
 from malletrain.common.processes import this_process
 from malletrain.supervisor.agent_links import AgentLinks
@@ -30,6 +31,8 @@ _OPTIONS = (("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.min_ping_in
 """JobManager pings every ten seconds; by default gRPC hangs up on peers that ping so often while nothing happens."""
 _GRACE_SECONDS = 2.0
 _TERMINATED_GRACE_SECONDS = 3.0
+_FULL_DISK_SECONDS = 60.0
+"""How long to wait for room on a full disk before the job counts as failed."""
 
 
 def main() -> int:
@@ -43,7 +46,7 @@ def main() -> int:
         board = StateBoard()
         agents = AgentLinks(Path(launch.certificate_file) if launch.certificate_file else None)
         agents.update(launch.agents)
-        record = functools.partial(_write_outcome, folder)
+        record = functools.partial(_try_to_write_outcome, folder)
         local = open_local_workers(launch.cold_start, launch.standby_memory_bytes, [reaper.pid])
         event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, local, record))
     except (LaunchError, UnknownBackendError, ImportError) as error:
@@ -59,10 +62,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminate)
     server = _serve(SupervisorService(event_loop, board, launch.slots_per_node), launch.socket)
     own = this_process()
-    write_atomically(
-        folder / SUPERVISOR_FILE,
-        json.dumps({"pid": own.pid, "start_time": own.start_time, "socket": launch.socket}),
-    )
+    announced = json.dumps({"pid": own.pid, "start_time": own.start_time, "socket": launch.socket})
+    write_once_there_is_room(folder / SUPERVISOR_FILE, announced, _FULL_DISK_SECONDS)
     state = event_loop.run()
     _write_outcome(folder, state.outcome, state.message)
     server.stop(_GRACE_SECONDS).wait()
@@ -72,9 +73,26 @@ def main() -> int:
     return 0
 
 
-def _write_outcome(folder: Path, outcome: supervisor_pb2.SupervisorOutcome.ValueType, message: str) -> None:
+_Outcome: TypeAlias = "supervisor_pb2.SupervisorOutcome.ValueType"
+
+
+def _write_outcome(folder: Path, outcome: _Outcome, message: str) -> None:
+    write_once_there_is_room(folder / OUTCOME_FILE, _outcome_text(outcome, message), _FULL_DISK_SECONDS)
+
+
+def _try_to_write_outcome(folder: Path, outcome: _Outcome, message: str) -> None:
+    """While workers are still being ended, nothing waits for a full disk: the outcome is written again at the end."""
+    try:
+        write_atomically(folder / OUTCOME_FILE, _outcome_text(outcome, message))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        logging.warning("%s is written later: %s", OUTCOME_FILE, error)
+
+
+def _outcome_text(outcome: _Outcome, message: str) -> str:
     name = supervisor_pb2.SupervisorOutcome.Name(outcome).removeprefix("SUPERVISOR_OUTCOME_")
-    write_atomically(folder / OUTCOME_FILE, json.dumps({"outcome": name, "message": message}))
+    return json.dumps({"outcome": name, "message": message})
 
 
 def _serve(service: SupervisorService, socket: str) -> grpc.Server:

@@ -1,0 +1,1 @@
+"""What `benchmarks/soak.py` is made of."""
