@@ -6,6 +6,7 @@ whatever else the machine does hits all alike:
     horovodrun  stock `horovodrun --host-discovery-script`
     horovod     MalleTrain's supervisor, backend "horovod": the very same script as above
     torchrun    MalleTrain's supervisor, backend "torchrun"
+    horovod, standby   as horovod, with workers that are forked from a standby process
 
 and with --peers stock torchrun, as it is and with its time-outs cut down. Every change is measured in the log of the
 batches that rank 0 has done. latency: from the command, or the kill, to the end of the first batch of the new world.
@@ -40,6 +41,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Horovodrun(),
     Supervisor("horovod", "horovod", "elastic_horovod.py"),
     Supervisor("torchrun", "torchrun", "distributed.py"),
+    Supervisor("horovod, standby", "horovod", "elastic_horovod.py", standby_mib=2048),
 )
 PEERS: tuple[Launcher, ...] = (Torchrun("torchrun stock", quick=False), Torchrun("torchrun stock, quick", quick=True))
 # A launcher that can't be started here is not tried again and again.
