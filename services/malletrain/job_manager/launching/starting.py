@@ -143,7 +143,8 @@ class SupervisorStarter:
             specs: Specs of the jobs that have not ended.
         """
         forkable = [spec for spec in specs if self._is_forkable(spec)]
-        if self._standby.pid or forkable or not all(host.agent for host in self._hosts.values()):
+        useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
+        if self._standby.pid or forkable or useful:
             self._standby.tick(busy=False)
         for spec in forkable[:_MOST_SCRIPTS]:
             self._learn(spec)
