@@ -74,6 +74,7 @@ def write_settings(folder: Path, jobs: int) -> Path:
         f'state_dir = "{folder}"\n[addresses]\n{addresses}\n'
         f'[scavenger]\nsource = "trace"\ntrace = "{folder / "trace.csv"}"\ndebounce_seconds = 0\n'
         f'[job_manager]\nmax_parallel = {jobs}\ntrainer_python = "{make_python(folder)}"\nstop_jobs_on_exit = false\n'
+        "standby_memory_mib = 0\n"
     )
     return config
 

@@ -7,9 +7,10 @@ whatever else the machine does hits all alike:
     horovod     MalleTrain's supervisor, backend "horovod": the very same script as above
     torchrun    MalleTrain's supervisor, backend "torchrun"
 
-and with --peers stock torchrun, as it is and with its time-outs cut down. Every change is measured in the log of the
-batches that rank 0 has done. latency: from the command, or the kill, to the end of the first batch of the new world.
-pause: from the end of the old world's last batch to that moment. `docs/performance.md` has the figures.
+and with --peers stock torchrun, as it is and with its time-outs cut down. `--only "horovod, standby"` measures the
+second with workers that are forked from a standby process, once that is ready. Every change is measured in the log of
+the batches that rank 0 has done. latency: from the command, or the kill, to the end of the first batch of the new
+world. pause: from the end of the old world's last batch to that moment. `docs/performance.md` has the figures.
 
 Exits with 1 if a launcher never did what it was to do. Goals that are missed are said on stderr.
 """
@@ -41,6 +42,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Supervisor("horovod", "horovod", "elastic_horovod.py"),
     Supervisor("torchrun", "torchrun", "distributed.py"),
 )
+ON_DEMAND: tuple[Launcher, ...] = (Supervisor("horovod, standby", "horovod", "elastic_horovod.py", standby_mib=2048),)
 PEERS: tuple[Launcher, ...] = (Torchrun("torchrun stock", quick=False), Torchrun("torchrun stock, quick", quick=True))
 # A launcher that can't be started here is not tried again and again.
 _MOST_FAILURES = 2
@@ -70,7 +72,7 @@ def chosen(names: Sequence[str] | None, peers: bool) -> list[Launcher]:
     """The launchers to measure."""
     if names is None:
         return [*LAUNCHERS, *(PEERS if peers else ())]
-    return [launcher for launcher in (*LAUNCHERS, *PEERS) if launcher.name in names]
+    return [launcher for launcher in (*LAUNCHERS, *PEERS, *ON_DEMAND) if launcher.name in names]
 
 
 def main() -> int:
@@ -83,7 +85,7 @@ def main() -> int:
     options = parser.parse_args()
     launchers = chosen(options.only, options.peers)
     if not launchers:
-        parser.error(f"--only: expected one of {[launcher.name for launcher in (*LAUNCHERS, *PEERS)]}")
+        parser.error(f"--only: expected one of {[launcher.name for launcher in (*LAUNCHERS, *PEERS, *ON_DEMAND)]}")
     interrupt_once()
     try:
         samples = measure(launchers, options.repeats, random.Random(options.seed))

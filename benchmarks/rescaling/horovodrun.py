@@ -30,6 +30,10 @@ class HorovodrunJob:
         if self.process is not None and self.process.poll() is not None:
             raise LauncherError(f"horovodrun ended with {self.process.returncode}")
 
+    def is_settled(self) -> bool:
+        """See `Running`."""
+        return True
+
 
 class Horovodrun:
     """See `Launcher`.

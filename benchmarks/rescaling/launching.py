@@ -37,6 +37,9 @@ class Running(Protocol):
             LauncherError: it does not.
         """
 
+    def is_settled(self) -> bool:
+        """Whether what the launcher keeps ready for the next change is ready for the first time."""
+
 
 class Launcher(Protocol):
     """One way to launch elastic trainings.

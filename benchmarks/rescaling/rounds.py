@@ -82,7 +82,7 @@ def _wait_steady(job: Running, folder: Path, size: int, since: float, patience: 
     for _ in _until(time.monotonic() + patience):
         newest = [batch for batch in batches(folder) if batch.time > since][-_STEADY_BATCHES:]
         worlds = {(batch.world, batch.size) for batch in newest}
-        if len(newest) == _STEADY_BATCHES and len(worlds) == 1 and newest[0].size == size:
+        if len(newest) == _STEADY_BATCHES and len(worlds) == 1 and newest[0].size == size and job.is_settled():
             return
         job.check()
     raise LauncherError(f"no {_STEADY_BATCHES} batches of {size} workers within {patience:.0f} s")

@@ -57,6 +57,10 @@ class TorchrunJob:
             if agent.poll() is not None:
                 raise LauncherError(f"the agent of {host} ended with {agent.returncode}")
 
+    def is_settled(self) -> bool:
+        """See `Running`."""
+        return True
+
     def close(self) -> None:
         """Kill all agents."""
         for agent in self._agents.values():

@@ -6,17 +6,21 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from malletrain.agent.environment import worker_environment
+from malletrain.agent.session import SupervisorSession
 from malletrain.agent.standbys import usual_environment
+from malletrain.common import environment as env
 from malletrain.common.accounts import account_named
 from malletrain.v1 import agent_pb2 as pb
 from tests.agent.running import RunningAgent, agents
 from tests.agent.test_job_owner import ANN, Session, job_certificate, own_folder, start
-from tests.common.standby.keeping import is_forked
+from tests.common.standby.keeping import is_forked, kept, small_environment
 from tests.supervisor.running import supervised
 from tests.support.certificates import certificate
 from tests.support.everybody import folder_of_everybody, python_of_everybody
@@ -74,6 +78,50 @@ def test_nothing_is_left_of_a_standby_process_whose_agent_is_killed(tmp_path: Pa
         assert alive == []
 
 
+def test_a_worker_that_waits_for_a_standby_process_can_be_killed_and_swept(tmp_path: Path) -> None:
+    recipe, packages = small_environment(tmp_path / "environment")
+    (packages / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    (tmp_path / "script.py").write_text("import time\ntime.sleep(600)\n")
+    sent: list[pb.ControlWorkersResponse] = []
+    variables = worker_environment(os.environ, env.TRAINER_DEFAULTS, "/bin", 1, None)
+    with kept(replace(recipe, environment=variables, modules=("slow",))) as running:
+        running.tick()
+        session = SupervisorSession("n1", "127.0.0.1", sent.append, str, standby=running.keeper)
+        request = start("j000001", tmp_path, [recipe.interpreter, "script.py"])
+        request.start.warm = True
+        request.start.environment.update(env.TRAINER_DEFAULTS)
+        for number in (1, 2, 3):
+            request.start.worker = number
+            session.handle(request)
+            session.poll()
+        assert (len(session), session.worker_pids, sent) == (3, [], [])
+        session.handle(pb.ControlWorkersRequest(kill=pb.KillWorker(worker=2)))
+        session.handle(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=7, job_id="another")))
+        assert [answer.ended.worker for answer in sent if answer.HasField("ended")] == [2]
+        session.handle(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=8, job_id="j000001")))
+        assert [answer.ended.worker for answer in sent if answer.HasField("ended")] == [2, 1, 3]
+        assert {answer.ended.exit_status for answer in sent if answer.HasField("ended")} == {-signal.SIGKILL}
+        session.poll()
+        assert len(session) == 0
+
+
+def test_a_worker_waits_for_no_standby_process_once_the_node_is_wanted_back(tmp_path: Path) -> None:
+    recipe, packages = small_environment(tmp_path / "environment")
+    (packages / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    sent: list[pb.ControlWorkersResponse] = []
+    variables = worker_environment(os.environ, env.TRAINER_DEFAULTS, "/bin", 1, None)
+    with kept(replace(recipe, environment=variables, modules=("slow",))) as running:
+        running.tick()
+        session = SupervisorSession("n1", "127.0.0.1", sent.append, str, standby=running.keeper)
+        request = start("j000001", tmp_path, [recipe.interpreter, "script.py"])
+        request.start.warm = True
+        request.start.environment.update(env.TRAINER_DEFAULTS)
+        session.handle(request)
+        session.report_leaving()
+        session.poll()
+        assert [answer.WhichOneof("response") for answer in sent] == ["leaving", "start_failed"]
+
+
 @pytest.fixture
 def roots_agent() -> Iterator[tuple[Path, RunningAgent]]:
     with folder_of_everybody() as everybody:
@@ -99,8 +147,7 @@ def test_an_owners_standby_process_is_the_owners_and_ends_with_the_session(
     request.start.warm = True
     request.start.environment["PYTHONUNBUFFERED"] = "1"
     session.send(request)
-    cold = session.next("started").pid
-    assert not is_forked(cold)
+    assert is_forked(session.next("started").pid), agent.said
     wait_until(lambda: not roots.is_running(), PATIENCE, "the end of root's own")
     standby = wait_standby(agent, 2)
     assert standby.username() == ANN

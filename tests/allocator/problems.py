@@ -54,6 +54,7 @@ def problems(draw: st.DrawFn, most_jobs: int = 4, most_nodes: int = 8) -> Alloca
                 current_nodes=tuple(node for node, holder in zip(nodes, holders, strict=True) if holder == index),
                 permitted_nodes=draw(sizes),
                 stalls=draw(stalls(smallest, largest)),
+                boot_seconds=draw(SECONDS),
             )
         )
     return AllocationProblem(

@@ -94,7 +94,10 @@ def test_a_plan_once_applied_stays(problem: AllocationProblem, data: st.DataObje
     free = AllocationProblem(
         problem.nodes,
         problem.forward_seconds,
-        tuple(_with(job, scale_up_seconds=0.0, scale_down_seconds=0.0, stalls=()) for job in problem.jobs),
+        tuple(
+            _with(job, scale_up_seconds=0.0, scale_down_seconds=0.0, stalls=(), boot_seconds=0.0)
+            for job in problem.jobs
+        ),
         problem.cost_model,
         problem.objective_metric,
     )
@@ -157,6 +160,19 @@ def test_a_growth_that_does_not_pay_is_not_made() -> None:
     job = linear("a", current_nodes=NODES[:7], scale_up_seconds=30.0)
     answer = solve(AllocationProblem(NODES, 120.0, (job,)))
     assert answer.assignments[0].nodes == NODES[:7]
+
+
+def test_a_node_moves_only_if_the_gain_outlives_the_boot() -> None:
+    # a holds both nodes and gains little from the second; b would gain twice as much, once it has booted.
+    nodes = ("n1", "n2")
+    a = JobDemand("a", 1, 2, (ScalingPoint(1, 100.0), ScalingPoint(2, 120.0)), current_nodes=nodes)
+
+    def scales(boot_seconds: float) -> list[int]:
+        b = JobDemand("b", 1, 1, (ScalingPoint(1, 40.0),), boot_seconds=boot_seconds)
+        return [len(entry.nodes) for entry in solve(AllocationProblem(nodes, 100.0, (a, b))).assignments]
+
+    assert scales(49.0) == [1, 1]
+    assert scales(51.0) == [2, 0]
 
 
 def test_scaling_efficiency_treats_jobs_alike() -> None:

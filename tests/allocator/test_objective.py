@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from malletrain.allocator.objective import permitted_sizes, rates, scale_values
@@ -49,6 +51,15 @@ def test_stall_charges_the_new_rate_starts_included_and_nothing_for_stopping() -
         {0: 0.0, 1: 2 * 88 * 50, 2: 2 * 88 * 100, 3: 2 * 100 * 130, 4: 2 * 82 * 160}
     )
     assert values(demand(), CostModel.STALL)[2] == pytest.approx(2 * 82 * 100)
+
+
+def test_a_boot_costs_what_the_growth_would_have_gained_meanwhile() -> None:
+    booting = replace(demand(held=3), boot_seconds=10.0)
+    without, found = values(demand(held=3), CostModel.STALL), values(booting, CostModel.STALL)
+    assert found == {**without, 4: pytest.approx(without[4] - 2 * 10 * (160 - 130))}
+    start = values(replace(demand(), boot_seconds=10.0), CostModel.STALL)
+    assert start[2] == pytest.approx(2 * (100 - 18 - 10) * 100)
+    assert values(booting, CostModel.PAPER) == values(demand(held=3), CostModel.PAPER)
 
 
 def test_paper_charges_the_present_rate_for_stopping_too_and_starts_are_free() -> None:

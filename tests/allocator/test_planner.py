@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from malletrain.allocator.cluster_cache import CachedJob, CachedProfile, ClusterCache
 from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.planner import (
@@ -132,3 +134,15 @@ def test_a_plan_is_solved_by_pools_with_pinned_scales_first() -> None:
     }
     whole = plan_problem(found.plan_input(0.0), replace(OPTIONS, span_pools=True))
     assert len(whole.parts) == 1
+
+
+@pytest.mark.parametrize(("growth", "boot"), [(0.0, 0.0), (2.0, 0.0), (10.0, 7.0), (1000.0, 50.0)])
+def test_the_boot_is_what_a_growth_takes_less_its_stall_and_half_of_the_forward_time_at_most(
+    growth: float, boot: float
+) -> None:
+    found = cache()
+    plan_input = replace(found.plan_input(0.0), growth_seconds={"a": growth})
+    curves = {"a": replace(plan_input.curves["a"], scale_up_seconds=3.0)}
+    options = replace(OPTIONS, forward=ForwardTime(100.0))
+    demand = build_problem(replace(plan_input, curves=curves), options).jobs[0]
+    assert demand.boot_seconds == boot

@@ -70,7 +70,8 @@ class Process:
     def start(self) -> None:
         addresses = self.peers.model_copy(update={"job_manager": self.address})
         settings = {"state_dir": str(self.state_dir), "addresses": addresses.model_dump(), **self.settings}
-        section = {"trainer_python": str(self.python), "reconcile_seconds": 0.05, **self.section}
+        defaults = {"trainer_python": str(self.python), "reconcile_seconds": 0.05, "standby_memory_mib": 0}
+        section = {**defaults, **self.section}
         given = json.dumps({"settings": settings, "section": section})
         self.state_dir.mkdir(exist_ok=True)
         with (self.state_dir / "job_manager.log").open("ab") as log:

@@ -211,7 +211,8 @@ async def serve_manager(
     """Serve until the block is left; then end in good order, which stops the jobs."""
     async with serve_peers(nodes) as (scavenger, monitor, addresses):
         settings = Settings(state_dir=state_dir, addresses=addresses)
-        section_settings = JobManagerSettings(trainer_python=str(python), **section)
+        # A standby process would fork the supervisor itself, not its stand-in.
+        section_settings = JobManagerSettings(trainer_python=str(python), **{"standby_memory_mib": 0, **section})
         manager = JobManager(settings, section_settings, SystemClock(), installation(settings))
         host = ServiceHost("127.0.0.1:0", checked())
         manager.register(host)

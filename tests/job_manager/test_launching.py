@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
+from malletrain.common.processes import find_processes
 from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching.accounts import CommonAccount
 from malletrain.job_manager.launching.environment import MonitorAddress
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
+from malletrain.job_manager.launching.processes import of_supervisor
 from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from tests.job_manager.stand_in import make_python
@@ -53,3 +56,22 @@ async def test_a_job_that_shall_not_start_any_more_does_not_wait_for_that(tmp_pa
     launcher = _launcher(tmp_path)
     await launcher.start(ORDER.job_id, 1, lambda: None)
     assert launcher.folder(ORDER.job_id).launched() is None
+
+
+async def test_a_supervisor_that_knows_of_nodes_taken_while_it_was_forked_is_replaced(tmp_path: Path) -> None:
+    launcher = _launcher(tmp_path)
+    launcher.update_hosts({"n1": NodeHost(), "n2": NodeHost()})
+    later = replace(ORDER, sequence=2, nodes=("n2",))
+    asked = iter([ORDER, ORDER])
+    await launcher.start(ORDER.job_id, 1, lambda: next(asked, later))
+    try:
+        launch = launcher.folder(ORDER.job_id).launched()
+        assert launch is not None
+        assert (launch["sequence"], [host["name"] for host in launch["hosts"]]) == (2, ["n2"])
+        running = launcher.folder(ORDER.job_id).supervisor()
+        assert running is not None
+        left = find_processes(of_supervisor(tmp_path / "jobs", ORDER.job_id, 1))
+        assert [process.id.pid for process in left] == [running.pid]
+    finally:
+        await launcher.stop(ORDER.job_id, 1, 0.0)
+        await launcher.collect(ORDER.job_id, 1)

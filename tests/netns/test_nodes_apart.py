@@ -66,6 +66,7 @@ monitor_for_nodes = "{self.monitor_for_nodes}"
 [job_manager]
 head_address = "{HEAD_ADDRESS}"
 interfaces = ["{INTERFACE}"]
+standby_memory_mib = 0
 [scavenger]
 source = "slurm"
 debounce_seconds = 0
@@ -80,6 +81,7 @@ listen = "0.0.0.0"
 python = "{sys.executable}"
 log = "{self.folder}/agents.log"
 calm_seconds = 0
+standby_memory_mib = 0
 """
 
 

@@ -36,6 +36,7 @@ nodes = [{nodes}]
 debounce_seconds = 0
 [job_manager]
 trainer_python = "{make_python(tmp_path)}"
+standby_memory_mib = 0
 [profiler]
 retry_seconds = 1
 least_top_share = 0.8

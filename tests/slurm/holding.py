@@ -26,6 +26,7 @@ async def holding(folder: Path, **hold: object) -> AsyncIterator[Running]:
         "python": sys.executable,
         "log": str(folder / "%j.log"),
         "grace_seconds": 0.5,
+        "standby_memory_mib": 0,
         **DELAYS,
         **BRIEF,
         **hold,

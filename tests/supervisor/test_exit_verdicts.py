@@ -15,9 +15,9 @@ from malletrain.supervisor.restarting_exits import (
     member_asked,
     member_failure,
     member_role,
-    standby_asked,
-    standby_failure,
-    standby_role,
+    next_asked,
+    next_failure,
+    next_role,
 )
 from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit, WorkerRole
 
@@ -86,11 +86,11 @@ def test_members_of_a_generation() -> None:
 
 def test_the_next_generation() -> None:
     between = GenerationState(commanded=dict(HOSTS), epoch=1)
-    assert standby_role(FIRST, GENERATION) is WorkerRole.NEW_WORKER
-    assert standby_role(FIRST, between) is WorkerRole.RANK_ZERO, "a script that finds nothing to do"
-    assert standby_role(replace(FIRST, started=False), between) is WorkerRole.NEW_WORKER
+    assert next_role(FIRST, GENERATION) is WorkerRole.NEW_WORKER
+    assert next_role(FIRST, between) is WorkerRole.RANK_ZERO, "a script that finds nothing to do"
+    assert next_role(replace(FIRST, started=False), between) is WorkerRole.NEW_WORKER
     leaving = replace(FACTS, leaving=frozenset({"n1"}))
-    found = [standby_asked(ended, leaving) for ended in (FIRST, CRASH, SECOND)]
+    found = [next_asked(ended, leaving) for ended in (FIRST, CRASH, SECOND)]
     assert found == [True, False, False], "its own node, and it ended well"
 
 
@@ -107,9 +107,9 @@ def test_a_script_that_fails_each_time_soon_fails_for_good() -> None:
 
 def test_workers_that_never_boot_fail_the_job_only_while_nobody_trains() -> None:
     between = GenerationState(commanded=dict(HOSTS), epoch=1)
-    assert standby_failure(CRASH, between, 3).consequence is Consequence.NOTE
-    assert standby_failure(CRASH, between, 4).consequence is Consequence.FAIL
-    assert standby_failure(CRASH, GENERATION, 4).consequence is Consequence.NOTE
+    assert next_failure(CRASH, between, 3).consequence is Consequence.NOTE
+    assert next_failure(CRASH, between, 4).consequence is Consequence.FAIL
+    assert next_failure(CRASH, GENERATION, 4).consequence is Consequence.NOTE
 
 
 def test_a_training_is_over_by_exit_status_or_by_word() -> None:

@@ -1,4 +1,4 @@
-"""Generations: one at a time, asked to leave only once the next one stands by, or must."""
+"""Generations: one at a time, asked to leave only once the next one is warm, or must."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_what_always_holds(case: tuple[GenerationState, frozenset[Slot], float])
     if state.commanded:
         everyone = frozenset(slot for entry in state.commanded.items() for slot in slots_of(*entry))
         idle = replace(state, members=(), hosts=(), gone=frozenset())
-        assert idle.can_form(everyone, now), "with all standing by, training can go on"
+        assert idle.can_form(everyone, now), "with all warm, training can go on"
 
 
 def test_no_change_is_made_while_a_training_winds_down() -> None:

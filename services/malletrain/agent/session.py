@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from malletrain.agent.environment import worker_environment
@@ -65,6 +66,7 @@ class SupervisorSession:
         self._owner = owner
         self._standby = standby
         self._account = None if owner is None else owner.account
+        self._waiting: dict[int, tuple[pb.StartWorker, dict[str, str]]] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._ended_well: dict[int, WorkerProcess] = {}
         self._statuses: dict[int, bytes] = {}
@@ -72,7 +74,7 @@ class SupervisorSession:
         self._job_folders: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._workers)
+        return len(self._workers) + len(self._waiting)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -103,6 +105,7 @@ class SupervisorSession:
                 if (worker := self._workers.get(request.start_code.worker)) is not None:
                     worker.go(request.start_code.environment)
             case "terminate":
+                self._drop_waiting([request.terminate.worker])
                 if (worker := self._workers.get(request.terminate.worker)) is not None:
                     worker.terminate()
             case "kill":
@@ -132,6 +135,8 @@ class SupervisorSession:
         When a worker ends with exit status 0, the rest of its process group is not killed yet: its sidecar may still
         deliver records. The supervisor says when to kill it.
         """
+        for start, environment in list(self._waiting.values()):
+            self._start_unless_waiting(start, environment)
         for number, worker in list(self._workers.items()):
             self._report_status(number, worker)
             code = worker.poll()
@@ -144,6 +149,7 @@ class SupervisorSession:
 
     def kill(self) -> None:
         """Kill all workers, and all other processes of their jobs on this node."""
+        self._drop_waiting()
         for worker in (*self._workers.values(), *self._ended_well.values()):
             worker.kill()
         for job_id in self._job_folders:
@@ -154,6 +160,15 @@ class SupervisorSession:
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
         environment = worker_environment(os.environ, dict(start.environment), programs, cpus, self._account)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
+        self._waiting[start.worker] = start, environment
+        self._start_unless_waiting(start, environment)
+
+    def _start_unless_waiting(self, start: pb.StartWorker, environment: dict[str, str]) -> None:
+        """Start a worker, unless a standby process can fork it soon."""
+        standby = None if start.cold_start or not start.warm or self._leaving else self._standby
+        if standby is not None and standby.is_worth_waiting(start.command, start.folder, environment):
+            return
+        del self._waiting[start.worker]
         try:
             if self._leaving:
                 raise ValueError(f"node {self._node} is wanted back")
@@ -166,7 +181,7 @@ class SupervisorSession:
                 Path(start.log),
                 warm=start.warm,
                 account=self._account,
-                standby=None if start.cold_start else self._standby,
+                standby=standby,
             )
         except (OSError, ValueError) as error:
             failed = pb.WorkerStartFailed(worker=start.worker, error=str(error))
@@ -176,9 +191,10 @@ class SupervisorSession:
         self._send(pb.ControlWorkersResponse(started=pb.WorkerStarted(worker=start.worker, pid=worker.pid)))
 
     def _check(self, start: pb.StartWorker) -> None:
-        if start.worker < 1 or start.worker in self._workers or start.worker in self._ended_well:
+        known = self._workers.keys() | self._ended_well.keys() | self._waiting.keys()
+        if start.worker < 1 or start.worker in known:
             raise WorkerRequestError(f"start.worker: expected a new number of at least 1, got {start.worker}")
-        if len(self._workers) >= _MOST_WORKERS:
+        if len(self) >= _MOST_WORKERS:
             raise WorkerRequestError(f"start: expected at most {_MOST_WORKERS} workers in a session")
         if not start.command:
             raise WorkerRequestError("start.command: expected at least a program")
@@ -192,7 +208,15 @@ class SupervisorSession:
                 f"{field}: expected {self._owner.job_id}, the job of the certificate, got {job_id!r}"
             )
 
+    def _drop_waiting(self, numbers: Iterable[int] | None = None) -> None:
+        """Start these workers, or all, no more; they count as killed."""
+        for number in self._waiting.keys() & (self._waiting.keys() if numbers is None else set(numbers)):
+            del self._waiting[number]
+            ended = pb.WorkerEnded(worker=number, exit_status=-signal.SIGKILL)
+            self._send(pb.ControlWorkersResponse(ended=ended))
+
     def _kill_worker(self, number: int) -> None:
+        self._drop_waiting([number])
         for worker in (self._ended_well.get(number), self._workers.get(number)):
             if worker is not None:  # it may have ended while the message was on its way
                 worker.kill()
@@ -226,6 +250,7 @@ class SupervisorSession:
 
         Jobs of another installation may have the same identifiers, so the job's folder must be the same, too.
         """
+        self._drop_waiting(number for number, (_, own) in self._waiting.items() if own[env.JOB_ID] == job_id)
         marks: Mapping[str, str] | None = None
         if job_id in self._job_folders:
             marks = {env.JOB_DIR: self._job_folders[job_id]}

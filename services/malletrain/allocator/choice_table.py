@@ -62,6 +62,7 @@ class ChoiceTable:
         held_rates: Weighted metric per second of each job on 0, 1, 2, … nodes.
         up_seconds: R_up of each job in seconds, shape (jobs,).
         down_seconds: R_down of each job in seconds, shape (jobs,).
+        boot_seconds: How long each job's new workers boot before a growth, in seconds, shape (jobs,).
         measured: The jobs themselves where any of them has stalls measured for pairs of scales; else empty.
     """
 
@@ -72,6 +73,7 @@ class ChoiceTable:
     held_rates: Floats
     up_seconds: Floats
     down_seconds: Floats
+    boot_seconds: Floats
     measured: Sequence[ScaleRates]
 
     @classmethod
@@ -85,6 +87,7 @@ class ChoiceTable:
             np.concatenate([np.zeros(0), *(job.held_rates for job in jobs)]),
             np.asarray([job.scale_up_seconds for job in jobs], dtype=np.float64),
             np.asarray([job.scale_down_seconds for job in jobs], dtype=np.float64),
+            np.asarray([job.boot_seconds for job in jobs], dtype=np.float64),
             tuple(jobs) if any(job.stalls for job in jobs) else (),
         )
 
@@ -114,6 +117,7 @@ class ChoiceTable:
             self.held_rates,
             self.up_seconds,
             self.down_seconds,
+            self.boot_seconds,
             held,
             parameters.forward_seconds,
             parameters.cost_model is CostModel.PAPER,
@@ -195,7 +199,7 @@ def _starts(lengths: Sequence[int]) -> Ints:
 
 
 @jit(
-    "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, b1, i8, f8[::1])",
+    "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, b1, i8, f8[::1])",
 )
 def _values(
     starts: Ints,
@@ -205,6 +209,7 @@ def _values(
     held_rates: Floats,
     up_seconds: Floats,
     down_seconds: Floats,
+    boot_seconds: Floats,
     currents: Ints,
     forward_seconds: float,
     paper: bool,
@@ -226,4 +231,6 @@ def _values(
             if len(measured_stalls) and not np.isnan(measured_stalls[place]):
                 stall = measured_stalls[place]
             values[place] = forward_seconds * rate - stall * (old if paper else rate)
+            if size > current and boot_seconds[job] > 0 and not paper:
+                values[place] -= boot_seconds[job] * (rate - old)
     return values

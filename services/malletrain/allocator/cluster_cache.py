@@ -21,6 +21,7 @@ class CachedJob:
         wanted_nodes: Its nodes by the newest plan.
         not_before: Until when it backs off, in seconds since the epoch; None where it does not.
         plan_generation: Generation of the newest plan that has changed its nodes.
+        confirmed_nodes: Nodes that its workers have confirmed to train on.
     """
 
     plannable: PlannableJob
@@ -29,6 +30,7 @@ class CachedJob:
     wanted_nodes: tuple[str, ...] = ()
     not_before: float | None = None
     plan_generation: int = 0
+    confirmed_nodes: frozenset[str] = frozenset()
 
     def may_be_planned(self, now: float) -> bool:
         """Whether it may get nodes at `now`, in seconds since the epoch."""

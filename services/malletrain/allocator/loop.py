@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 import grpc.aio
@@ -16,6 +16,7 @@ import structlog
 
 from malletrain.allocator import messages
 from malletrain.allocator.cluster_cache import ClusterCache
+from malletrain.allocator.growth_times import GrowthTimes
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
 from malletrain.allocator.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.plan_store import PlanStore
@@ -82,6 +83,7 @@ class ControlLoop:
         self._metrics = metrics
         self._spans = spans
         self._cache = ClusterCache()
+        self._growths = GrowthTimes()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
@@ -106,7 +108,9 @@ class ControlLoop:
         self._news.set()
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
-        self._cache.update_jobs(map(messages.job_from_proto, message.jobs), snapshot=message.snapshot)
+        jobs = [messages.job_from_proto(job) for job in message.jobs]
+        self._cache.update_jobs(jobs, snapshot=message.snapshot)
+        self._growths.see_all(jobs, self._clock.monotonic(), snapshot=message.snapshot)
         self._cache.note_generation(message.plan_generation)
         self._news.set()
 
@@ -146,7 +150,7 @@ class ControlLoop:
 
     async def _plan(self, reason: str, span: PlanSpan) -> None:
         """Make a plan and have it applied."""
-        plan_input = self._cache.plan_input(self._clock.time())
+        plan_input = replace(self._cache.plan_input(self._clock.time()), growth_seconds=self._growths.seconds())
         self._trigger.begin()
         problem = plan_problem(plan_input, self._options)
         with span.step("solve"):

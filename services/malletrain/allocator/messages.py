@@ -78,6 +78,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         stalls=_stalls(job.stalls),
         owner=job.owner,
         share_weight=job.share_weight or 1.0,
+        boot_seconds=job.boot_seconds,
     )
 
 
@@ -110,6 +111,7 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
                 ],
                 owner=job.owner,
                 share_weight=0.0 if job.share_weight == 1 else job.share_weight,
+                boot_seconds=job.boot_seconds,
             )
             for job in problem.jobs
         ],
@@ -155,6 +157,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
         wanted_nodes=tuple(job.wanted_nodes),
         not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
         plan_generation=job.plan_generation,
+        confirmed_nodes=frozenset(job.confirmed_nodes),
     )
 
 

@@ -143,7 +143,10 @@ class _JobRows:
         return terms
 
     def _rescale_cost(self, rate: list[tuple[int, float]]) -> None:
-        """Eq. 13-16 for `paper`. For `stall`, R x O(N) x z is linearised: a cost bounded from below if z = 1."""
+        """Eq. 13-16 for `paper`. For `stall`, R x O(N) x z is linearised: a cost bounded from below if z = 1.
+
+        A boot before a growth costs boot x (O(N) - O(C)): it counts as part of R_up, and gives back boot x O(C).
+        """
         grows, shrinks = self.builder.variables(2)
         current, pool = float(self.current), float(self.pool)
         self.builder.row([*self.size, (grows, current - pool)], upper=current)
@@ -151,13 +154,15 @@ class _JobRows:
         self.builder.row([*self.size, (shrinks, pool - (current - 1.0))], upper=pool)
         self.builder.row([*self.size, (shrinks, current)], lower=current)
         stalls = ((grows, self.job.scale_up_seconds), (shrinks, self.job.scale_down_seconds))
+        before = float(rates(self.job, [self.current])[0]) / self.top
         if self.problem.cost_model is CostModel.PAPER:
-            before = float(rates(self.job, [self.current])[0]) / self.top
             for direction, seconds in stalls:
                 self.builder.cost[direction] -= self.unit * before * seconds
             return
         (cost,) = self.builder.variables(1, -self.unit, np.inf, integer=False)
-        for direction, seconds in stalls:
+        boot = self.job.boot_seconds
+        self.builder.cost[grows] += self.unit * before * boot
+        for direction, seconds in ((grows, self.job.scale_up_seconds + boot), (shrinks, self.job.scale_down_seconds)):
             loss = [(weight, -seconds * relative) for weight, relative in rate]
             self.builder.row([(cost, 1.0), *loss, (direction, -seconds)], lower=-seconds)
         self._known_stalls()

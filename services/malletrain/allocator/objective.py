@@ -84,6 +84,7 @@ class ScaleRates:
         scale_up_seconds: R_up, stall of a growth in seconds.
         scale_down_seconds: R_down, stall of a shrink in seconds.
         stalls: Stalls in seconds that were measured for a pair of scales: scale before → scale after → seconds.
+        boot_seconds: How long new workers boot before a growth, in seconds.
     """
 
     sizes: NDArray[np.int64]
@@ -92,6 +93,7 @@ class ScaleRates:
     scale_up_seconds: float
     scale_down_seconds: float
     stalls: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    boot_seconds: float = 0.0
 
     def known_stalls(self, current: int) -> list[tuple[int, float]]:
         """Measured stalls of the rescales from `current` nodes: pairs of an index in `sizes` and seconds."""
@@ -104,7 +106,7 @@ class ScaleRates:
 
         `paper`: a rescale from C to n nodes costs R x O(C), with R_up for a growth and R_down for a shrink (Eq. 13-16).
         `stall`: it costs R x O(n), since all n nodes stand still for R of the T_fwd seconds. A stall that was measured
-        from C to n replaces R.
+        from C to n replaces R. A growth also costs boot x (O(n) - O(C)): it begins that much later.
 
         Args:
             current: C_j in nodes.
@@ -118,6 +120,8 @@ class ScaleRates:
                 stalls[place] = seconds
         held = self.held_rates[min(current, len(self.held_rates) - 1)]
         costs = stalls * (held if cost_model is CostModel.PAPER else self.rates)
+        if cost_model is CostModel.STALL and self.boot_seconds > 0:
+            costs = costs + np.where(self.sizes > current, self.boot_seconds * (self.rates - held), 0.0)
         return ScaleValues(self.sizes, forward_seconds * self.rates - costs, costs, current)
 
 
@@ -130,7 +134,7 @@ def scale_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
     stalls: dict[int, dict[int, float]] = {}
     for stall in job.stalls:
         stalls.setdefault(stall.from_nodes, {})[stall.to_nodes] = stall.seconds
-    return ScaleRates(sizes, scale * rates(job, sizes), scale * rates(job, held), up, down, stalls)
+    return ScaleRates(sizes, scale * rates(job, sizes), scale * rates(job, held), up, down, stalls, job.boot_seconds)
 
 
 def scale_values(job: JobDemand, problem: AllocationProblem) -> ScaleValues:

@@ -11,6 +11,8 @@ from malletrain.allocator.problem import Allocation, AllocationProblem, CostMode
 from malletrain.allocator.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 
+_MOST_BOOT = 0.5
+
 
 @dataclass(frozen=True)
 class PlannableNode:
@@ -79,6 +81,8 @@ class PlanInput:
         busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, but not free yet.
         curves: Curve of each job by its identifier.
         pins: Scales that the Profiler asks for, by job identifier.
+        growth_seconds: How long growths of jobs have taken of late, from the command to the first batch, in seconds, by
+            job identifier.
     """
 
     nodes: tuple[PlannableNode, ...] = ()
@@ -86,6 +90,7 @@ class PlanInput:
     busy_nodes: frozenset[str] = frozenset()
     curves: Mapping[str, JobCurve] = field(default_factory=dict)
     pins: Mapping[str, ScalePin] = field(default_factory=dict)
+    growth_seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def free_to_plan(self) -> tuple[PlannableNode, ...]:
@@ -154,10 +159,15 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     limit = options.max_nodes_per_owner
     # Who owns the jobs does not matter where all are one owner's and there is no limit.
     named = bool(limit) or len(owners) > 1
-    demands = [_demand(job, plan_input.curves[job.id], names, named) for job in jobs]
+    forward = options.forward.of(node.expected_stay_seconds for node in nodes)
+    demands = []
+    for job in jobs:
+        curve = plan_input.curves[job.id]
+        boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
+        demands.append(_demand(job, curve, names, named, boot))
     return AllocationProblem(
         nodes=tuple(node.name for node in nodes),
-        forward_seconds=options.forward.of(node.expected_stay_seconds for node in nodes),
+        forward_seconds=forward,
         jobs=tuple(demands),
         cost_model=options.cost_model,
         objective_metric=options.objective_metric,
@@ -166,7 +176,15 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     )
 
 
-def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool) -> JobDemand:
+def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float) -> float:
+    """How long new workers boot, in seconds: what a growth takes, less its stall.
+
+    It counts as half of T_fwd at most: a job that boots slowly would otherwise never start.
+    """
+    return max(0.0, min(growth_seconds - curve.scale_up_seconds, _MOST_BOOT * forward_seconds))
+
+
+def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float) -> JobDemand:
     return JobDemand(
         id=job.id,
         min_nodes=job.min_nodes,
@@ -180,4 +198,5 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool) -> 
         current_nodes=tuple(node for node in job.current_nodes if node in idle),
         owner=job.owner if named else "",
         share_weight=job.share_weight,
+        boot_seconds=boot_seconds,
     )

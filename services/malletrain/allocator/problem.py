@@ -54,6 +54,8 @@ class JobDemand:
             `paper` cost model.
         owner: Name of the user who submitted it; empty where it does not matter.
         share_weight: The factor in `weight` that comes from its owner's fair share.
+        boot_seconds: How long new workers boot before a growth, in seconds, while the others train on. The `paper` cost
+            model does not charge it.
     """
 
     id: str
@@ -68,6 +70,7 @@ class JobDemand:
     stalls: tuple[RescaleStall, ...] = ()
     owner: str = ""
     share_weight: float = 1.0
+    boot_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

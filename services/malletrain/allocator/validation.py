@@ -61,6 +61,7 @@ def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
         raise InvalidInputError(f"{field}.max_nodes", f"at least min_nodes ({job.min_nodes})", job.max_nodes)
     _not_negative(f"{field}.scale_up_seconds", job.scale_up_seconds)
     _not_negative(f"{field}.scale_down_seconds", job.scale_down_seconds)
+    _not_negative(f"{field}.boot_seconds", job.boot_seconds)
     if not (math.isfinite(job.weight) and job.weight > 0):
         raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
     if not (math.isfinite(job.share_weight) and job.share_weight > 0):
@@ -92,7 +93,7 @@ def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMet
 def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> None:
     """Values must be finite; products of finite numbers need not be."""
     stalls = (stall.seconds for stall in job.stalls)
-    longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, *stalls)
+    longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, job.boot_seconds, *stalls)
     unit = 1.0
     if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
         first = next(point for point in job.curve if point.nodes > 0)

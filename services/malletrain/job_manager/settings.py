@@ -58,7 +58,7 @@ class JobManagerSettings(BaseModel):
         default="127.0.0.1", min_length=1, description="Address of this machine as the nodes see it."
     )
     standby_memory_mib: int = Field(
-        default=0,
+        default=2048,
         ge=0,
         le=1 << 20,
         description="Largest share of memory of a standby process on this machine, from which workers are forked, in "

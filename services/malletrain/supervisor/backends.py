@@ -76,5 +76,5 @@ def _elastic_group(context: Context, later: Later, open_backend: OpenBackend) ->
 def _restarting_group(context: Context, backend: RestartingBackend) -> RestartingGroup:
     saving = context.folder / SAVING_FOLDER
     shutil.rmtree(saving, ignore_errors=True)
-    trainers, standby = (context.pool(backend.defaults(), warm=backend.warm) for _ in range(2))
-    return RestartingGroup(trainers, standby, backend, saving)
+    trainers, following = (context.pool(backend.defaults(), warm=backend.warm) for _ in range(2))
+    return RestartingGroup(trainers, following, backend, saving)

@@ -77,10 +77,10 @@ class GenerationState:
         return tuple(host for host, _ in self.hosts if host in self.commanded) if self.complete else ()
 
     def target(self, ready: Set[Slot], now: float) -> Hosts:
-        """The hosts of the next generation: those whose workers stand by; empty while more of them are waited for.
+        """The hosts of the next generation: those whose workers are warm; empty while more of them are waited for.
 
         Args:
-            ready: Slots that need no process, or whose next process stands by.
+            ready: Slots that need no process, or whose next process is warm.
             now: Monotonic seconds.
         """
         wanted = tuple(self.commanded.items())
@@ -93,12 +93,12 @@ class GenerationState:
         unwanted = self.leaving or self.winding_down
         if not (self.living and target) or unwanted or dict(target) == dict(self.hosts):
             return False
-        # Not for fewer hosts, or for as many others, only because their workers stand by and those of these do not yet.
+        # Not for fewer hosts, or for as many others, only because their workers are warm and those here are not.
         keeps = {host for host, _ in self.hosts} <= self.commanded.keys()
         return not keeps or dict(target) == dict(self.commanded) or len(target) > len(self.hosts)
 
     def can_form(self, ready: Set[Slot], now: float) -> bool:
-        """Whether the next generation can begin: the one before has left, and workers stand by."""
+        """Whether the next generation can begin: the one before has left, and workers are warm."""
         return not self.living and bool(self.target(ready, now))
 
     def overdue(self, now: float) -> bool:

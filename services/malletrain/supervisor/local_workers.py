@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from malletrain.common.orphans import adopt_orphans, reap_orphans
@@ -48,6 +48,12 @@ class LocalWorkers:
         worker = LocalWorker(slot, command, folder, environment, file, warm=warm, standby=self._keeper)
         self._workers[worker.pid] = worker
         return worker
+
+    def is_worth_waiting(
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str], *, warm: bool
+    ) -> bool:
+        """Whether a worker had better be started later, since it can be forked soon."""
+        return warm and self._keeper.is_worth_waiting(command, folder, environment)
 
     def tick(self) -> None:
         """Look after the standby process, and collect what workers have left behind. Call it often."""

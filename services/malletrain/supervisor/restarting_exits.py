@@ -53,7 +53,7 @@ def count_bad_starts(ended: WorkerExit, before: int, trained_seconds: float) -> 
     return before + 1 if own_fault and trained_seconds < _GOOD_SECONDS else 0
 
 
-def standby_role(ended: WorkerExit, generation: GenerationState) -> WorkerRole:
+def next_role(ended: WorkerExit, generation: GenerationState) -> WorkerRole:
     """What a worker of the next generation was to its job.
 
     Between two generations, a script that ends before it looks for the others has no rank, and needs none.
@@ -61,12 +61,12 @@ def standby_role(ended: WorkerExit, generation: GenerationState) -> WorkerRole:
     return WorkerRole.RANK_ZERO if ended.started and not generation.living else WorkerRole.NEW_WORKER
 
 
-def standby_asked(ended: WorkerExit, facts: ExitFacts) -> bool:
+def next_asked(ended: WorkerExit, facts: ExitFacts) -> bool:
     """Whether a worker of the next generation had been asked to leave."""
     return facts.asked or (ended.code == 0 and ended.slot.host in facts.leaving)
 
 
-def standby_failure(ended: WorkerExit, generation: GenerationState, count: int) -> Verdict:
+def next_failure(ended: WorkerExit, generation: GenerationState, count: int) -> Verdict:
     """What the failure of a worker of the next generation means for the job.
 
     Args:

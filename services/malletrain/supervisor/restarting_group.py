@@ -23,7 +23,7 @@ _LEAVE_SECONDS = 60.0
 _SAVE_SECONDS = 300.0
 _LOSS_SECONDS = 2.0
 """How long a survivor of a loss has until it shows that it saves."""
-_STANDBY_PAUSE_SECONDS = 2.0
+_NEXT_PAUSE_SECONDS = 2.0
 """When the next generation's workers are started after a change: their boot would slow the first batches."""
 _STOPPED_SECONDS = 5.0
 
@@ -37,18 +37,18 @@ class RestartingGroup:
         trainers: Processes of the present generation.
     """
 
-    def __init__(self, trainers: WorkerPool, standby: WorkerPool, backend: RestartingBackend, saving: Path) -> None:
+    def __init__(self, trainers: WorkerPool, following: WorkerPool, backend: RestartingBackend, saving: Path) -> None:
         """Begin without workers.
 
         Args:
             trainers: Keeps the processes of the present generation.
-            standby: Keeps those of the next one.
+            following: Keeps those of the next one.
             backend: Says which processes there are, and what they need to know.
             saving: Folder in which a member that is saving has a file, named by its process id.
         """
         self.trainers = trainers
         self._generation = GenerationState()
-        self._standby = standby
+        self._next = following
         self._backend = backend
         self._saving = saving
         self._formed_at = float("-inf")
@@ -63,15 +63,15 @@ class RestartingGroup:
     @property
     def failures(self) -> Mapping[str, int]:
         """How many workers have failed by themselves, by host."""
-        return self._standby.failures
+        return self._next.failures
 
     def pids(self) -> Iterable[tuple[Slot, int]]:
         """Processes of the present generation, and of the next where there is none."""
-        return {**dict(self._standby.pids()), **dict(self.trainers.pids())}.items()
+        return {**dict(self._next.pids()), **dict(self.trainers.pids())}.items()
 
     def on(self, hosts: Set[str]) -> list[Worker]:
         """The workers that use hosts."""
-        return [*self._workers(self._backend.occupies(self._generation.hosts, hosts)), *self._standby.on(hosts)]
+        return [*self._workers(self._backend.occupies(self._generation.hosts, hosts)), *self._next.on(hosts)]
 
     def kill(self, workers: Iterable[Worker]) -> None:
         """Kill workers."""
@@ -90,7 +90,7 @@ class RestartingGroup:
     def release(self, hosts: frozenset[str], grace: float, now: float) -> float:
         """Give up hosts; a generation that uses them leaves. Returns when what is left there is to be killed."""
         self._generation = self._generation.release(hosts)
-        self._standby.kill(self._standby.on(hosts))
+        self._next.kill(self._next.on(hosts))
         concerned = self._workers(self._backend.occupies(self._generation.hosts, hosts))
         if concerned and grace > 0:
             self._leave(now)
@@ -113,24 +113,24 @@ class RestartingGroup:
 
     def reap(self) -> list[WorkerExit]:
         """Workers that have ended since the last call, those of the next generation first."""
-        return [*self._standby.reap(), *self.trainers.reap()]
+        return [*self._next.reap(), *self.trainers.reap()]
 
     def see_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
         """Take in that a worker has ended; what this means for the job."""
         # Only members have been told to go.
-        return self._see_member_end(ended, facts, now) if ended.going else self._see_standby_end(ended, facts, now)
+        return self._see_member_end(ended, facts, now) if ended.going else self._see_next_end(ended, facts, now)
 
-    def _see_standby_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
-        role = restarting_exits.standby_role(ended, self._generation)
-        meaning = ended.meaning(role, asked=restarting_exits.standby_asked(ended, facts))
+    def _see_next_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
+        role = restarting_exits.next_role(ended, self._generation)
+        meaning = ended.meaning(role, asked=restarting_exits.next_asked(ended, facts))
         if facts.over:
             return None
         if meaning is ExitMeaning.DONE:
             return finish(ended, 1)
         if meaning is not ExitMeaning.FAILED:
             return None
-        count = self._standby.note_failure(ended.slot, now)
-        return restarting_exits.standby_failure(ended, self._generation, count)
+        count = self._next.note_failure(ended.slot, now)
+        return restarting_exits.next_failure(ended, self._generation, count)
 
     def _see_member_end(self, ended: WorkerExit, facts: ExitFacts, now: float) -> Verdict | None:
         before = self._generation
@@ -143,7 +143,7 @@ class RestartingGroup:
             return finish(ended, len(before.members))
         if meaning is not ExitMeaning.FAILED:
             return None
-        self._standby.note_failure(ended.slot, now)
+        self._next.note_failure(ended.slot, now)
         self._bad_starts = restarting_exits.count_bad_starts(ended, self._bad_starts, now - self._formed_at)
         return restarting_exits.member_failure(ended, self._bad_starts)
 
@@ -196,32 +196,32 @@ class RestartingGroup:
             self._leave(now)
         if self._backend.is_ready() and self._generation.can_form(ready, now):
             self._form(ready, now)
-        self._stand_by(ready, now)
+        self._keep_next(ready, now)
         return True
 
-    def _stand_by(self, ready: Set[Slot], now: float) -> None:
+    def _keep_next(self, ready: Set[Slot], now: float) -> None:
         """Keep one process for every slot of the next generation, and no other process."""
         hosts = self._generation.target(ready, now), tuple(self._generation.commanded.items())
         wanted = {slot: None for entries in hosts for slot in self._backend.slots(entries)}
-        self._standby.kill(worker for worker in self._standby if worker.slot not in wanted)
-        if not self._generation.fulfilled or now >= self._formed_at + _STANDBY_PAUSE_SECONDS:
-            self._standby.start_missing(wanted, now)
+        self._next.kill(worker for worker in self._next if worker.slot not in wanted)
+        if not self._generation.fulfilled or now >= self._formed_at + _NEXT_PAUSE_SECONDS:
+            self._next.start_missing(wanted, now)
 
     def _ready(self) -> frozenset[Slot]:
         """Slots that need no process, or whose next process is warm."""
         commanded = tuple(self._generation.commanded.items())
         every = {slot for entry in commanded for slot in slots_of(*entry)}
-        return frozenset(every - set(self._backend.slots(commanded)) | set(self._standby.warm()))
+        return frozenset(every - set(self._backend.slots(commanded)) | set(self._next.warm()))
 
     def _form(self, ready: Set[Slot], now: float) -> None:
         slots = self._backend.slots(self._generation.target(ready, now))
-        if not set(slots) <= set(self._standby.warm()):
+        if not set(slots) <= set(self._next.warm()):
             return
         self._generation = self._generation.form(ready, slots, now)
         log.info("generation %d: %s", self._generation.epoch, dict(self._generation.hosts))
         environments = self._backend.form(self._generation.epoch, self._generation.hosts)
         for slot in slots:
-            worker = self._standby.give_away(slot)
+            worker = self._next.give_away(slot)
             self.trainers.adopt(worker)
             worker.go(environments[slot])
         self._formed_at = now
@@ -235,9 +235,7 @@ class RestartingGroup:
 
     def _kill_hung(self, now: float) -> None:
         """Kill workers that have been stopped for long; the others then go on as after any other loss."""
-        stopped = {
-            worker.pid: worker for pool in (self.trainers, self._standby) for worker in pool if worker.is_stopped()
-        }
+        stopped = {worker.pid: worker for pool in (self.trainers, self._next) for worker in pool if worker.is_stopped()}
         self._stopped = self._stopped.seen(stopped.keys(), now)
         for worker in (stopped[pid] for pid in self._stopped.overdue(now)):
             if not worker.killed:
@@ -249,7 +247,7 @@ class RestartingGroup:
 
     def begin_stop(self, grace: float) -> None:
         """Ask all to save and end."""
-        self._standby.kill()
+        self._next.kill()
         for worker in self.trainers:
             if grace > 0:
                 worker.terminate()
@@ -261,21 +259,21 @@ class RestartingGroup:
         del now
         if kill:
             self.trainers.kill()
-        return not (self.trainers or self._standby)
+        return not (self.trainers or self._next)
 
     def advance_finish(self, late: bool) -> bool:
         """Have members end by themselves; kill them if they are late."""
-        self._standby.kill()
+        self._next.kill()
         if late:
             self.trainers.kill()
         return not self.trainers
 
     def close(self) -> None:
         """Kill all processes that are left, and close the backend."""
-        for pool in (self._standby, self.trainers):
+        for pool in (self._next, self.trainers):
             pool.kill()
         self.trainers.sweep()
-        for pool in (self._standby, self.trainers):
+        for pool in (self._next, self.trainers):
             pool.reap()
         self._backend.close()
 

@@ -89,6 +89,8 @@ class WorkerPool:
     def start_missing(self, slots: Iterable[Slot], now: float) -> None:
         """Start a worker in each of these slots that has none, unless the slot waits after failures.
 
+        One that a standby process can fork soon is left for the next call.
+
         Args:
             slots: Slots that shall have a worker.
             now: Monotonic time in seconds.
@@ -98,15 +100,16 @@ class WorkerPool:
         """
         for slot in slots:
             if slot not in self._workers and self._backoffs.get(slot, RestartBackoff()).over(now):
-                self._start(slot)
+                self._start_soon(slot)
 
-    def _start(self, slot: Slot) -> None:
+    def _start_soon(self, slot: Slot) -> None:
         log = self._logs / worker_log(slot.host, slot.local_rank)
         command, folder = self._launch.command, self._launch.working_directory
         agent = self._agents.get(slot.host)
         if agent is None:
             environment = {**self._defaults, **os.environ, **self._own, env.NODE: slot.host}
-            self._workers[slot] = self._local.start(slot, command, folder, environment, log, warm=self._warm)
+            if not self._local.is_worth_waiting(command, folder, environment, warm=self._warm):
+                self._workers[slot] = self._local.start(slot, command, folder, environment, log, warm=self._warm)
         else:
             # Without this machine's own environment: its paths of programs and libraries may not exist there.
             # How many threads it may have is known there, too.

@@ -36,8 +36,9 @@ class Clock:
 class Kept:
     """A keeper, what it has said, and its clock."""
 
-    def __init__(self, recipe: Recipe, memory_bytes: int = 2 << 30) -> None:
+    def __init__(self, recipe: Recipe | None, memory_bytes: int = 2 << 30, python: str = "") -> None:
         adopt_orphans()
+        self._python = python
         self.clock = Clock()
         self.said: list[str] = []
         self.keeper = StandbyKeeper(self.said.append, recipe=recipe, memory_bytes=memory_bytes, clock=self.clock)
@@ -62,19 +63,26 @@ class Kept:
 
         wait_until(is_said, PATIENCE, f"{words!r} in {self.said}")
 
-    def start(self, folder: Path, script: str, environment: Mapping[str, str] = ENVIRONMENT) -> WorkerProcess:
-        """Start a worker with a script; it runs at once."""
+    def start(
+        self, folder: Path, script: str, environment: Mapping[str, str] = ENVIRONMENT, *, patient: bool = False
+    ) -> WorkerProcess:
+        """Start a worker with a script; it runs at once, or as soon as nothing is worth waiting for."""
         (folder / "script.py").write_text(script)
         command = [self.python, "script.py", "a", "-b"]
+        if patient:
+            whole = {**environment, **JOB}
+            wait_until(lambda: not self.keeper.is_worth_waiting(command, str(folder), whole), PATIENCE, "the standby")
         worker = WorkerProcess(command, str(folder), {**environment, **JOB}, folder / "log", standby=self.keeper)
         wait_until(worker.is_warm, PATIENCE, "the worker")
         worker.go({"PLACE": "1"})
         return worker
 
-    def run(self, folder: Path, script: str, environment: Mapping[str, str] = ENVIRONMENT) -> str:
+    def run(
+        self, folder: Path, script: str, environment: Mapping[str, str] = ENVIRONMENT, *, patient: bool = False
+    ) -> str:
         """What a worker prints; it must end well."""
         (folder / "log").unlink(missing_ok=True)
-        worker = self.start(folder, script, environment)
+        worker = self.start(folder, script, environment, patient=patient)
         wait_until(lambda: worker.poll() is not None, PATIENCE, "the worker's end")
         worker.close()
         said = (folder / "log").read_text()
@@ -84,15 +92,17 @@ class Kept:
 
     @property
     def python(self) -> str:
+        if self._python:
+            return self._python
         recipe = self.keeper._recipe
         assert recipe is not None
         return recipe.interpreter
 
 
 @contextmanager
-def kept(recipe: Recipe, memory_bytes: int = 2 << 30) -> Iterator[Kept]:
-    """Keep a standby process."""
-    found = Kept(recipe, memory_bytes)
+def kept(recipe: Recipe | None, memory_bytes: int = 2 << 30, python: str = "") -> Iterator[Kept]:
+    """Keep a standby process. Without a recipe the first worker shows how; `python` is its interpreter."""
+    found = Kept(recipe, memory_bytes, python)
     try:
         yield found
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,8 +15,8 @@ import pytest
 
 from malletrain.common.processes import read_arguments, read_environment
 from malletrain.common.standby.recipe import Recipe, recipe_for
-from tests.common.standby.keeping import ENVIRONMENT, PATIENCE, is_forked, kept, small_environment
-from tests.support.waiting import wait_until
+from tests.common.standby.keeping import ENVIRONMENT, Kept, is_forked, kept, small_environment
+from tests.support.waiting import wait_until, wait_until_async
 
 LOOKS = """
 import json, os, signal, sys, threading, warnings
@@ -109,32 +110,75 @@ def test_changed_packages_end_the_standby_process(tmp_path: Path, small: tuple[R
         running.wait_ready(but_not=first)
 
 
-def test_what_recent_scripts_import_is_imported_ahead_but_not_what_lies_in_their_folder(
+def test_what_a_script_imports_is_imported_ahead_once_but_not_what_lies_in_its_folder(
     tmp_path: Path, small: tuple[Recipe, Path]
 ) -> None:
     recipe, packages = small
     (packages / "installed.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
     (tmp_path / "own.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
-    script = "import os, installed, own\nprint(installed.IMPORTED_BY == os.getpid(), own.IMPORTED_BY == os.getpid())\n"
-    with kept(recipe) as running:
-        running.wait_ready()
-        assert running.run(tmp_path, script) == "True True\n"
-        wait_until(lambda: running.run(tmp_path, script) == "False True\n", PATIENCE, "the import ahead")
-        assert not any("no standby process for" in line for line in running.said)
-
-
-def test_scripts_can_be_learned_before_the_first_worker(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
-    recipe, packages = small
-    (packages / "installed.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
-    script = "import os, installed\nprint(installed.IMPORTED_BY == os.getpid())\n"
-    (tmp_path / "script.py").write_text(script)
+    script = "import os, installed, own\nprint(installed.IMPORTED_BY, own.IMPORTED_BY == os.getpid())\n"
     with kept(recipe) as running:
         first = running.wait_ready()
-        running.keeper.learn(str(tmp_path / "script.py"))
-        wait_until(lambda: running.keeper.is_importing or "False" in running.run(tmp_path, script), PATIENCE, "it")
-        running.wait_ready()
-        assert running.run(tmp_path, script) == "False\n"
+        assert running.run(tmp_path, script, patient=True) == f"{first} True\n"
+        assert not running.keeper.is_worth_waiting([running.python, "script.py"], str(tmp_path), ENVIRONMENT)
+        (packages / "second.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+        # An edited script is looked at again.
+        edited = "import second\nprint(second.IMPORTED_BY)\n"
+        assert running.run(tmp_path, edited, patient=True) == f"{first}\n"
         assert running.keeper.pid == first
+
+
+def test_the_first_worker_shows_how_to_start_a_standby_process_which_forks_it(
+    tmp_path: Path, small: tuple[Recipe, Path]
+) -> None:
+    with kept(None, python=small[0].interpreter) as running:
+        worker = running.start(tmp_path, WAITS, patient=True)
+        assert is_forked(worker.pid), running.said
+        worker.kill()
+        wait_until(lambda: worker.poll() is not None, 10, "its end")
+
+
+def test_nobody_waits_for_long_or_for_what_would_be_refused(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    recipe, packages = small
+    (packages / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    (tmp_path / "script.py").touch()
+    with kept(Recipe(recipe.interpreter, ENVIRONMENT, ("slow",))) as running:
+        running.tick()
+
+        def is_worth_waiting(program: str, environment: dict[str, str]) -> bool:
+            return running.keeper.is_worth_waiting([program, "script.py"], str(tmp_path), environment)
+
+        assert is_worth_waiting(running.python, ENVIRONMENT)
+        assert not is_worth_waiting(running.python, {**ENVIRONMENT, "OMP_NUM_THREADS": "3"})
+        assert not is_worth_waiting(sys.executable, ENVIRONMENT)
+        assert not is_worth_waiting("/bin/sh", ENVIRONMENT)
+        running.clock.now += 20.1
+        assert not is_worth_waiting(running.python, ENVIRONMENT)
+
+
+async def test_a_hanging_standby_process_keeps_nobody_from_other_work(
+    tmp_path: Path, small: tuple[Recipe, Path]
+) -> None:
+    (small[1] / "module.py").write_text("import pathlib, sys\npathlib.Path(sys.argv[1]).write_text('ran')\n")
+
+    async def fork(running: Kept) -> int | None:
+        with (tmp_path / "log").open("wb") as log:
+            words = [str(tmp_path / "made")]
+            return await running.keeper.fork_module(
+                running.python, "module", words, str(tmp_path), ENVIRONMENT, log.fileno()
+            )
+
+    with kept(small[0]) as running:
+        first = running.wait_ready()
+        assert await fork(running) is not None
+        await wait_until_async(lambda: (tmp_path / "made").exists())
+        os.kill(first, signal.SIGSTOP)
+        asked = asyncio.create_task(fork(running))
+        await asyncio.sleep(0)
+        assert not asked.done()  # and yet this test goes on
+        assert await asked is None
+        assert "it has not answered" in running.said[-1]
+        assert not psutil.pid_exists(first)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +195,12 @@ def test_a_module_that_can_not_be_shared_is_barred(
     (packages / "starts.py").write_text(content)
     with kept(recipe) as running:
         first = running.wait_ready()
-        running.run(tmp_path, "import os, starts\nos._exit(0)")
+        running.run(tmp_path, "import os, starts\nos._exit(0)", patient=True)
         running.wait_said(reason)
         assert "starts" in running.said[-1]
         running.clock.now += 5.1
         second = running.wait_ready(but_not=first)
-        running.run(tmp_path, "import os, starts\nos._exit(0)")
+        running.run(tmp_path, "import os, starts\nos._exit(0)", patient=True)
         assert running.keeper.pid == second
         assert running.keeper.is_ready
 

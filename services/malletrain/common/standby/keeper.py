@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from malletrain.common import worker_bootstrap
 from malletrain.common.accounts import Account
 from malletrain.common.standby.child import Order
-from malletrain.common.standby.preload import RefusedError
+from malletrain.common.standby.preload import RefusedError, differing_variables
 from malletrain.common.standby.process import Phase, StandbyProcess, start_standby
 from malletrain.common.standby.recipe import Recipe, parse_forkable, recipe_for, same_interpreter
 
@@ -19,6 +20,10 @@ _LONGEST_PAUSE_SECONDS = 600.0
 _QUIET_SECONDS = 5.0
 _BOOT_SECONDS = 300.0
 _MEMORY_SECONDS = 10.0
+_PATIENCE_SECONDS = 20.0
+"""How long a worker waits for imports: on a busy machine they take longer than these of its own without the others."""
+_LOOK_SECONDS = 0.005
+_MOST_LEARNED = 256
 _OUTPUT = Path("/dev/null")
 
 
@@ -54,11 +59,12 @@ class StandbyKeeper:
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._standby = standby
-        self._started = clock()
+        self._phase = Phase.ENDED if standby is None else standby.phase
+        self._importing_since = clock()
         self._looked = clock()
         self._not_before = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
-        self._learned: set[str] = set()
+        self._learned: set[tuple[Path, int]] = set()
 
     @property
     def pid(self) -> int:
@@ -67,19 +73,58 @@ class StandbyKeeper:
 
     @property
     def is_importing(self) -> bool:
-        """Whether there is one that will be ready soon."""
-        return self._standby is not None and self._standby.poll() is Phase.IMPORTING
+        """Whether there is one that will be ready soon: it imports, and has not done so for long."""
+        return self._poll() is Phase.IMPORTING and self._clock() < self._importing_since + _PATIENCE_SECONDS
 
-    def learn(self, script: str) -> None:
-        """Have the standby process import what a script imports, if it is ready; each script is learned once."""
-        if self._standby is not None and script not in self._learned and self.is_ready:
-            self._learned.add(script)
-            self._standby.learn([script])
+    def is_worth_waiting(self, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> bool:
+        """Whether a worker that is to be started now had better wait: it can be forked soon.
+
+        The first worker of all shows how a standby process is to be started, and the first one of each script what is
+        to be imported; both is done then, once rather than in each worker.
+
+        Args:
+            command: The job's command.
+            folder: Working directory.
+            environment: The whole environment.
+        """
+        if not self._memory_bytes or (self._standby is None and self._clock() < self._not_before):
+            return False
+        try:
+            parsed, interpreter = parse_forkable(command, folder, environment)
+        except RefusedError:
+            return False
+        if self._recipe is None:
+            self._recipe = recipe_for(interpreter, environment)
+        recipe = self._recipe
+        fits = same_interpreter(interpreter, recipe.interpreter)
+        if not fits or differing_variables(environment, recipe.environment):
+            return False
+        if self._standby is None:
+            self.tick(busy=False)
+        if parsed.kind == "script":
+            self.learn(Path(folder, parsed.target))
+        return self.is_importing
+
+    def learn(self, script: Path) -> None:
+        """Have the standby process import what a script imports, if it is ready; each script is learned once.
+
+        It is not ready then until it has.
+        """
+        if self._standby is None or not self.is_ready:
+            return
+        try:
+            learned = script, script.stat().st_mtime_ns
+        except OSError:
+            return  # the worker will say so
+        if learned not in self._learned:
+            self._learned = {*self._learned, learned} if len(self._learned) < _MOST_LEARNED else {learned}
+            self._standby.learn(str(script))
+            self._poll()
 
     @property
     def is_ready(self) -> bool:
         """Whether it would fork now."""
-        return self._standby is not None and self._standby.poll() is Phase.READY
+        return self._poll() is Phase.READY
 
     def tick(self, *, busy: bool) -> None:
         """Look after the standby process; call it several times a second.
@@ -117,12 +162,17 @@ class StandbyKeeper:
             arguments = ("warm", parsed.kind, parsed.target, *parsed.arguments)
             words = (*parsed.interpreter, worker_bootstrap.__file__, *arguments)
             order = Order(words, parsed.target, parsed.kind, arguments, folder, dict(environment), worker=True)
-            return self._ask(order, interpreter, log, pipes)
+            standby = self._fitting(order, interpreter)
+            try:
+                return standby.fork(order, log, pipes, self._account)
+            except RefusedError as error:
+                self._take_refusal(standby, order, error)
+                raise
         except RefusedError as error:
             self._say(f"a worker is started as a new interpreter: {error}")
             return None
 
-    def fork_module(
+    async def fork_module(
         self,
         interpreter: str,
         module: str,
@@ -133,6 +183,8 @@ class StandbyKeeper:
     ) -> int | None:
         """Have a process forked that runs a module, goes on after this process, and gets a standby process of its own.
 
+        Others may use this keeper meanwhile, but have nothing forked.
+
         Returns:
             Its process id; None if it must be started as a new interpreter.
         """
@@ -141,10 +193,18 @@ class StandbyKeeper:
         words = (interpreter, "-m", module, *arguments)
         order = Order(words, module, "module", tuple(arguments), folder, dict(environment), worker=False)
         try:
-            return self._ask(order, interpreter, log, ())
+            standby = self._fitting(order, interpreter)
+            try:
+                standby.ask(order, log, (), self._account)
+                while (pid := standby.answer()) is None:
+                    await asyncio.sleep(_LOOK_SECONDS)
+            except RefusedError as error:
+                self._take_refusal(standby, order, error)
+                raise
         except RefusedError as error:
             self._say(f"{module} is started as a new interpreter: {error}")
             return None
+        return pid
 
     def kill(self) -> None:
         """Kill the standby process without waiting for its end; `close` follows. None is started any more."""
@@ -157,7 +217,23 @@ class StandbyKeeper:
         self._memory_bytes = 0
         self._end()
 
-    def _ask(self, order: Order, interpreter: str, log: int, pipes: Sequence[int]) -> int:
+    def _poll(self) -> Phase:
+        """What the standby process does; notes what it has begun or finished."""
+        if self._standby is None:
+            return Phase.ENDED
+        before, self._phase = self._phase, self._standby.poll()
+        if before is Phase.READY and self._phase is Phase.IMPORTING:
+            self._importing_since = self._clock()
+        elif before is Phase.IMPORTING and self._phase is Phase.READY:
+            self._say(f"standby process {self._standby.pid} is ready")
+        return self._phase
+
+    def _fitting(self, order: Order, interpreter: str) -> StandbyProcess:
+        """The standby process, which has the order's interpreter and is ready.
+
+        Raises:
+            RefusedError: there is none.
+        """
         if self._recipe is None:
             self._recipe = recipe_for(interpreter, order.environment)
         if not same_interpreter(interpreter, self._recipe.interpreter):
@@ -165,14 +241,15 @@ class StandbyKeeper:
             raise RefusedError(f"its interpreter is {interpreter}")
         if self._standby is None or not self.is_ready:
             raise RefusedError("no standby process is ready")
-        try:
-            return self._standby.fork(order, log, pipes, self._account)
-        except RefusedError as error:
-            if error.names:
-                self._replace(self._recipe.like(order.environment, error.names))
-            elif error.final:
-                self._note_failure(str(error), self._clock())
-            raise
+        return self._standby
+
+    def _take_refusal(self, standby: StandbyProcess, order: Order, error: RefusedError) -> None:
+        if standby is not self._standby or self._recipe is None:
+            return  # it has been replaced meanwhile
+        if error.names:
+            self._replace(self._recipe.like(order.environment, error.names))
+        elif error.final:
+            self._note_failure(str(error), self._clock())
 
     def _replace(self, recipe: Recipe) -> None:
         """Use another recipe from now on."""
@@ -187,19 +264,18 @@ class StandbyKeeper:
         except OSError as error:
             self._note_failure(f"can't be started: {error}", now)
         else:
-            self._started = self._looked = now
+            self._phase = Phase.IMPORTING
+            self._importing_since = self._looked = now
             self._learned.clear()
 
     def _look_after(self, standby: StandbyProcess, now: float) -> None:
-        before, phase = standby.phase, standby.poll()
-        if before is Phase.IMPORTING and phase is Phase.READY:
-            self._say(f"standby process {standby.pid} is ready")
+        phase = self._poll()
         if phase is Phase.ENDED:
             if standby.importing and self._recipe is not None:
                 self._recipe = self._recipe.without(standby.importing)
             self._note_failure(standby.refusal or "it has ended", now)
         elif phase is Phase.IMPORTING:
-            if now - self._started > _BOOT_SECONDS:
+            if now - self._importing_since > _BOOT_SECONDS:
                 self._note_failure(f"{standby.importing or 'its start'} takes too long", now)
         elif now - self._looked >= _MEMORY_SECONDS:
             self._looked, self._pause = now, _FIRST_PAUSE_SECONDS

@@ -91,8 +91,7 @@ class Preload:
             RefusedError: it would not.
         """
         self.check_packages()
-        names = self._read | {name for name in {*environment, *self._environment} if name.startswith(_NATIVE)}
-        if differing := sorted(name for name in names if environment.get(name) != self._environment.get(name)):
+        if differing := differing_variables(environment, self._environment, self._read):
             raise RefusedError(f"variables differ: {', '.join(differing[:10])}", differing)
         check_process()
 
@@ -126,6 +125,12 @@ class Preload:
                 os.environ.pop(_BLAS_THREADS, None)
             else:
                 os.environ[_BLAS_THREADS] = before
+
+
+def differing_variables(one: Mapping[str, str], other: Mapping[str, str], read: Iterable[str] = ()) -> list[str]:
+    """Names of variables that differ and matter: those that were read, and those that native code reads by itself."""
+    names = {*read, *(name for name in {*one, *other} if name.startswith(_NATIVE))}
+    return sorted(name for name in names if one.get(name) != other.get(name))
 
 
 def package_key() -> tuple[tuple[str, str, int], ...]:

@@ -29,6 +29,7 @@ _MOST_ROOM = 120 << 10
 """The kernel takes strings of up to 128 KiB."""
 _ARGUMENTS_ROOM = 4 << 10
 _ANSWER_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
 _OWNERS_ANSWER_SECONDS = 1.0
 """Whoever waits for the process of a user must not be kept for long."""
 _LONGEST_PACKET = 64 << 10
@@ -98,6 +99,8 @@ class StandbyProcess:
         self.refusal = ""
         self._connection = connection
         self._process = process
+        self._asked: tuple[Order, Account | None, float] | None = None
+        self._reply: Mapping[str, Any] | None = None
         connection.setblocking(False)
 
     def poll(self) -> Phase:
@@ -109,7 +112,21 @@ class StandbyProcess:
         return self.phase
 
     def fork(self, order: Order, log: int, pipes: Sequence[int], account: Account | None) -> int:
-        """Have it fork a process.
+        """Have it fork a process, and wait for that; see `ask`.
+
+        Returns:
+            Process id.
+
+        Raises:
+            RefusedError: as `ask` and `answer`.
+        """
+        self.ask(order, log, pipes, account)
+        while (pid := self.answer()) is None:
+            select.select([self._connection], [], [], _LOOK_SECONDS)
+        return pid
+
+    def ask(self, order: Order, log: int, pipes: Sequence[int], account: Account | None) -> None:
+        """Ask it to fork a process; `answer` follows, before anything else is asked.
 
         Args:
             order: What the process shall run.
@@ -117,12 +134,11 @@ class StandbyProcess:
             pipes: A worker's two pipes.
             account: Whose process it must be; None: ours.
 
-        Returns:
-            Process id.
-
         Raises:
-            RefusedError: it does not, does not answer within two seconds, or says what is not true.
+            RefusedError: it does not take requests; final.
         """
+        seconds = _ANSWER_SECONDS if account is None else _OWNERS_ANSWER_SECONDS
+        self._asked, self._reply = (order, account, time.monotonic() + seconds), None
         descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, json.dumps(asdict(order)).encode())
@@ -132,39 +148,47 @@ class StandbyProcess:
             raise RefusedError(f"it does not take requests ({error})", final=True) from error
         finally:
             os.close(descriptor)
-        pid = self._answer(_ANSWER_SECONDS if account is None else _OWNERS_ANSWER_SECONDS)
+
+    def answer(self) -> int | None:
+        """Process id of the process that was asked for; None as long as it may still come. Does not wait.
+
+        Raises:
+            RefusedError: it does not fork it, does not answer within two seconds, or says what is not true.
+        """
+        phase, said = self.poll(), self._reply
+        if self._asked is None:
+            raise RefusedError("it was not asked")
+        order, account, deadline = self._asked
+        if said is None and phase is not Phase.ENDED and time.monotonic() < deadline:
+            return None
+        self._asked = self._reply = None
+        if said is None:
+            raise RefusedError("it has not answered", final=True)
+        if "refused" in said:
+            names = [str(name) for name in said.get("names") or ()][:_MOST_NAMES]
+            raise RefusedError(str(said["refused"])[:1000], names, final=bool(said.get("final")))
+        pid: int = said["pid"]
         if order.worker and not _is_our_child(pid, account):
             raise RefusedError(f"process {pid} is no child of this one", final=True)
         return pid
 
-    def learn(self, scripts: Sequence[str]) -> None:
-        """Have it import what these scripts import, too."""
-        packet = json.dumps({"learn": list(scripts)}).encode()
+    def learn(self, script: str) -> None:
+        """Have it import what a script imports, too; it is ready once more when it has."""
+        packet = json.dumps({"learn": script}).encode()
         with contextlib.suppress(OSError):  # it has ended; `poll` finds out
             if len(packet) <= _LONGEST_REQUEST:
                 self._connection.send(packet)
-
-    def _answer(self, seconds: float) -> int:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and self.phase is not Phase.ENDED:
-            select.select([self._connection], [], [], left)
-            if (said := self._receive()) is None:
-                continue
-            if isinstance(pid := said.get("pid"), int):
-                return pid
-            self._hear(said)
-            if "refused" in said:
-                names = [str(name) for name in said.get("names") or ()][:_MOST_NAMES]
-                raise RefusedError(str(said["refused"])[:1000], names, final=bool(said.get("final")))
-        raise RefusedError("it has not answered", final=True)
+                self.phase = Phase.IMPORTING
 
     def _hear(self, said: Mapping[str, Any]) -> None:
         if "importing" in said:
             self.phase, self.importing = Phase.IMPORTING, str(said["importing"])[:200]
         elif "ready" in said:
             self.phase, self.importing = Phase.READY, ""
-        elif said.get("final"):
-            self.phase, self.refusal = Phase.ENDED, str(said.get("refused"))[:1000]
+        elif "refused" in said or isinstance(said.get("pid"), int):
+            self._reply = said
+            if said.get("final"):
+                self.phase, self.refusal = Phase.ENDED, str(said.get("refused"))[:1000]
 
     def _receive(self) -> dict[str, Any] | None:
         try:

@@ -6,9 +6,9 @@ SOCKET_FD is a socket of which its parent has the other end; nobody else can rea
 interpreter of the training environment. ROOM only makes room for the command lines of workers.
 
 A packet from the parent with descriptors is the request for one process: they are the order, the log, and for a worker
-its two pipes. One without is a JSON object with `learn`: scripts whose imports shall be imported, too. The answer to a
-request is a JSON object: `pid`, or `refused` with `names` and `final`. Without being asked the process says `ready`,
-`importing` with the name of a module, and `refused` if it can't serve.
+its two pipes. One without is a JSON object with `learn`: a script whose imports shall be imported, too. The answer to a
+request is a JSON object: `pid`, or `refused` with `names` and `final`; to the other `ready`. Without being asked the
+process says `ready`, `importing` with the name of a module, and `refused` if it can't serve.
 """
 
 from __future__ import annotations
@@ -36,13 +36,10 @@ from malletrain.common.standby.process_area import ROOM_VARIABLE, ProcessArea, f
 sys.path.remove(_ROOT)
 
 _IDLE_MS = 1000
-_LEARN_SECONDS = 3.0
-"""How long requests that follow one another may put off imports."""
 _PACKAGES_SECONDS = 60.0
 _LONGEST_PACKET = 4096
 _MOST_DESCRIPTORS = 4
 _MOST_MODULES = 64
-_MOST_SCRIPTS = 4
 
 
 class Standby:
@@ -65,8 +62,6 @@ class Standby:
         for name in modules:
             if name.startswith("!"):
                 self._preload.bar(name[1:])
-        self._scripts: list[Path] = []
-        self._learn_by = 0.0
 
     def prepare(self) -> None:
         """Import the modules, and have what they made shared with all workers."""
@@ -83,7 +78,6 @@ class Standby:
         """Go on as the standby process of another parent."""
         self.parent, self.connection = parent, connection
         self._preload.adopt_environment()
-        self._scripts.clear()
         self._say(ready=True)
 
     def serve(self) -> child.Order:
@@ -99,29 +93,22 @@ class Standby:
             asked = bool(poll.poll(_IDLE_MS))
             if asked and (order := self._answer()) is not None:
                 return order
-            if self._scripts and (not asked or time.monotonic() > self._learn_by):
-                self._learn()
-            elif not asked and time.monotonic() - looked > _PACKAGES_SECONDS:
+            if not asked and time.monotonic() - looked > _PACKAGES_SECONDS:
                 looked = time.monotonic()
                 self._preload.check_packages()
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG) != (0, 0):
                     pass
 
-    def _note_scripts(self, scripts: list[str]) -> None:
-        if not self._scripts:
-            self._learn_by = time.monotonic() + _LEARN_SECONDS
-        self._scripts = [*self._scripts, *map(Path, scripts)][-_MOST_SCRIPTS:]
-
-    def _learn(self) -> None:
-        """Import what the scripts of recent jobs import, for the next ones."""
-        wanted = [name for script in self._scripts for name in worker_bootstrap.imports_of(script)]
-        self._scripts.clear()
-        new = [name for name in dict.fromkeys(wanted) if not self._preload.has_tried(name)][:_MOST_MODULES]
-        if new:
-            self._modules = new
+    def _learn(self, script: Path) -> None:
+        """Import what a script imports, once for all of its workers, and for those of later jobs."""
+        wanted = dict.fromkeys(worker_bootstrap.imports_of(script))
+        self._modules = [name for name in wanted if not self._preload.has_tried(name)]
+        if self._modules:
             gc.unfreeze()
             self.prepare()
+        else:
+            self._say(ready=True)
 
     def _answer(self) -> child.Order | None:
         packet, descriptors, flags, _ = socket.recv_fds(
@@ -130,7 +117,7 @@ class Standby:
         if not packet or flags & socket.MSG_CTRUNC:
             os._exit(0)  # the parent has ended
         if not descriptors:
-            self._note_scripts(json.loads(packet)["learn"])
+            self._learn(Path(json.loads(packet)["learn"]))
             return None
         order_file, log, *pipes = descriptors
         order = child.read_order(order_file)
@@ -146,8 +133,6 @@ class Standby:
             if pid == 0:
                 return _with_pipes(order, self.parent, pipes)
             self._say(pid=pid)
-            if order.worker and order.kind == "script":
-                self._note_scripts([str(Path(order.folder, order.target))])
         for descriptor in (log, *pipes):
             os.close(descriptor)
         return None

@@ -36,8 +36,6 @@ from malletrain.runtime.errors import MalleTrainError
 
 _POLL_SECONDS = 0.05
 _STANDBY_SECONDS = 0.25
-_STANDBY_BOOT_SECONDS = 10.0
-"""The longest wait for a standby process."""
 _LINGER_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _TAIL_LINES = 20
@@ -117,29 +115,32 @@ class SupervisorLauncher:
         while not self._hosts_known and order() is not None:
             await asyncio.sleep(_POLL_SECONDS)
         await self._await_standby(order)
-        # Nothing is awaited from here to the start: the order can't become outdated.
-        wanted = order()
-        if wanted is None:
-            return
+        while (wanted := order()) is not None:
+            folder, child = await self._start(wanted)
+            if order() == wanted:
+                self._children[job_id, incarnation] = child
+                self._log.info("supervisor started", job=job_id, incarnation=incarnation, pid=child.pid)
+                await self._until_serving(folder, identify(child.pid) or ProcessId(child.pid, -1))
+                return
+            # It knows of nodes that were taken while it was forked, and whoever took them has not found it.
+            self._log.info("supervisor outdated, killed", job=job_id, incarnation=incarnation, pid=child.pid)
+            if (process := identify(child.pid)) is not None:
+                process.kill()
+            await self._reap(child)
+
+    async def _start(self, wanted: LaunchOrder) -> tuple[JobFolder, StartedSupervisor]:
         try:
-            folder = self._folder_of(job_id, self._accounts.of_owner(wanted.owner))
+            folder = self._folder_of(wanted.job_id, self._accounts.of_owner(wanted.owner))
             self._accounts.make_jobs_folder(self._jobs)
-            child = self._starter.start(folder, wanted)
+            return folder, await self._starter.start(folder, wanted)
         except MalleTrainError as error:
             raise SupervisorStartError(str(error)) from error
         except OSError as error:
             raise SupervisorStartError(f"can't start {self._settings.trainer_python}: {error}") from error
-        self._children[job_id, incarnation] = child
-        self._log.info("supervisor started", job=job_id, incarnation=incarnation, pid=child.pid)
-        await self._until_serving(folder, identify(child.pid) or ProcessId(child.pid, -1))
 
     async def _await_standby(self, order: Callable[[], LaunchOrder | None]) -> None:
         """Wait for a standby process that boots: it forks the workers sooner than each of them would boot beside it."""
-        deadline = asyncio.get_running_loop().time() + _STANDBY_BOOT_SECONDS
-        while asyncio.get_running_loop().time() < deadline:
-            wanted = order()
-            if wanted is None or not self._starter.awaits_standby(wanted):
-                return
+        while (wanted := order()) is not None and self._starter.awaits_standby(wanted):
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _until_serving(self, folder: JobFolder, booting: ProcessId) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -124,6 +125,7 @@ class SupervisorStarter:
         self._log = structlog.get_logger(__name__)
         self._python = shutil.which(settings.trainer_python) or settings.trainer_python
         self._standby = self._open_standby()
+        self._forking = asyncio.Lock()
 
     def _open_standby(self) -> StandbyKeeper:
         settings = self._settings
@@ -135,23 +137,30 @@ class SupervisorStarter:
         )
 
     def tend_standby(self, specs: Iterable[JobSpec]) -> None:
-        """Look after the standby process, which is started once there is a job that can use it.
+        """Look after the standby process, which is started once there is a node of this machine, or a job to use it.
 
         Args:
             specs: Specs of the jobs that have not ended.
         """
         forkable = [spec for spec in specs if self._is_forkable(spec)]
-        if self._standby.pid or forkable:
+        useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
+        if self._standby.pid or forkable or useful:
             self._standby.tick(busy=False)
         for spec in forkable[:_MOST_SCRIPTS]:
-            parsed = parse_python_command(spec.command)
-            if parsed is not None and parsed.kind == "script":
-                self._standby.learn(str(Path(spec.working_directory, parsed.target)))
+            self._learn(spec)
 
     def awaits_standby(self, order: LaunchOrder) -> bool:
         """Whether a start on this machine gains by waiting for the standby process, which will be ready soon."""
         here = any(not self._hosts.get(node, NodeHost()).agent for node in order.nodes)
-        return here and self._is_forkable(order.spec) and self._standby.is_importing
+        if not here or not self._is_forkable(order.spec):
+            return False
+        self._learn(order.spec)
+        return self._standby.is_importing
+
+    def _learn(self, spec: JobSpec) -> None:
+        parsed = parse_python_command(spec.command)
+        if parsed is not None and parsed.kind == "script":
+            self._standby.learn(Path(spec.working_directory, parsed.target))
 
     def _is_forkable(self, spec: JobSpec) -> bool:
         return not spec.cold_start and self._backend(spec) != "command" and bool(parse_python_command(spec.command))
@@ -160,8 +169,8 @@ class SupervisorStarter:
         """End the standby process."""
         self._standby.close()
 
-    def start(self, folder: JobFolder, order: LaunchOrder) -> StartedSupervisor:
-        """Start one.
+    async def start(self, folder: JobFolder, order: LaunchOrder) -> StartedSupervisor:
+        """Start one. Where it is forked, the order may be outdated when this returns.
 
         Args:
             folder: The job's folder, with the account as whom the job runs.
@@ -207,17 +216,18 @@ class SupervisorStarter:
         python = self._settings.trainer_python
         environment = supervisor_environment(own, worker, order.incarnation, python)
         if folder.account is None and self._is_forkable(order.spec):
-            forked = self._fork(folder, environment)
+            forked = await self._fork(folder, environment)
             if forked is not None:
                 return forked
         command = [python, "-m", _SUPERVISOR, str(folder.path)]
         return start_process(command, folder.path, environment, folder.supervisor_log, account=folder.account)
 
-    def _fork(self, folder: JobFolder, environment: Mapping[str, str]) -> ForkedSupervisor | None:
+    async def _fork(self, folder: JobFolder, environment: Mapping[str, str]) -> ForkedSupervisor | None:
         """Have the standby process fork it. What its workers import is read with their variables, so it gets them."""
         path, whole = str(folder.path), {**env.TRAINER_DEFAULTS, **environment}
-        with open_log(folder.supervisor_log) as log:
-            pid = self._standby.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
+        async with self._forking:
+            with open_log(folder.supervisor_log) as log:
+                pid = await self._standby.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
         return None if pid is None else ForkedSupervisor(identify(pid) or ProcessId(pid, -1))
 
     def _monitor_for(self, folder: JobFolder) -> MonitorAddress:

@@ -56,7 +56,7 @@ class HoldSettings(BaseModel):
         description="How long before its time limit, or before a reservation begins, a node is left.",
     )
     standby_memory_mib: int = Field(
-        default=0,
+        default=2048,
         ge=0,
         le=1 << 20,
         description="Largest share of memory of a standby process on a node, from which workers are forked, in MiB, "

@@ -1,0 +1,77 @@
+"""How long growths take, from the command to a scale that is confirmed. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from malletrain.allocator.cluster_cache import CachedJob
+
+_KEPT = 5
+
+
+@dataclass
+class _Job:
+    """One job. `since` is None while nothing that is measured is under way."""
+
+    commanded: frozenset[str] = frozenset()
+    since: float | None = None
+    starts: bool = False
+    growths: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    start_seconds: float | None = None
+
+
+class GrowthTimes:
+    """The newest growths of jobs. The first look at a job measures nothing: its command may be older."""
+
+    def __init__(self) -> None:
+        """Know no job."""
+        self._jobs: dict[str, _Job] = {}
+
+    def see_all(self, jobs: Collection[CachedJob], now: float, *, snapshot: bool) -> None:
+        """Take in jobs as JobManager reports them.
+
+        Args:
+            jobs: The jobs.
+            now: Monotonic time in seconds.
+            snapshot: Whether these are all jobs, and changes may have been missed: what is under way is not measured.
+        """
+        if snapshot:
+            present = {job.plannable.id for job in jobs}
+            self._jobs = {job_id: job for job_id, job in self._jobs.items() if job_id in present}
+        for job in jobs:
+            if job.state.final:
+                self._jobs.pop(job.plannable.id, None)
+            else:
+                self._see(job.plannable.id, frozenset(job.plannable.current_nodes), job.confirmed_nodes, now)
+        if snapshot:
+            for known in self._jobs.values():
+                known.since = None
+
+    def _see(self, job_id: str, commanded: frozenset[str], confirmed: frozenset[str], now: float) -> None:
+        job = self._jobs.get(job_id)
+        if job is None:
+            self._jobs[job_id] = _Job(commanded)
+            return
+        if commanded != job.commanded:
+            grows = bool(commanded - job.commanded)
+            job.commanded, job.starts = commanded, not confirmed
+            job.since = now if grows else None
+        if job.since is not None and commanded == confirmed:
+            if job.starts:
+                job.start_seconds = now - job.since
+            else:
+                job.growths.append(now - job.since)
+            job.since = None
+
+    def seconds(self) -> Mapping[str, float]:
+        """Median of the newest growths by job in seconds; before the first growth how long the newest start took."""
+        found = {}
+        for job_id, job in self._jobs.items():
+            if job.growths:
+                found[job_id] = statistics.median(job.growths)
+            elif job.start_seconds is not None:
+                found[job_id] = job.start_seconds
+        return found
