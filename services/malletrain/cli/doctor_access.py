@@ -62,11 +62,12 @@ def examine_munge(settings: AccessSettings) -> Finding:
     remedy = "install munge and start munged, or set access.munge to auto or off"
     if settings.munge == "off":
         return Finding(check, True, "off (access.munge): users need tokens from an operator")
+    unused = "" if must else "not used (access.munge = auto): "
     munge = find_munge(settings)
     if munge is None:
-        return judge(check, not must, "munge and unmunge are not installed", remedy)
+        return judge(check, not must, f"{unused}munge and unmunge are not installed", remedy)
     try:
         user = munge.user_of(munge.make_credential())
     except MalleTrainError as error:
-        return judge(check, not must, error, remedy)
+        return judge(check, not must, f"{unused}{error}", remedy)
     return Finding(check, True, f"vouches for {user}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.output import JsonOption, print_json, to_dict
-from malletrain.cli.stubs import DEADLINE_SECONDS, connect
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import scavenger_pb2
 
@@ -27,12 +27,15 @@ def drain(
     """Give nodes back now and leave them alone until `malletrain resume`; exit 1 if some are not confirmed free."""
     names = _names(nodes, everything)
     with connect() as stubs:
+        strange = _not_idle(stubs, names)
         request = scavenger_pb2.DrainNodesRequest(nodes=names, all=everything, reason=reason)
         done = stubs.scavenger.DrainNodes(request, timeout=_RELEASE_SECONDS)
     if as_json:
         print_json(to_dict(done))
     else:
         _say("drained", names, everything)
+        if strange:
+            typer.echo(f"not idle: {', '.join(strange)}: used by others now, or is a name wrong?", err=True)
         if done.released:
             typer.echo(f"no process of ours is left on {', '.join(done.released)}")
         if done.unconfirmed:
@@ -57,6 +60,11 @@ def resume(
         _say("resumed", list(done.resumed), done.all_resumed)
     else:
         typer.echo("nothing of this was drained", err=True)
+
+
+def _not_idle(stubs: ServiceStubs, names: list[str]) -> list[str]:
+    listed = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
+    return sorted(set(names) - {node.name for node in listed})
 
 
 def _say(what: str, names: list[str], everything: bool) -> None:

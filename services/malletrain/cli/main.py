@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -34,7 +35,15 @@ from malletrain.cli.submit import submit
 from malletrain.cli.token import token
 from malletrain.cli.trace import trace_app
 from malletrain.cli.up import up
+from malletrain.common.version import VERSION
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"malletrain {VERSION}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="malletrain",
@@ -43,6 +52,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    del version
+
+
 for command in (
     up,
     serve,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.settings import AllSettings, load
-from malletrain.cli.up import lock_state_folder
+from malletrain.cli.up import lock_state_folder, make_state_folder
 from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import SERVICES
@@ -28,7 +28,7 @@ def restore(
     if (file is None) != go_on:
         raise InvalidInputError("FILE", "an archive of `malletrain backup`, or --continue without one")
     settings = load(config)
-    settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_state_folder(settings)
     with lock_state_folder(settings.state_dir):
         _check_none_serves(settings)
         try:
@@ -50,4 +50,8 @@ def _check_none_serves(settings: AllSettings) -> None:
     for service in SERVICES:
         with open_blocking_channel(settings.peer(service), None) as channel:
             if is_serving(channel):
-                raise MalleTrainError(f"{service} runs at {settings.addresses.of(service)}: stop the services first")
+                address = settings.addresses.of(service)
+                raise MalleTrainError(
+                    f"{service} runs at {address}: stop the services first, "
+                    "or set other addresses where those are another installation's"
+                )

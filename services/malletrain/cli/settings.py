@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.job_manager.settings import JobManagerSettings
@@ -16,6 +17,9 @@ from malletrain.scavenger.settings import ScavengerSettings
 
 class AllSettings(Settings):
     """Settings of the whole system: `MALLETRAIN_<SECTION>__<FIELD>`, or `[section]` in the TOML file."""
+
+    # Services read only what they share: to them the sections of the others are extra. Here nothing may be.
+    model_config = SettingsConfigDict(extra="forbid")
 
     scavenger: ScavengerSettings = Field(default_factory=ScavengerSettings)
     allocator: AllocatorSettings = Field(default_factory=AllocatorSettings)

@@ -58,7 +58,7 @@ def submit(
         specs = read_specs(file)
     else:
         spec = resources_pb2.JobSpec(
-            name=name or _default_name(command or []),
+            name=name or default_name(command or []),
             command=command,
             working_directory=str((workdir or Path.cwd()).resolve()),
             environment=parse_environment(env or []),
@@ -88,8 +88,10 @@ def submit(
         typer.echo(job.id)
 
 
-def _default_name(command: list[str]) -> str:
-    script = next((word for word in command[1:] if not word.startswith("-")), command[0])
+def default_name(command: list[str]) -> str:
+    """The name of a job that was given none: its script's, or its program's where that is no interpreter."""
+    runs_script = Path(command[0]).name.startswith(("python", "torchrun"))
+    script = next((word for word in command[1:] if not word.startswith("-")), command[0]) if runs_script else command[0]
     printable = "".join(letter if letter.isprintable() else " " for letter in Path(script).stem)
     return " ".join(printable.split())[:128]
 

@@ -72,4 +72,6 @@ def _shown(token: str, identity: access_pb2.Identity) -> dict[str, Any]:
 def _revoke(stubs: ServiceStubs, token_id: str, user: str) -> None:
     request = access_pb2.RevokeTokenRequest(user=user) if user else access_pb2.RevokeTokenRequest(token_id=token_id)
     stubs.access.RevokeToken(request, timeout=DEADLINE_SECONDS)
-    typer.echo(f"revoked: {f'all tokens of {user} until now' if user else token_id}", err=True)
+    # Nobody keeps a list of tokens, so a wrong name can't be told from a right one.
+    named = f"all tokens of {user!r} until now" if user else f"a token with the identifier {token_id}"
+    typer.echo(f"refused from now on, if there is any: {named}", err=True)

@@ -25,7 +25,7 @@ from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import SERVICES
-from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
 _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS = 0.2
@@ -35,6 +35,7 @@ _STOP_SECONDS = 20.0
 _FREE_SECONDS = 5.0
 """How long the services of a `malletrain up` that was killed may go on listening."""
 _WRONG_USE = 2
+_LONGEST_LINE = 500
 
 
 def up(
@@ -42,7 +43,8 @@ def up(
 ) -> None:
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     settings = load(config)
-    settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_state_folder(settings)
+    typer.echo("starting the services, which may take half a minute", err=True)
     # Here, so that a key or a certificate that can't be used is told at once.
     installation = open_installation(settings, SystemClock())
     installation.owner_token().renew()
@@ -62,18 +64,31 @@ def up(
             runner.stop()
 
 
-@contextmanager
-def lock_state_folder(state_dir: Path) -> Iterator[None]:
-    """Lock a state folder for one `malletrain up`.
+def make_state_folder(settings: AllSettings) -> None:
+    """Make the state folder, for its owner only, where it is missing.
 
     Raises:
-        MalleTrainError: another `malletrain up` holds it.
+        InvalidInputError: it can't be made.
+    """
+    try:
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        expected = f"a folder that is there or can be made ({error.strerror})"
+        raise InvalidInputError("state_dir", expected, str(settings.state_dir)) from error
+
+
+@contextmanager
+def lock_state_folder(state_dir: Path) -> Iterator[None]:
+    """Lock a state folder for one `malletrain up`, or one restore.
+
+    Raises:
+        MalleTrainError: it is locked already.
     """
     with (state_dir / "up.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise MalleTrainError(f"another `malletrain up` runs on {state_dir}") from None
+            raise MalleTrainError(f"another `malletrain up` runs on {state_dir}, or a restore") from None
         yield
 
 
@@ -194,7 +209,8 @@ class ServiceRunner:
         code = service.process.returncode
         service.process = None
         service.failures += 1
-        typer.echo(f"{service.name} ended with {code}; starting it again in {service.pause_seconds:g} s", err=True)
+        why = "" if self._announced else f": {last_line(self._log_path(service))}"
+        typer.echo(f"{service.name} ended with {code}; starting it again in {service.pause_seconds:g} s{why}", err=True)
         if not self._announced and (code == _WRONG_USE or service.failures >= _TRIES_BEFORE_FIRST_SERVING):
             raise MalleTrainError(f"{service.name} does not start: {last_line(self._log_path(service))}")
         service.start_in = service.pause_seconds
@@ -234,5 +250,5 @@ def _open_private(path: str, flags: int) -> int:
 
 def last_line(path: Path) -> str:
     """The last line of a log with text in it; the path of the log if there is none."""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else f"see {path}"
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
+    return lines[-1][:_LONGEST_LINE] if lines else f"nothing in {path}; is there room on its disk?"

@@ -181,8 +181,14 @@ def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidI
     return InvalidInputError(place, expected, first["input"])
 
 
+_PLAIN = {
+    "Extra inputs are not permitted": "a known key",
+    "a valid tuple": 'a list, such as ["a", "b"]',
+}
+
+
 def _expected(message: str) -> str:
     """What was expected, from a message of pydantic."""
     for opening in ("Input should be ", "Value error, expected ", "Value error, "):
         message = message.removeprefix(opening)
-    return {"Extra inputs are not permitted": "a known key"}.get(message, message)
+    return _PLAIN.get(message, message)

@@ -26,7 +26,7 @@ from malletrain.v1 import access_pb2_grpc
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["AccessService"].full_name
 _USER = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")
-_TOKEN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_TOKEN_ID = re.compile(r"[0-9a-f]{16}\Z")
 _MUNGE_LIFESPAN_SECONDS = 600.0
 _MUNGE_AT_ONCE = 4
 
@@ -95,7 +95,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         del context
         match request.WhichOneof("revoked"):
             case "token_id":
-                _check("token_id", _TOKEN_ID, "the identifier of a token", request.token_id)
+                _check("token_id", _TOKEN_ID, "the identifier of a token, 16 hexadecimal digits", request.token_id)
                 self._installation.revoked.revoke_token(request.token_id)
             case "user":
                 _check("user", _USER, "1 to 64 letters, digits and ._@-", request.user)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from malletrain.cli.main import app
+from malletrain.cli.settings import load
+from malletrain.cli.submit import default_name
+from malletrain.cli.up import last_line, make_state_folder
+from malletrain.common.version import VERSION
+from malletrain.runtime.errors import InvalidInputError
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('[scavanger]\nsource = "static"\n', "scavanger"),
+        ('statedir = "state"\n', "statedir"),
+        ('[scavenger]\nsource = "static"\nnodes = "n01,n02"\n', "scavenger.nodes: expected a list"),
+    ],
+)
+def test_a_typo_in_the_settings_is_refused_by_name(tmp_path: Path, text: str, field: str) -> None:
+    config = tmp_path / "malletrain.toml"
+    config.write_text(text)
+    with pytest.raises(InvalidInputError, match=field):
+        load(config)
+
+
+def test_a_state_folder_that_cannot_be_made_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MALLETRAIN_STATE_DIR", str(tmp_path / "file/state"))
+    with pytest.raises(InvalidInputError, match="state_dir: expected a folder that is there or can be made"):
+        make_state_folder(load())
+
+
+def test_a_service_that_left_no_word_in_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "monitor.log"
+    assert last_line(log) == f"nothing in {log}; is there room on its disk?"
+    log.write_text("one\n\ntwo\n\n")
+    assert last_line(log) == "two"
+
+
+def test_the_version() -> None:
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.stdout.strip()) == (0, f"malletrain {VERSION}")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "-u", "train.py", "--epochs", "3"], "train"),
+        (["/opt/env/bin/python3", "-m", "package"], "package"),
+        (["sleep", "30"], "sleep"),
+        (["./run.sh", "fast"], "run"),
+    ],
+)
+def test_jobs_are_named_after_their_script_or_program(command: list[str], name: str) -> None:
+    assert default_name(command) == name
