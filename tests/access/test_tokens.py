@@ -135,6 +135,13 @@ def test_the_clock_may_differ_by_the_leeway(later: float) -> None:
         assert ("expired" if later > 0 else "not valid yet") in refused(token, there)
 
 
+@pytest.mark.parametrize(("role", "job"), [(Role.JOB, "j000001"), (Role.SERVICE, "")])
+def test_a_clock_that_is_set_back_does_not_lock_out_trainings_and_services(role: Role, job: str) -> None:
+    token, _ = signer().sign("j000001", role, 600.0, job)
+    assert signer(NOW - 3600.0).verify(token).role is role
+    assert "expired" in refused(token, signer(NOW + 3600.0))
+
+
 def test_a_long_text_is_refused_unread() -> None:
     assert "not one of this installation" in refused("e" * 5000)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jwt
 
-from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role, UnauthenticatedError
+from malletrain.runtime.access.identity import HUMAN_ROLES, CERTIFICATE_ROLES, Identity, Role, UnauthenticatedError
 from malletrain.runtime.clock import Clock
 
 _ALGORITHM = "HS256"
@@ -83,7 +83,10 @@ class Tokens:
         return identity
 
     def check_times(self, identity: Identity) -> None:
-        """Refuse a token that has expired, or that was issued in the future.
+        """Refuse a token that has expired, or a person's that was issued in the future.
+
+        Those of people can be revoked by the time at which they were issued. Those of jobs and services can't; a clock
+        that is set back must not keep running trainings from reporting until it has caught up.
 
         Raises:
             UnauthenticatedError: it has.
@@ -91,7 +94,7 @@ class Tokens:
         now = self._clock.time()
         if now >= identity.expires + self._leeway:
             raise UnauthenticatedError("the token has expired")
-        if now < identity.issued - self._leeway:
+        if identity.role in HUMAN_ROLES and now < identity.issued - self._leeway:
             raise UnauthenticatedError("the token is not valid yet: compare the clocks of the machines")
 
 
