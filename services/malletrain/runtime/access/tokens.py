@@ -9,7 +9,7 @@ from typing import Any
 
 import jwt
 
-from malletrain.runtime.access.identity import HUMAN_ROLES, CERTIFICATE_ROLES, Identity, Role, UnauthenticatedError
+from malletrain.runtime.access.identity import CERTIFICATE_ROLES, HUMAN_ROLES, Identity, Role, UnauthenticatedError
 from malletrain.runtime.clock import Clock
 
 _ALGORITHM = "HS256"
