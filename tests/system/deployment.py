@@ -131,7 +131,16 @@ def write_settings(folder: Path, settings: str, host: str = "127.0.0.1", shared:
     folder.mkdir(parents=True, exist_ok=True)
     addresses = "\n".join(f'{name} = "{host}:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
     config = folder / "malletrain.toml"
-    config.write_text(f'state_dir = "{folder}"\n{shared}\n[addresses]\n{addresses}\n{settings}')
+    text = f'state_dir = "{folder}"\n{shared}\n[addresses]\n{addresses}\n{_without_standby(settings)}'
+    config.write_text(text)
+
+
+def _without_standby(settings: str) -> str:
+    """Settings under which no standby process imports torch, unless they say otherwise: most tests train nothing."""
+    if "standby_memory_mib" in settings:
+        return settings
+    off = "[job_manager]\nstandby_memory_mib = 0\n"
+    return settings.replace("[job_manager]\n", off) if "[job_manager]\n" in settings else settings + "\n" + off
 
 
 def start(folder: Path, prefix: tuple[str, ...] = (), python: str = sys.executable) -> Deployment:
