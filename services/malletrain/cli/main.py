@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.advise import advise
 from malletrain.cli.backup import backup
 from malletrain.cli.batch import batch
 from malletrain.cli.cancel import cancel
@@ -82,6 +83,7 @@ for command in (
     replay,
     reproduce,
     batch,
+    advise,
     doctor,
     shadow,
     token,

@@ -90,7 +90,7 @@ def parse_planned(text: str) -> tuple[PlannedStart, ...]:
             raise UnreadableError("JOB|START|NODES", line)
         job, start, nodes = (part.strip() for part in parts)
         if start not in NOTHING and nodes not in NOTHING:
-            found.append(PlannedStart(job, _time(start), expand(nodes)))
+            found.append(PlannedStart(job, time_of(start), expand(nodes)))
     return tuple(found)
 
 
@@ -109,7 +109,7 @@ def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
             raise UnreadableError("a reservation with StartTime, EndTime and Nodes", line)
         if pairs["Nodes"] in NOTHING:
             continue
-        start, end = _time(pairs["StartTime"]), _time(pairs["EndTime"])
+        start, end = time_of(pairs["StartTime"]), time_of(pairs["EndTime"])
         found.append(NodeReservation(pairs["ReservationName"], start, end, expand(pairs["Nodes"])))
     return tuple(found)
 
@@ -160,7 +160,7 @@ def _gpus(gres: str) -> tuple[str, int]:
     return "+".join(dict.fromkeys(kinds)), total
 
 
-def _time(text: str) -> float:
+def time_of(text: str) -> float:
     """Seconds since the epoch; the commands are run with TZ=UTC."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
