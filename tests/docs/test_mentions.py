@@ -60,7 +60,7 @@ def _command_lines(text: str) -> Iterator[list[str]]:
 
 def _wrong_word(words: list[str]) -> str:
     """The first word that is neither a verb nor one of its options; empty where all are."""
-    verbs, options = VERBS, {"--help"}
+    verbs, options = VERBS, {"--help", "--version"}
     for word in words:
         name = word.partition("=")[0].rstrip(".,")
         if name in ("--", "#", "|", "…"):
