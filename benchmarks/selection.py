@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
-from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import FreeResources, MachineResources, SelectionProblem
 from malletrain.selection.select import SelectionSettings, SelectionSolver, select

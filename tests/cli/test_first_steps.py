@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,9 @@ def test_the_version() -> None:
 )
 def test_jobs_are_named_after_their_script_or_program(command: list[str], name: str) -> None:
     assert default_name(command) == name
+
+
+def test_no_verb_and_no_service_pays_for_what_few_of_them_use() -> None:
+    script = "import sys, malletrain.cli.main; print(*sorted({'numba', 'matplotlib', 'torch', 'pyarrow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
 from malletrain.selection.quality import generational_distance
 from malletrain.selection.select import (

@@ -29,7 +29,7 @@ from malletrain.scavenger.sources.schedulers.slurm_queue import (
     parse_node_counts,
     parse_queue,
 )
-from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MOST_JOBS
 from malletrain.selection.select import SelectionSolver

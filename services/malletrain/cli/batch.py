@@ -28,7 +28,7 @@ from malletrain.cli.batch_selection import (
 )
 from malletrain.cli.output import JsonOption, print_json
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.problem import MOST_JOBS
 from malletrain.selection.select import SelectionSolver
 from malletrain.simulator.batch.engine import Overrun

@@ -16,7 +16,7 @@ from malletrain.cli.output import duration, print_table
 from malletrain.cli.replay import require_plots
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.trace_files import write_trace
-from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.files import write_schedule

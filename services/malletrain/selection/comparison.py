@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from malletrain.selection.methods import SelectionMethod, check_method
-from malletrain.selection.packing import in_order
 from malletrain.selection.problem import Objectives, SelectionProblem, objectives_of
 from malletrain.selection.select import SelectionSettings, select
 
@@ -36,6 +35,8 @@ def compare_starts(problem: SelectionProblem, settings: SelectionSettings) -> tu
     Raises:
         InvalidInputError: the method does not suit the machine, or its factor is out of its range.
     """
+    from malletrain.selection.packing import in_order
+
     check_method(settings.method, problem.machine)
     ordered = in_order(problem) if problem.jobs else ()
     # In order, the first that is missing is the first that did not fit.

@@ -1,4 +1,8 @@
-"""One decision: which jobs of the window a method starts."""
+"""One decision: which jobs of the window a method starts.
+
+What is compiled is imported when it is first used: Numba takes a second to import and a hundred MiB of memory, which
+the services and most verbs of the command can do without.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,10 @@ import numpy as np
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.arrays import Ints, ProblemArrays, arrays_of
-from malletrain.selection.genetic import GeneticParameters, genetic_front
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import ObjectiveWeights, SelectionMethod, check_method, weights_of
-from malletrain.selection.packing import in_order, pack
 from malletrain.selection.problem import Objectives, SelectionProblem
 from malletrain.selection.rule import check_trade_off, choose, default_trade_off, gain_weights, score_weights
-from malletrain.selection.search import best_selection, pareto_front
 
 _UNBOUNDED = 2**61
 _NO_WEIGHTS = ObjectiveWeights((0, 0, 0, 0))
@@ -93,6 +95,8 @@ def select(problem: SelectionProblem, settings: SelectionSettings) -> SelectionA
         InvalidInputError: the method does not suit the machine, the factor is out of its range, or an exact search was
             asked for and visited more than `most_visits` selections.
     """
+    from malletrain.selection.packing import in_order, pack
+
     check_method(settings.method, problem.machine)
     if settings.method is SelectionMethod.BIN_PACKING:
         return SelectionAnswer(pack(problem))
@@ -120,6 +124,8 @@ def front_of(problem: SelectionProblem, most_visits: int = 5_000_000) -> tuple[F
     Raises:
         InvalidInputError: the search visited more than `most_visits` selections.
     """
+    from malletrain.selection.search import pareto_front
+
     arrays = arrays_of(problem)
     rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, 0, most_visits)
     if not len(rows):
@@ -129,6 +135,8 @@ def front_of(problem: SelectionProblem, most_visits: int = 5_000_000) -> tuple[F
 
 def genetic_front_of(problem: SelectionProblem, parameters: GeneticParameters) -> tuple[FrontPoint, ...]:
     """The distinct points that the genetic algorithm finds, fewest nodes first."""
+    from malletrain.selection.genetic import genetic_front
+
     return front_points(genetic_front(arrays_of(problem), parameters))
 
 
@@ -164,6 +172,8 @@ def _exact(
 
 def _first_choice(problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings) -> Ints | None:
     """Of the Pareto set the point with the most nodes, of several the front of the window; as from `best_selection`."""
+    from malletrain.selection.search import pareto_front
+
     found = _search(problem, arrays, settings, _NODES, second=_BURST_BUFFER)
     if found is None or not problem.machine.has_ssd:
         return found
@@ -184,6 +194,8 @@ def _search(
     score: ObjectiveWeights = _NO_WEIGHTS,
     least: int = -1,
 ) -> Ints | None:
+    from malletrain.selection.search import best_selection
+
     rows = (value, second, score)
     cap = _UNBOUNDED
     if not value.weights[2] and not value.weights[3]:
@@ -203,6 +215,8 @@ def _search(
 def _genetic(
     problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings, factor: Fraction
 ) -> tuple[int, ...]:
+    from malletrain.selection.genetic import genetic_front
+
     if settings.method is SelectionMethod.BBSCHED:
         rows = genetic_front(arrays, settings.genetic)
         points, selections = np.ascontiguousarray(rows[:, :4]), rows[:, 4:]

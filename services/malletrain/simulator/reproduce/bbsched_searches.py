@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
-from malletrain.selection.genetic import GeneticParameters
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import (
     FreeResources,
