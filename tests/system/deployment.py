@@ -116,7 +116,7 @@ def deployed(
         prefix: What goes before each command.
         shared: Settings outside of any section.
     """
-    write_settings(folder, settings, host, shared)
+    write_settings(folder, _without_standby(settings), host, shared)
     deployment = start(folder, prefix)
     try:
         wait_until(deployment.serves, 60, "all services serving")
@@ -131,7 +131,7 @@ def write_settings(folder: Path, settings: str, host: str = "127.0.0.1", shared:
     folder.mkdir(parents=True, exist_ok=True)
     addresses = "\n".join(f'{name} = "{host}:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
     config = folder / "malletrain.toml"
-    text = f'state_dir = "{folder}"\n{shared}\n[addresses]\n{addresses}\n{_without_standby(settings)}'
+    text = f'state_dir = "{folder}"\n{shared}\n[addresses]\n{addresses}\n{settings}'
     config.write_text(text)
 
 
