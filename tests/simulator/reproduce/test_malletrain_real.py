@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.cli.reproduce_malletrain import real_exhibits
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import ReplayOptions
@@ -131,6 +131,6 @@ def test_the_command_reads_it_or_says_why_not(tmp_path: Path) -> None:
 
 def test_it_belongs_to_malletrains_evaluation(tmp_path: Path) -> None:
     arguments = ["reproduce", "--trace", "none.csv", "--out", str(tmp_path / "out"), "--real", "nas.json"]
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(application(), arguments)
     assert isinstance(done.exception, InvalidInputError)
     assert done.exception.field == "--real"

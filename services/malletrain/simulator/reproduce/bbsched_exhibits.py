@@ -66,45 +66,48 @@ def _values(results: Sequence[BatchTrialResult], value: _Value) -> list[float]:
 
 
 def _usage(results: BatchResults, name: str, title: str, value: _Value, said: str) -> Exhibit:
-    rows: list[tuple[Cell, ...]] = []
-    for machine in MACHINES:
-        for recipe in RECIPES:
-            before = _values(results.over_seeds(machine, recipe, BASELINE), value)
-            for method in METHODS:
-                found = _values(results.over_seeds(machine, recipe, method), value)
-                mean, half = interval([one - base for one, base in zip(found, before, strict=True)])
-                rows.append((f"{machine}-{recipe}", method, fmean(found), mean, half))
-    number = name.removeprefix("figure-")
-    heads = ("workload", "method", f"{title}, %", "points against baseline", "± (95 %)")
-    return Exhibit(
-        name,
-        f"Fig. {number}: {title}",
-        heads,
-        rounded(rows),
-        said + _note(results) + _CAREFUL,
-        _bars(f"Fig. {number}: {title}, %", rows, 2),
-    )
+    heads = (f"{title}, %", "points against baseline")
+    return _against_baseline(results, name, (title, f"{title}, %"), heads, value, said, _differences, 2)
 
 
 def _relative(results: BatchResults, name: str, title: str, value: _Value, said: str) -> Exhibit:
+    heads = (title, "% against baseline")
+    return _against_baseline(
+        results, name, (title, f"{title} against the baseline, %"), heads, value, said, _changes, 3
+    )
+
+
+def _against_baseline(
+    results: BatchResults,
+    name: str,
+    titles: tuple[str, str],
+    heads: tuple[str, str],
+    value: _Value,
+    said: str,
+    change: Callable[[Sequence[float], Sequence[float]], list[float]],
+    shown: int,
+) -> Exhibit:
+    """A row for each workload and method; `titles` are those of table and figure, which shows column `shown`."""
     rows: list[tuple[Cell, ...]] = []
     for machine in MACHINES:
         for recipe in RECIPES:
             before = _values(results.over_seeds(machine, recipe, BASELINE), value)
             for method in METHODS:
                 found = _values(results.over_seeds(machine, recipe, method), value)
-                mean, half = interval(_changes(found, before))
-                rows.append((f"{machine}-{recipe}", method, fmean(found), mean, half))
-    number = name.removeprefix("figure-")
-    heads = ("workload", "method", title, "% against baseline", "± (95 %)")
+                rows.append((f"{machine}-{recipe}", method, fmean(found), *interval(change(found, before))))
+    table, figure = (f"Fig. {name.removeprefix('figure-')}: {title}" for title in titles)
     return Exhibit(
         name,
-        f"Fig. {number}: {title}",
-        heads,
+        table,
+        ("workload", "method", *heads, "± (95 %)"),
         rounded(rows),
         said + _note(results) + _CAREFUL,
-        _bars(f"Fig. {number}: {title} against the baseline, %", rows, 3),
+        _bars(figure, rows, shown),
     )
+
+
+def _differences(found: Sequence[float], before: Sequence[float]) -> list[float]:
+    return [one - base for one, base in zip(found, before, strict=True)]
 
 
 def _changes(found: Sequence[float], before: Sequence[float]) -> list[float]:
@@ -224,9 +227,11 @@ def _besides(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 def _readings(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for recipe in READING_RECIPES:
-        before = results.over_seeds("theta", recipe, BASELINE)
         for name in READINGS:
-            found = results.of([results.plan.reading(name, recipe, seed) for seed in range(results.plan.seeds)])
+            found, before = (
+                results.of([trial(name, recipe, seed) for seed in range(results.plan.seeds)])
+                for trial in (results.plan.reading, results.plan.reading_baseline)
+            )
             wait, longest = (
                 interval(_changes(_values(found, value), _values(before, value)))
                 for value in (lambda one: one.mean_wait_s, lambda one: one.longest_wait_s)
@@ -289,10 +294,10 @@ def _left(results: BatchResults) -> Exhibit:
     remark = (
         "Not in the paper: what each method leaves for MalleTrain's trainings (built-in ImageNet mix, 40 jobs at once, "
         "T_fwd 120 s), and what it does to the main queue. All changes are against the baseline on the same workload."
-        + _note(results)
+        + _OURS.format(results.plan.harvest_seeds)
     )
     return Exhibit("left-for-us", "What each method leaves for trainings on idle nodes", heads, rounded(rows), remark)
 
 
 def _harvested(results: BatchResults, recipe: str, method: str) -> list[BatchTrialResult]:
-    return results.of([results.plan.harvested(recipe, method, seed) for seed in range(results.plan.seeds)])
+    return results.of([results.plan.harvested(recipe, method, seed) for seed in range(results.plan.harvest_seeds)])

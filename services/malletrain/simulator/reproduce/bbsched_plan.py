@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.selection.methods import SelectionMethod
@@ -25,14 +25,15 @@ MACHINES = ("cori", "theta")
 RECIPES = (ORIGINAL, "s1", "s2", "s3", "s4")
 SSD_RECIPES = ("s5", "s6", "s7")
 WINDOWS = (10, 20, 50)
-READINGS: Mapping[str, dict[str, object]] = {
-    "bbsched": {"method": "bbsched"},
-    "in order, same window": {"method": "in-order"},
-    "bbsched, backfilling looks at 20 jobs": {"method": "bbsched", "depth": 20},
-    "bbsched, reservation for the starved": {"method": "bbsched", "starved": Starved.RESERVE},
+READINGS: Mapping[str, Callable[[BatchTrial], BatchTrial]] = {
+    "bbsched": lambda trial: trial,
+    "in order, same window": lambda trial: replace(trial, method="in-order"),
+    "bbsched, backfilling looks at 20 jobs": lambda trial: replace(trial, depth=20),
+    "bbsched, reservation for the starved": lambda trial: replace(trial, starved=Starved.RESERVE),
 }
-"""What is varied on Theta to find where the gain comes from."""
+"""What is varied on Theta to find where the gain comes from; the baseline looks as far for backfilling."""
 READING_RECIPES = (ORIGINAL, "s2", "s4")
+_MOST_HARVEST_SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class BatchPlan:
 
     seeds: int
     jobs: int
+
+    @property
+    def harvest_seeds(self) -> int:
+        """Workloads whose idle nodes are given to trainings: a replay takes as long as a hundred simulations."""
+        return min(self.seeds, _MOST_HARVEST_SEEDS)
 
     def trial(self, machine: str, recipe: str, method: str, seed: int) -> BatchTrial:
         """A trial with the paper's settings."""
@@ -61,7 +67,11 @@ class BatchPlan:
 
     def reading(self, name: str, recipe: str, seed: int) -> BatchTrial:
         """One of the readings."""
-        return replace(self.trial("theta", recipe, BASELINE, seed), **READINGS[name])  # type: ignore[arg-type]
+        return READINGS[name](self.trial("theta", recipe, "bbsched", seed))
+
+    def reading_baseline(self, name: str, recipe: str, seed: int) -> BatchTrial:
+        """What one of the readings is compared with."""
+        return replace(self.trial("theta", recipe, BASELINE, seed), depth=self.reading(name, recipe, seed).depth)
 
     def trials(self) -> list[BatchTrial]:
         """All trials, each once, long ones first."""
@@ -70,13 +80,14 @@ class BatchPlan:
             found += [self.trial(m, r, name, seed) for m in MACHINES for r in RECIPES for name in METHODS]
             found += [self.trial(m, r, name, seed) for m in MACHINES for r in SSD_RECIPES for name in SSD_METHODS]
             found += [self.windowed(machine, size, seed) for machine in MACHINES for size in WINDOWS]
-            found += [self.reading(name, recipe, seed) for name in READINGS for recipe in READING_RECIPES]
+            for reading in (self.reading, self.reading_baseline):
+                found += [reading(name, recipe, seed) for name in READINGS for recipe in READING_RECIPES]
         return list(dict.fromkeys(found))
 
     def harvests(self) -> list[tuple[str, str, int]]:
         """Recipe, method and seed of the trials with trainings: S4 by all methods, the original by two."""
         pairs = [*(("s4", method) for method in METHODS), (ORIGINAL, BASELINE), (ORIGINAL, "bbsched")]
-        return [(recipe, method, seed) for seed in range(self.seeds) for recipe, method in pairs]
+        return [(recipe, method, seed) for seed in range(self.harvest_seeds) for recipe, method in pairs]
 
 
 @dataclass(frozen=True)

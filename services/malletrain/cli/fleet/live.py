@@ -1,0 +1,115 @@
+"""`malletrain fleet status ID`, and the newest plan of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.fleet_jobs import decision_in_words, is_fleet, members_of
+from malletrain.cli.job_output import job_dict, reason_of
+from malletrain.cli.output import JsonOption, print_json, print_table, state_name, to_dict
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.runtime.errors import InvalidInputError, NotFoundError
+from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.v1 import allocator_pb2, monitor_pb2, resources_pb2
+
+
+def status(
+    fleet_id: Annotated[str, typer.Argument(metavar="ID", help="Identifier of the fleet, e.g. f000012.")],
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Show a fleet: how far its members are, on which GPUs, who divides these, and why."""
+    _check(fleet_id)
+    with connect() as stubs:
+        members = members_of(stubs, fleet_id)
+        decision = _decision(stubs, fleet_id)
+        request = monitor_pb2.GetProgressRequest(job_ids=[job.id for job in members])
+        progress = {
+            entry.job_id: entry for entry in stubs.monitor.GetProgress(request, timeout=DEADLINE_SECONDS).progress
+        }
+    if as_json:
+        rates = {job_id: entry.rate for job_id, entry in progress.items()}
+        entries = [{**job_dict(job), "rate": rates.get(job.id, 0.0), "epochs": _epochs(job)} for job in members]
+        plan = to_dict(decision) if decision else None
+        print_json({"fleetId": fleet_id, "fleet": to_dict(members[0].spec.fleet), "members": entries, "plan": plan})
+        return
+    print_table(
+        ("job", "member", "state", "GPUs", "samples/s", "epochs", "reason"),
+        [_row(job, progress.get(job.id)) for job in members],
+        one_line=True,
+    )
+    ended = sum(job.state in FINAL_JOB_STATES for job in members)
+    typer.echo(f"{fleet_id} {members[0].spec.fleet.name}: {ended} of {len(members)} members have ended")
+    if decision:
+        typer.echo(decision_in_words(decision))
+
+
+def show_plan(fleet_id: str, *, as_json: bool) -> None:
+    """Print how the newest plan divides the GPUs of a fleet.
+
+    Raises:
+        NotFoundError: the newest plan has no such fleet.
+    """
+    _check(fleet_id)
+    with connect() as stubs:
+        members = {job.id: job for job in members_of(stubs, fleet_id)}
+        decision = _decision(stubs, fleet_id)
+    if decision is None:
+        raise NotFoundError(f"the newest plan does not have fleet {fleet_id}: it has not begun, or has ended")
+    if as_json:
+        print_json(to_dict(decision))
+        return
+    shares = {entry.job_id: entry.gpus for entry in decision.flotilla}
+    rows = [
+        (
+            entry.job_id,
+            members[entry.job_id].spec.name if entry.job_id in members else "",
+            str(len(entry.nodes)),
+            " ".join(entry.nodes) or "-",
+            str(shares.get(entry.job_id, "-")),
+        )
+        for entry in decision.members
+    ]
+    kept = None if shares else -1  # the last column is of flotillas
+    columns = ("job", "member", "GPUs", "which", "flotilla")
+    print_table(columns[:kept], [row[:kept] for row in rows])
+    typer.echo(decision_in_words(decision))
+
+
+def _check(fleet_id: str) -> None:
+    if not is_fleet(fleet_id):
+        raise InvalidInputError("ID", "the identifier of a fleet, e.g. f000012", fleet_id)
+
+
+def _decision(stubs: ServiceStubs, fleet_id: str) -> allocator_pb2.FleetDecision | None:
+    plan = stubs.allocator.GetPlan(allocator_pb2.GetPlanRequest(), timeout=DEADLINE_SECONDS).plan
+    return next((decision for decision in plan.fleets if decision.fleet_id == fleet_id), None)
+
+
+def _row(job: resources_pb2.Job, progress: monitor_pb2.Progress | None) -> Sequence[str]:
+    rate = progress.rate if progress and job.commanded_nodes else 0.0
+    return (
+        job.id,
+        job.spec.name,
+        state_name(job.state),
+        " ".join(job.confirmed_nodes or job.commanded_nodes) or "-",
+        f"{rate:,.1f}" if rate else "-",
+        _epochs_in_words(job),
+        reason_of(job),
+    )
+
+
+def _epochs(job: resources_pb2.Job) -> float:
+    """Epochs that a member has trained; 0 where the length of an epoch is not known."""
+    size = job.spec.fleet.samples_per_epoch
+    return job.samples / size if size else 0.0
+
+
+def _epochs_in_words(job: resources_pb2.Job) -> str:
+    size = job.spec.fleet.samples_per_epoch
+    if not size:
+        return "-"
+    most = f" of {job.spec.target_samples / size:g}" if job.spec.target_samples else ""
+    return f"{_epochs(job):.2f}{most}"

@@ -1,0 +1,82 @@
+"""A flotilla when GPUs leave it or join it: the same members go on, on other numbers of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from malletrain.fleet.flotilla import Flotilla, top_up
+from malletrain.fleet.problem import Pace
+from malletrain.fleet.rates import RateTable
+from malletrain.fleet.remaining_work import fewest_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A flotilla on fewer GPUs.
+
+    Attributes:
+        flotilla: Members that train on.
+        paused: Members that write a checkpoint and wait for another flotilla.
+    """
+
+    flotilla: Flotilla
+    paused: tuple[int, ...]
+
+
+def after_leave(table: RateTable, flotilla: Flotilla, gpus: int) -> Shrunk:
+    """Divide the GPUs that are left so that the slowest member is as fast as possible, with the fewest GPUs for that.
+
+    The pace is the largest at which the fewest GPUs that each member needs for it add up to no more than there are.
+    Where there are more members than GPUs, those that need most GPUs for the present pace are paused, of equals the
+    later ones.
+
+    Args:
+        table: Rates.
+        flotilla: The flotilla as it was.
+        gpus: GPUs that are left, at least 0.
+    """
+    present = min(flotilla.rates(table))
+    needed = [_needed(table, member, present) for member in flotilla.members]
+    keep = sorted(range(len(needed)), key=lambda place: (needed[place], place))[:gpus]
+    members = tuple(flotilla.members[place] for place in sorted(keep))
+    counts = fewest_gpus(table, dict.fromkeys(members, 1.0), gpus)
+    paused = tuple(member for member in flotilla.members if member not in counts)
+    return Shrunk(Flotilla(members, tuple(counts[member] for member in members)), paused)
+
+
+def after_join(
+    table: RateTable, flotilla: Flotilla, gpus: int, pace: Pace, feed: float, forward_s: float, stall_s: float
+) -> Flotilla:
+    """Give GPUs that have joined to the slowest members, if that gains more samples than the stalls cost.
+
+    At one pace all members wait for those whose GPUs change; at their own, those alone stop.
+
+    Args:
+        table: Rates.
+        flotilla: The flotilla as it is.
+        gpus: All GPUs that there are now.
+        pace: How its members advance.
+        feed: Samples/s that preprocessing can give.
+        forward_s: How long the GPUs are expected to stay, in seconds.
+        stall_s: Seconds for which a member whose GPUs change does not train.
+
+    Returns:
+        The flotilla on more GPUs, or as it was: then the GPUs wait for the next one.
+    """
+    larger = top_up(table, flotilla, gpus)
+    changed = [before != after for before, after in zip(flotilla.gpus, larger.gpus, strict=True)]
+    old, new = _advance(table, flotilla, pace, feed), _advance(table, larger, pace, feed)
+    stopped = [rate for rate, other in zip(new, changed, strict=True) if other or pace is Pace.LOCKSTEP]
+    gained = (sum(new) - sum(old)) * forward_s
+    return larger if any(changed) and gained > sum(stopped) * stall_s else flotilla
+
+
+def _advance(table: RateTable, flotilla: Flotilla, pace: Pace, feed: float) -> Sequence[float]:
+    rates = [min(rate, feed) for rate in flotilla.rates(table)]
+    return rates if pace is Pace.OWN else [min(rates)] * len(rates)
+
+
+def _needed(table: RateTable, member: int, pace: float) -> int:
+    """Fewest GPUs on which a member is at least so fast; it is so on some number."""
+    return next(count for count, rate in enumerate(table.rows[member], 1) if rate >= pace)

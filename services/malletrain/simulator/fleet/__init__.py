@@ -1,0 +1,1 @@
+"""Ensembles on idle nodes that come and go."""
