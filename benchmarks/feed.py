@@ -1,0 +1,134 @@
+"""What a feed saves: `python benchmarks/feed.py [--trainings 2,4] [--samples 1200] [--json]`.
+
+Small CNNs train side by side on a dataset that is costly to prepare: each with a DataLoader of its own, with a feed,
+and with TensorSocket (pip install tensorsocket) where it is installed. Prints CPU seconds of preparation, how often
+samples were prepared, and the time until the last training has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+TRAINER = Path(__file__).parent / "feeding" / "trainer.py"
+SPEC = "benchmarks.feeding.pictures:costly"
+_MOST_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class FeedFigures:
+    """One run.
+
+    Attributes:
+        kind: How samples came to the trainings.
+        trainings: How many trainings.
+        prepared: Samples that were prepared.
+        cpu_seconds: CPU time of their preparation.
+        seconds: Time until the last training had had its samples, without its start.
+    """
+
+    kind: str
+    trainings: int
+    prepared: int
+    cpu_seconds: float
+    seconds: float
+
+
+def measure(kind: str, trainings: int, samples: int, size: int, workers: int) -> FeedFigures:
+    """Run some trainings of one kind side by side.
+
+    Raises:
+        RuntimeError: one of them fails.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        log = Path(folder) / "prepared"
+        log.touch()
+        settings = {"size": size, "samples": samples, "batch": 16, "log": str(log)}
+        settings |= {"feed": SPEC if kind == "feed" else "", "workers": workers}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLETRAIN_FEED_FOLDER": f"{folder}/feeds"}
+
+        def start(role: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, TRAINER, role, json.dumps(settings)],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            stack.callback(_end, process)
+            return process
+
+        if kind == "tensorsocket":
+            start("producer")
+        processes = [start(kind) for _ in range(trainings)]
+        seconds = max(_result(process)["seconds"] for process in processes)
+        lines = [line.split() for line in log.read_text().splitlines()]
+        return FeedFigures(kind, trainings, len(lines), sum(float(cost) for _, cost in lines), seconds)
+
+
+def _result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = process.communicate(timeout=_MOST_SECONDS)
+    if process.returncode != 0:
+        raise RuntimeError(f"a training ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trainings", default="2,4", help="numbers of trainings side by side, separated by commas")
+    parser.add_argument("--samples", type=int, default=1200, help="samples that each training has")
+    parser.add_argument("--size", type=int, default=600, help="samples of the dataset")
+    parser.add_argument("--workers", type=int, default=2, help="processes that prepare, of each DataLoader and feed")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    kinds = ["alone", "feed"]
+    if importlib.util.find_spec("tensorsocket") is not None:
+        kinds.append("tensorsocket")
+    figures = []
+    for count in map(int, options.trainings.split(",")):
+        for kind in kinds:
+            started = time.monotonic()
+            figures.append(measure(kind, count, options.samples, options.size, options.workers))
+            print(f"{kind}, {count} trainings: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    if options.json:
+        print(json.dumps([asdict(each) for each in figures]))
+        return 0
+    print("| trainings | samples come from | prepared | CPU s | share of alone | time to train, s |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: |")
+    for each in figures:
+        alone = next(other for other in figures if other.kind == "alone" and other.trainings == each.trainings)
+        share = each.cpu_seconds / alone.cpu_seconds
+        row = (
+            each.trainings,
+            each.kind,
+            each.prepared,
+            f"{each.cpu_seconds:.1f}",
+            f"{share:.2f}",
+            f"{each.seconds:.1f}",
+        )
+        print("| " + " | ".join(map(str, row)) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Trainings for `benchmarks/feed.py`."""

@@ -1,0 +1,26 @@
+"""What can go wrong between a feed and its trainings. The messages name the field and what was expected."""
+
+from __future__ import annotations
+
+
+class FeedError(Exception):
+    """The other side sends something that makes no sense, or refuses.
+
+    Attributes:
+        final: Whether asking again is of no use.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class UnsuitableSampleError(FeedError):
+    """Samples of a dataset can't be shared."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, final=True)
+
+
+class MalformedSampleError(FeedError, ValueError):
+    """Bytes are not those of a sample."""

@@ -1,0 +1,216 @@
+"""Messages between a feed and its trainings: one packet each, checked when it is read. Nothing is pickled."""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from malletrain.client.feeding.errors import FeedError
+
+VERSION = 1
+LONGEST = 64 << 10
+"""Bytes of the longest packet."""
+MOST_INDICES = 4096
+"""Most samples in one request."""
+MOST_PLACES = 1024
+"""Most samples in one answer."""
+_MOST_TEXT = 2000
+_LARGEST = 1 << 62
+
+_HELLO, _WELCOME, _REFUSED, _REQUEST, _READY, _UNABLE = range(1, 7)
+_REQUEST_HEAD = struct.Struct("<BBxxIqq")
+_READY_HEAD = struct.Struct("<BxxxI")
+_PLACE = struct.Struct("<qqqq")
+_UNABLE_HEAD = struct.Struct("<Bxxxxxxxq")
+
+
+class Hello(NamedTuple):
+    """A training's first message.
+
+    Attributes:
+        key: What it wants samples of; see `source.FeedSource`.
+        length: Samples in its dataset.
+        kind: Type of its dataset.
+        position: About where it is: the number of the next sample that it needs.
+        version: Version of these messages.
+    """
+
+    key: str
+    length: int
+    kind: str
+    position: int
+    version: int = VERSION
+
+
+class Welcome(NamedTuple):
+    """A feed's first message. The descriptor of the ring comes with it.
+
+    Attributes:
+        memory_bytes: Size of the ring.
+    """
+
+    memory_bytes: int
+
+
+class Refused(NamedTuple):
+    """The feed serves this training no more.
+
+    Attributes:
+        reason: Why.
+        final: Whether asking again is of no use.
+    """
+
+    reason: str
+    final: bool
+
+
+class Request(NamedTuple):
+    """A training says where it is, and asks for samples.
+
+    Attributes:
+        position: It will never ask for a sample with a smaller number.
+        first: Number of the first sample that it asks for; those of the others follow.
+        indices: Their dataset indices.
+        waiting: Whether the training waits.
+    """
+
+    position: int
+    first: int
+    indices: Sequence[int]
+    waiting: bool
+
+
+class ReadyPlace(NamedTuple):
+    """A sample in the ring: its number, its dataset index, where it begins, and its bytes."""
+
+    number: int
+    dataset_index: int
+    offset: int
+    length: int
+
+
+class Ready(NamedTuple):
+    """Samples lie in the ring."""
+
+    places: list[ReadyPlace]
+
+
+class Unable(NamedTuple):
+    """The training has to prepare a sample itself."""
+
+    number: int
+    reason: str
+
+
+Message = Hello | Welcome | Refused | Request | Ready | Unable
+
+
+def pack(message: Message) -> bytes:
+    """A message as a packet."""
+    match message:
+        case Hello():
+            return _text(_HELLO, message._asdict())
+        case Welcome():
+            return _text(_WELCOME, message._asdict())
+        case Refused(reason, final):
+            return _text(_REFUSED, {"reason": reason[:_MOST_TEXT], "final": final})
+        case Request(position, first, indices, waiting):
+            head = _REQUEST_HEAD.pack(_REQUEST, waiting, len(indices), position, first)
+            return head + array("q", indices).tobytes()
+        case Ready(places):
+            return _READY_HEAD.pack(_READY, len(places)) + b"".join(_PLACE.pack(*place) for place in places)
+        case Unable(number, reason):
+            return _UNABLE_HEAD.pack(_UNABLE, number) + reason[: _MOST_TEXT // 4].encode(errors="replace")
+
+
+def unpack(packet: bytes) -> Message:
+    """Read a packet.
+
+    Raises:
+        FeedError: it is none of these messages.
+    """
+    readers: dict[int, Callable[[bytes], Message]] = {
+        _HELLO: _unpack_hello,
+        _WELCOME: _unpack_welcome,
+        _REFUSED: _unpack_refused,
+        _REQUEST: _unpack_request,
+        _READY: _unpack_ready,
+        _UNABLE: _unpack_unable,
+    }
+    reader = readers.get(packet[0]) if packet else None
+    if reader is None or len(packet) > LONGEST:
+        raise FeedError(f"message: expected a known type, got {packet[:1]!r}")
+    try:
+        return reader(packet)
+    except (struct.error, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise FeedError(f"message: expected one of type {packet[0]}, got {packet[:60]!r}") from error
+
+
+def requests(position: int, runs: Iterable[tuple[int, Sequence[int]]], *, waiting: bool) -> Iterator[Request]:
+    """Requests for runs of samples (number of the first, dataset indices), none too long; one at least."""
+    sent = False
+    for first, indices in runs:
+        for start in range(0, len(indices), MOST_INDICES):
+            sent = True
+            yield Request(position, first + start, indices[start : start + MOST_INDICES], waiting)
+    if not sent:
+        yield Request(position, position, (), waiting)
+
+
+def _text(kind: int, content: dict[str, Any]) -> bytes:
+    return bytes([kind]) + json.dumps(content).encode()
+
+
+def _read_text(packet: bytes) -> dict[str, Any]:
+    content = json.loads(packet[1:])
+    if not isinstance(content, dict):
+        raise ValueError("expected an object")
+    return content
+
+
+def _unpack_hello(packet: bytes) -> Hello:
+    content = _read_text(packet)
+    key, kind = str(content["key"])[:_MOST_TEXT], str(content["kind"])[:_MOST_TEXT]
+    length, position, version = (_number(content[name]) for name in ("length", "position", "version"))
+    return Hello(key, length, kind, position, version)
+
+
+def _unpack_welcome(packet: bytes) -> Welcome:
+    return Welcome(_number(_read_text(packet)["memory_bytes"]))
+
+
+def _unpack_refused(packet: bytes) -> Refused:
+    content = _read_text(packet)
+    return Refused(str(content["reason"])[:_MOST_TEXT], content["final"] is True)
+
+
+def _unpack_request(packet: bytes) -> Request:
+    _, waiting, count, position, first = _REQUEST_HEAD.unpack_from(packet)
+    indices = array("q", packet[_REQUEST_HEAD.size :])
+    if count != len(indices) or count > MOST_INDICES or waiting > 1:
+        raise ValueError("expected as many indices as announced")
+    for value in (position, first, *indices):
+        _number(value)
+    return Request(position, first, indices, bool(waiting))
+
+
+def _unpack_ready(packet: bytes) -> Ready:
+    _, count = _READY_HEAD.unpack_from(packet)
+    if count > MOST_PLACES or len(packet) != _READY_HEAD.size + count * _PLACE.size:
+        raise ValueError("expected as many places as announced")
+    found = _PLACE.iter_unpack(packet[_READY_HEAD.size :])
+    return Ready([ReadyPlace(*(_number(value) for value in words)) for words in found])
+
+
+def _unpack_unable(packet: bytes) -> Unable:
+    _, number = _UNABLE_HEAD.unpack_from(packet)
+    return Unable(_number(number), packet[_UNABLE_HEAD.size :][:_MOST_TEXT].decode(errors="replace"))
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise ValueError(f"expected a number from 0 on, got {value!r}")
+    return value

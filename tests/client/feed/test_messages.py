@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.messages import (
+    LONGEST,
+    MOST_INDICES,
+    MOST_PLACES,
+    Hello,
+    Message,
+    Ready,
+    ReadyPlace,
+    Refused,
+    Request,
+    Unable,
+    Welcome,
+    pack,
+    requests,
+    unpack,
+)
+
+numbers = st.integers(0, (1 << 62) - 1)
+messages = (
+    st.builds(Hello, st.text(max_size=40), numbers, st.text(max_size=40), numbers, numbers)
+    | st.builds(Welcome, numbers)
+    | st.builds(Refused, st.text(max_size=100), st.booleans())
+    | st.builds(Request, numbers, numbers, st.lists(numbers, max_size=20), st.booleans())
+    | st.builds(Ready, st.lists(st.builds(ReadyPlace, numbers, numbers, numbers, numbers), max_size=20))
+    | st.builds(Unable, numbers, st.text(max_size=100))
+)
+
+
+def plain(message: Message) -> Message:
+    return message._replace(indices=list(message.indices)) if isinstance(message, Request) else message
+
+
+@given(messages)
+def test_a_message_comes_back_as_it_was(message: Message) -> None:
+    assert plain(unpack(pack(message))) == message
+
+
+@given(st.binary(max_size=200) | st.builds(lambda kind, rest: bytes([kind]) + rest, st.integers(0, 9), st.binary()))
+def test_anything_else_is_a_message_or_refused(packet: bytes) -> None:
+    with suppress(FeedError):
+        unpack(packet)
+
+
+@given(message=messages, at=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_a_damaged_message_is_one_or_none(message: Message, at: int, value: int) -> None:
+    packet = bytearray(pack(message))
+    packet[at % len(packet)] = value
+    with suppress(FeedError):
+        unpack(bytes(packet))
+
+
+def test_the_longest_messages_fit_into_a_packet() -> None:
+    (longest,) = requests(0, [(0, range(MOST_INDICES))], waiting=True)
+    assert len(pack(longest)) < LONGEST
+    assert len(pack(Ready([ReadyPlace(1, 2, 3, 4)] * MOST_PLACES))) < LONGEST
+    assert len(pack(Refused("ä" * 100_000, False))) < LONGEST
+    assert len(pack(Unable(1, "ä" * 100_000))) < LONGEST
+
+
+def test_long_requests_are_divided_and_empty_ones_are_sent() -> None:
+    divided = list(requests(5, [(10, range(MOST_INDICES + 3))], waiting=False))
+    assert [(each.first, len(each.indices)) for each in divided] == [(10, MOST_INDICES), (10 + MOST_INDICES, 3)]
+    assert list(requests(5, [], waiting=True)) == [Request(5, 5, (), True)]
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    with pytest.raises(FeedError, match="message: expected"):
+        unpack(pack(Request(-1, 0, [], False)))
+    with pytest.raises(FeedError, match="message: expected"):
+        unpack(pack(Request(0, 0, [1 << 62], False)))
