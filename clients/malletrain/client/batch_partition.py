@@ -50,9 +50,10 @@ class BatchPartition:
         return samples * len(self.shares) / self.global_batch
 
 
-def partition_per_worker(batch_per_worker: int, workers: int) -> BatchPartition:
-    """A global batch that grows with the workers: one pass of `batch_per_worker` samples each."""
-    return BatchPartition((batch_per_worker,) * workers, 1, batch_per_worker * workers)
+def partition_per_worker(batch_per_worker: int, workers: int, micro_steps: int = 1) -> BatchPartition:
+    """A global batch that grows with the workers: `micro_steps` passes of `batch_per_worker` samples each."""
+    share = batch_per_worker * micro_steps
+    return BatchPartition((share,) * workers, micro_steps, share * workers)
 
 
 def partition_batch(reference_batch: int, batch_per_worker: int, workers: int) -> BatchPartition:

@@ -31,6 +31,11 @@ class CheckInterval:
     def count(self) -> bool:
         """Count one batch; returns whether a check is due."""
         self._left -= 1
+        return self.due
+
+    @property
+    def due(self) -> bool:
+        """Whether so many batches have been counted that a check is due."""
         return self._left <= 0
 
     def measure(self) -> int:

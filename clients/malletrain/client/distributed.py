@@ -77,50 +77,36 @@ class PlainTrainingState:
     extra: ExtraState = field(default_factory=ExtraState)
 
 
-class ElasticTraining(Training):
-    """A training whose workers save, exit and are restarted at a rescale. See `Training` for arguments and methods.
+class DistributedTraining(Training):
+    """A training whose workers save, exit and are restarted at a rescale, whoever wraps its model.
 
-    There are no commits in memory: a commit is a checkpoint. If a worker is lost without notice, one of the others
-    saves the state after the last complete step, so that only the present batch is lost. A model that is already
-    wrapped in `DistributedDataParallel` keeps its wrapper.
-
-    Attributes:
-        model: The model in `DistributedDataParallel`.
-        optimizer: The optimizer as it was given.
+    A process without a process group is the only worker.
     """
 
     @property
     def rank(self) -> int:
         """This worker's rank."""
-        return int(dist.get_rank())
+        return int(dist.get_rank()) if dist.is_initialized() else 0
 
     @property
     def workers(self) -> int:
         """Number of workers at the present scale."""
-        return int(dist.get_world_size())
+        return int(dist.get_world_size()) if dist.is_initialized() else 1
 
-    def step(self, *also: Callable[[], object]) -> None:
-        """As `Training.step`."""
-        self._passes_done = 0
-        super().step(*also)
-
-    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
-        wrapped = model if isinstance(model, DistributedDataParallel) else None
-        self._plain_model = wrapped.module if wrapped is not None else model
+    def _load(self, plain_model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[PlainTrainingState, bool]:
+        """Continue from the newest checkpoint; also returns whether there is one."""
+        self._plain_model = plain_model
         self.optimizer = optimizer
-        self._device = control_device()
+        self._device = control_device() if dist.is_initialized() else torch.device("cpu")
         state = PlainTrainingState()
         # One worker reads for all: they have the same state, and a parallel file system has less to do.
-        content = broadcast_object(self._checkpoints.load() if self.rank == 0 else None, self._device)
+        content = self._checkpoints.load() if self.rank == 0 else None
+        if self.workers > 1:
+            content = broadcast_object(content, self._device)
         if content is not None:
             self._restore(content, state)
-        # If all have loaded a checkpoint, the weights need not be synchronised.
-        wrapped = wrapped or DistributedDataParallel(model, init_sync=content is None)
-        self.model = self._wrapped = wrapped
-        self._passes_done, self._passes = 0, 1
-        wrapped.register_forward_pre_hook(self._before_pass)
         self._sampler.set_scale(self.rank, self.workers)
-        return state
+        return state, content is not None
 
     def _run(self, train: Callable[[], None]) -> None:
         try:
@@ -149,7 +135,7 @@ class ElasticTraining(Training):
         self._stop(save=True)
 
     def _broadcast(self, values: list[int]) -> list[int]:
-        return broadcast_integers(values, self._device)
+        return broadcast_integers(values, self._device) if dist.is_initialized() else values
 
     def _gather(self, states: dict[str, Any]) -> list[dict[str, Any]]:
         if self.workers == 1:
@@ -157,16 +143,6 @@ class ElasticTraining(Training):
         gathered: list[Any] | None = [None] * self.workers if self.rank == 0 else None
         dist.gather_object(states, gathered, dst=0)
         return gathered or []
-
-    def _set_passes(self, passes: int) -> None:
-        self._passes, self._passes_done = passes, 0
-
-    def _before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Exchange gradients in the last pass of a step only. Those of the earlier passes are added up before."""
-        del module, inputs
-        if torch.is_grad_enabled():
-            self._passes_done += 1
-            self._wrapped.require_backward_grad_sync = self._passes_done >= self._passes
 
     def _commit_requested(self) -> tuple[bool, bool]:
         requested = should_commit()
@@ -177,3 +153,41 @@ class ElasticTraining(Training):
 
     def _committed(self) -> None:
         """Do nothing: there is no rescale while the workers live."""
+
+
+class ElasticTraining(DistributedTraining):
+    """A training whose workers save, exit and are restarted at a rescale. See `Training` for arguments and methods.
+
+    There are no commits in memory: a commit is a checkpoint. If a worker is lost without notice, one of the others
+    saves the state after the last complete step, so that only the present batch is lost. A model that is already
+    wrapped in `DistributedDataParallel` keeps its wrapper.
+
+    Attributes:
+        model: The model in `DistributedDataParallel`.
+        optimizer: The optimizer as it was given.
+    """
+
+    def step(self, *also: Callable[[], object]) -> None:
+        """As `Training.step`."""
+        self._passes_done = 0
+        super().step(*also)
+
+    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
+        wrapped = model if isinstance(model, DistributedDataParallel) else None
+        state, loaded = self._load(wrapped.module if wrapped is not None else model, optimizer)
+        # If all have loaded a checkpoint, the weights need not be synchronised.
+        wrapped = wrapped or DistributedDataParallel(model, init_sync=not loaded)
+        self.model = self._wrapped = wrapped
+        self._passes_done, self._passes = 0, 1
+        wrapped.register_forward_pre_hook(self._before_pass)
+        return state
+
+    def _set_passes(self, passes: int) -> None:
+        self._passes, self._passes_done = passes, 0
+
+    def _before_pass(self, module: torch.nn.Module, inputs: object) -> None:
+        """Exchange gradients in the last pass of a step only. Those of the earlier passes are added up before."""
+        del module, inputs
+        if torch.is_grad_enabled():
+            self._passes_done += 1
+            self._wrapped.require_backward_grad_sync = self._passes_done >= self._passes

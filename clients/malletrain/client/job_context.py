@@ -66,6 +66,17 @@ def read_job(environ: Mapping[str, str]) -> JobContext | None:
     )
 
 
+def read_batch_per_worker(environ: Mapping[str, str]) -> int | None:
+    """Samples per worker and pass that the job was submitted with; None: the script decides.
+
+    Raises:
+        ValueError: the variable is not a whole number, at least 1.
+    """
+    if not environ.get(env.BATCH_PER_WORKER):
+        return None
+    return _whole_number(environ, env.BATCH_PER_WORKER, default=1, least=1)
+
+
 def read_rank(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> WorkerRank:
     """Rank and number of workers: from Horovod if it is initialised, else from the launcher's variables, else 0 and 1.
 

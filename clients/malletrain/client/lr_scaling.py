@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
 
 ScalingRule = Literal["linear", "sqrt"]
 
@@ -120,3 +123,38 @@ class LearningRates:
         self._factor = factor
         for group, rate in zip(groups, self._reference_rates, strict=True):
             group["lr"] = rate * factor
+
+
+class SteppedRates(LearningRates):
+    """Scales the learning rates during the optimizer's steps only.
+
+    Between steps the groups have the unscaled rates, so that any scheduler may set them, whether it computes them from
+    the number of steps or from the rates before.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, reference_batch: int | None, rule: ScalingRule, warmup_samples: int
+    ) -> None:
+        """Register hooks of the optimizer; for the other arguments see `LearningRates`."""
+        super().__init__(optimizer.param_groups, reference_batch, rule, warmup_samples)
+        self._optimizer = optimizer
+        self._unscaled: list[Any] = []
+        if reference_batch is not None:
+            optimizer.register_step_pre_hook(lambda *_: self._scale())
+            optimizer.register_step_post_hook(lambda *_: self.unscale())
+
+    def apply(self, groups: list[dict[str, Any]], factor: float, force: bool = False) -> None:
+        """Set what the rates are multiplied by in the next steps."""
+        del groups, force
+        self._factor = factor
+
+    def unscale(self) -> None:
+        """Put the unscaled rates back, also after a step that has failed."""
+        for group, rate in zip(self._optimizer.param_groups, self._unscaled, strict=False):
+            group["lr"] = rate
+        self._unscaled = []
+
+    def _scale(self) -> None:
+        self._unscaled = [group["lr"] for group in self._optimizer.param_groups]
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["lr"] * self._factor

@@ -165,23 +165,35 @@ class Replica(abc.ABC):
         flags, batches = self._broadcast(self._decide() if self.rank == 0 else [0, 0])
         self._check_interval.set_batches(batches)
         if flags & _SAVE:
-            states = self._gather(random_states())
-            if self.rank == 0:
-                self._checkpoints.save(self.samples, lambda: self._content(states))
+            self._save()
         if flags & _STOP:
             self._stop(save=self.rank == 0)
         if flags & _COMMIT:
             self._commit()
             self._committed()
 
+    def _save(self) -> None:
+        """Save the state; all workers call it at the same batch."""
+        states = self._gather(random_states())
+        if self.rank == 0:
+            self._checkpoints.save(self.samples, lambda: self._content(states))
+
+    def _is_saved(self) -> bool:
+        """Whether the present state is on disk, or there are no checkpoints."""
+        return self._checkpoints.is_saved(self.samples)
+
+    def _is_save_due(self, committing: bool) -> bool:
+        """Whether to save now."""
+        return self._checkpoints.is_due(committing)
+
     def _decide(self) -> list[int]:
         batches = self._check_interval.measure()
         if should_stop():
             self._marker.create()
-            return [_STOP if self._checkpoints.is_saved(self.samples) else _STOP | _SAVE, batches]
+            return [_STOP if self._is_saved() else _STOP | _SAVE, batches]
         requested, on_disk = self._commit_requested()
         commit = requested or time.monotonic() - self._committed_at >= self._commit_seconds
-        save = on_disk or self._checkpoints.is_due(committing=commit)
+        save = on_disk or self._is_save_due(committing=commit)
         return [(_COMMIT if commit else 0) | (_SAVE if save else 0), batches]
 
     def _stop(self, save: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from malletrain.client.batch_partition import BatchPartition, partition_batch, partition_per_worker
 
@@ -43,6 +44,16 @@ class EpochOrder:
         self._permute = permute
         self._epochs: dict[int, Sequence[int]] = {}
 
+    @property
+    def size(self) -> int:
+        """Samples in the dataset."""
+        return self._size
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order."""
+        return self._seed
+
     def span(self, start: int, count: int) -> list[int]:
         """Dataset indices of the samples number `start` to `start + count` of the training."""
         return [self._epoch(number // self._size)[number % self._size] for number in range(start, start + count)]
@@ -80,12 +91,75 @@ class WorkerShare:
     partition: BatchPartition
 
 
+@dataclass(frozen=True, slots=True)
+class NumberedBatch:
+    """A worker's micro-batch.
+
+    Attributes:
+        first: Number in the training of its first sample; those of the others follow.
+        indices: Their dataset indices.
+    """
+
+    first: int
+    indices: list[int]
+
+    @property
+    def end(self) -> int:
+        """Number in the training of the sample after its last one."""
+        return self.first + len(self.indices)
+
+    def numbered(self) -> Iterator[tuple[int, int]]:
+        """Number in the training and dataset index of each sample."""
+        return enumerate(self.indices, start=self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStart:
+    """From where a worker goes on.
+
+    Attributes:
+        position: Samples processed so far by all workers together.
+        share: The worker's share.
+        until: The iteration ends when the position has reached this number of samples; None: never.
+    """
+
+    position: int
+    share: WorkerShare
+    until: int | None
+
+
+def spans_from(start: SpanStart) -> Iterator[range]:
+    """Numbers in the training of the samples of one micro-batch after the other."""
+    position = start.position
+    while start.until is None or position < start.until:
+        yield from micro_spans(position, start.share)
+        position += start.share.partition.global_batch
+
+
+def micro_spans(position: int, share: WorkerShare) -> list[range]:
+    """Numbers in the training of the samples of a worker's micro-batches of the next global batch.
+
+    Args:
+        position: Samples processed so far by all workers together.
+        share: The worker's share.
+    """
+    first = position + share.partition.span(share.rank)[0]
+    found = []
+    for size in share.partition.micro_batches(share.rank):
+        found.append(range(first, first + size))
+        first += size
+    return found
+
+
 class ElasticBatches:
     """A worker's batches from the present position on, for `DataLoader(batch_sampler=...)`.
 
     Each `iter()` begins at the present position and scale. A training function that is called again after each rescale
     creates its iterator there, and so continues after the last committed batch. Batches that a data loader has
     prefetched do not count: the position is that of the training.
+
+    Attributes:
+        order: The order of samples.
     """
 
     def __init__(
@@ -103,7 +177,7 @@ class ElasticBatches:
             share: Returns this worker's share.
             until: The iteration ends when the position has reached this number of samples; None: never.
         """
-        self._order = order
+        self.order = order
         self._position = position
         self._share = share
         self._until = until
@@ -114,33 +188,94 @@ class ElasticBatches:
         Raises:
             RuntimeError: there has been a rescale or a rollback; create a new iterator.
         """
+        return (batch.indices for batch in self.numbered())
+
+    def start(self) -> SpanStart:
+        """From where an iteration would begin now."""
+        return SpanStart(self._position(), self._share(), self._until)
+
+    def numbered(self) -> Iterator[NumberedBatch]:
+        """One micro-batch after the other.
+
+        Raises:
+            RuntimeError: there has been a rescale or a rollback; create a new iterator.
+        """
         # Read here: the body of a generator begins to run with the first batch only.
         return self._batches(self._position(), self._share())
 
-    def _batches(self, position: int, share: WorkerShare) -> Iterator[list[int]]:
+    def _batches(self, position: int, share: WorkerShare) -> Iterator[NumberedBatch]:
         while self._until is None or position < self._until:
-            for indices in micro_batches(self._order, position, share):
+            for batch in micro_batches(self.order, position, share):
                 if self._share() != share:
                     raise RuntimeError("ElasticBatches: the scale has changed, make a new iterator after each rescale")
-                yield indices
+                yield batch
             position += share.partition.global_batch
 
 
-def micro_batches(order: EpochOrder, position: int, share: WorkerShare) -> list[list[int]]:
-    """Dataset indices of a worker's micro-batches of the next global batch.
+def plain_batches(order: EpochOrder, batch: int, position: int = 0, until: int | None = None) -> ElasticBatches:
+    """The batches of a training in one process, without the helper for elastic trainings.
+
+    Args:
+        order: The order of samples.
+        batch: Samples in a batch.
+        position: Samples processed so far, e.g. as a checkpoint says.
+        until: The iteration ends when so many samples have been handed out; None: never.
+    """
+    share = WorkerShare(0, 0, partition_per_worker(batch, 1))
+    return ElasticBatches(order, lambda: position, lambda: share, until)
+
+
+class Followed(Protocol):
+    """What batches follow: a training."""
+
+    @property
+    def order(self) -> EpochOrder:
+        """The order of samples."""
+
+    @property
+    def samples(self) -> int:
+        """Samples processed so far by all workers together."""
+
+    @property
+    def share(self) -> WorkerShare:
+        """This worker's share of each global batch."""
+
+
+class EpochBatches:
+    """A worker's batches from the present position to the end of the epoch, for frameworks whose loops have epochs.
+
+    An epoch ends with the first global batch that reaches a multiple of the dataset's size. That batch may contain the
+    first samples of the next epoch, which that one then leaves out: no sample is skipped or used twice.
+    """
+
+    def __init__(self, training: Callable[[], Followed], until: int | None = None) -> None:
+        """Follow a training, which must exist when an iteration begins.
+
+        Args:
+            training: Returns it.
+            until: An iteration ends as well when the position has reached this number of samples; None: never.
+        """
+        self._training = training
+        self._until = until
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Dataset indices of one micro-batch after the other."""
+        training = self._training()
+        size = training.order.size
+        end = (training.samples // size + 1) * size
+        until = end if self._until is None else min(end, self._until)
+        return iter(ElasticBatches(training.order, lambda: training.samples, lambda: training.share, until))
+
+
+def micro_batches(order: EpochOrder, position: int, share: WorkerShare) -> list[NumberedBatch]:
+    """A worker's micro-batches of the next global batch.
 
     Args:
         order: The order of samples.
         position: Samples processed so far by all workers together.
         share: The worker's share.
     """
-    offset, count = share.partition.span(share.rank)
-    indices = order.span(position + offset, count)
-    batches = []
-    for size in share.partition.micro_batches(share.rank):
-        batches.append(indices[:size])
-        indices = indices[size:]
-    return batches
+    return [NumberedBatch(span.start, order.span(span.start, len(span))) for span in micro_spans(position, share)]
 
 
 class WorkerSampler:
@@ -153,7 +288,9 @@ class WorkerSampler:
 
     share: WorkerShare
 
-    def __init__(self, order: EpochOrder, batch_per_worker: int, constant_batch: int | None) -> None:
+    def __init__(
+        self, order: EpochOrder, batch_per_worker: int, constant_batch: int | None, micro_steps: int = 1
+    ) -> None:
         """Call `set_scale` before use.
 
         Args:
@@ -161,8 +298,10 @@ class WorkerSampler:
             batch_per_worker: Samples per worker and pass.
             constant_batch: Global batch in samples that is kept by gradient accumulation; None: it grows with the
                 workers.
+            micro_steps: Passes of a worker in one step, where the global batch grows with the workers.
         """
         self.order = order
+        self._micro_steps = micro_steps
         self._batch_per_worker = batch_per_worker
         self._constant_batch = constant_batch
         self._generation = 0
@@ -176,7 +315,7 @@ class WorkerSampler:
         """Take a rank among a number of workers."""
         self._generation += 1
         if self._constant_batch is None:
-            partition = partition_per_worker(self._batch_per_worker, workers)
+            partition = partition_per_worker(self._batch_per_worker, workers, self._micro_steps)
         else:
             partition = partition_batch(self._constant_batch, self._batch_per_worker, workers)
         self.share = WorkerShare(self._generation, rank, partition)
@@ -192,7 +331,7 @@ class WorkerSampler:
         """
         if self._constant_batch is not None:
             raise RuntimeError("next_indices: shares are uneven with hold_batch; train with micro_batches()")
-        return micro_batches(self.order, samples, self.share)[0]
+        return micro_batches(self.order, samples, self.share)[0].indices
 
     def passes(self, samples: int) -> Iterator[tuple[list[int], float]]:
         """Dataset indices of each pass of this worker for the next global batch, with the factor for its mean loss.
@@ -200,5 +339,5 @@ class WorkerSampler:
         Args:
             samples: The sample counter.
         """
-        for indices in micro_batches(self.order, samples, self.share):
-            yield indices, self.partition.weight(len(indices))
+        for batch in micro_batches(self.order, samples, self.share):
+            yield batch.indices, self.partition.weight(len(batch.indices))

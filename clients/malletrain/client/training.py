@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from malletrain.client import current_job, done, install_signal_handler, report
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.extra_state import Stateful
+from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule
 from malletrain.client.replica import Replica, Stopped
 from malletrain.client.sampling import ElasticBatches, EpochOrder, WorkerSampler
@@ -48,7 +50,8 @@ class Training(Replica):
             model: The model, on its device.
             optimizer: A plain optimizer for its parameters, with the learning rates for `reference_batch`.
             dataset_size: Samples in the training set.
-            batch_per_worker: Samples per worker and pass.
+            batch_per_worker: Samples per worker and pass. The variable MALLETRAIN_BATCH_PER_WORKER takes precedence:
+                members of a fleet get it from the fleet's file.
             reference_batch: Global batch in samples that the learning rates fit; None: they are never changed.
             seed: Seed of the order of samples.
             commit_seconds: Longest time in seconds between two commits.
@@ -66,22 +69,30 @@ class Training(Replica):
         """
         if hold_batch and reference_batch is None:
             raise ValueError("hold_batch: expected a reference_batch to hold, got none")
+        batch_per_worker = read_batch_per_worker(os.environ) or batch_per_worker
         if batch_per_worker < 1:
             raise ValueError(f"batch_per_worker: expected at least 1 sample, got {batch_per_worker}")
         if warmup_samples < 0:
             raise ValueError(f"warmup_samples: expected at least 0, got {warmup_samples}")
-        order = EpochOrder(dataset_size, seed, _permutation)
         job = current_job()
         super().__init__(
             model,
-            WorkerSampler(order, batch_per_worker, reference_batch if hold_batch else None),
-            LearningRates(optimizer.param_groups, reference_batch, learning_rate_rule, warmup_samples),
+            self._make_sampler(dataset_size, batch_per_worker, reference_batch if hold_batch else None, seed),
+            self._make_rates(optimizer, reference_batch, learning_rate_rule, warmup_samples),
             CheckpointManager(checkpoint_folder or (job.checkpoint_directory if job else None), checkpoint_seconds),
             SavingMarker(job.directory if job else None),
             commit_seconds,
         )
         self._state = self._join(model, optimizer)
         install_signal_handler()
+
+    def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
+        return WorkerSampler(EpochOrder(size, seed, permutation), batch_per_worker, constant_batch)
+
+    def _make_rates(
+        self, optimizer: torch.optim.Optimizer, reference_batch: int | None, rule: ScalingRule, warmup_samples: int
+    ) -> LearningRates:
+        return LearningRates(optimizer.param_groups, reference_batch, rule, warmup_samples)
 
     def register(self, name: str, thing: Stateful) -> None:
         """Make another object's state part of the training: of commits, of checkpoints, of what new workers receive.
@@ -138,10 +149,7 @@ class Training(Replica):
         try:
             self._run(train)
         except Stopped as stopped:
-            # The node has to be free soon: an interpreter with torch takes a second or more to exit.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(stopped.code if isinstance(stopped.code, int) else 1)
+            leave(stopped)
 
     def step(self, *also: Callable[[], object]) -> None:
         """Apply the gradients, count and report the batch, and commit if it is time.
@@ -157,10 +165,17 @@ class Training(Replica):
         self.optimizer.step()
         for call in also:
             call()
+        self._count()
+        self._check_if_due()
+
+    def _count(self) -> None:
+        """Count and report a batch whose gradients have been applied."""
         self._state.samples += self.global_batch
         self._consistent = True
         report(self.global_batch, self.samples)
         self._rates.apply(self.optimizer.param_groups, self._state.ramp.factor(self.samples))
+
+    def _check_if_due(self) -> None:
         if self._check_interval.count():
             self._check()
 
@@ -177,6 +192,14 @@ class Training(Replica):
         self._broadcast([0, 0])
 
 
-def _permutation(size: int, seed: int) -> list[int]:
+def leave(stopped: Stopped) -> NoReturn:
+    """End this process at once: its node has to be free, and an exit of torch takes a second or more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(stopped.code if isinstance(stopped.code, int) else 1)
+
+
+def permutation(size: int, seed: int) -> list[int]:
+    """The order of an epoch, by torch's generator."""
     order: list[int] = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
     return order

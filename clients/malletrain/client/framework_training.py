@@ -1,0 +1,230 @@
+"""Elastic trainings whose loop belongs to a framework, such as Lightning.
+
+The framework wraps the model, makes the passes and the steps. What is here follows it: it loads the checkpoint, says
+which samples come next, counts, reports, scales the rates, saves, and ends the process when it has to leave. All
+workers are restarted at every rescale, under torchrun's backend of MalleTrain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from malletrain.client import refresh
+from malletrain.client.distributed import DistributedTraining, PlainTrainingState
+from malletrain.client.lr_scaling import ScalingRule, SteppedRates
+from malletrain.client.replica import Stopped
+from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerSampler, WorkerShare
+from malletrain.client.training import leave, permutation
+
+
+class TrainingOptions(TypedDict, total=False):
+    """What may be chosen in every framework; see `malletrain.client.training.Training` for meaning and defaults."""
+
+    reference_batch: int | None
+    seed: int
+    commit_seconds: float
+    checkpoint_seconds: float
+    checkpoint_folder: Path | None
+    learning_rate_rule: ScalingRule
+    warmup_samples: int
+    hold_batch: bool
+
+
+class FrameworkTraining(DistributedTraining):
+    """A training that a framework drives.
+
+    Call `begin` before the first batch, `before_step` before an optimizer's step with a closure, `passed` after each
+    pass (or `stepped` after each step), `check_now` before the first pass of a step, and `finish` at the end.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: LoaderPlan,
+        micro_steps: int = 1,
+        **options: Unpack[TrainingOptions],
+    ) -> None:
+        """Load the newest checkpoint, if there is one. The process group is initialised, if there are others.
+
+        Args:
+            model: The model as the script has made it, without the framework's wrapper.
+            optimizer: The optimizer, without the framework's wrapper.
+            plan: What the script's data loader says of data set and batch.
+            micro_steps: Passes of a worker in one step, as the framework has been told.
+            options: As for `Training`.
+
+        Raises:
+            ValueError: an option is out of its range.
+        """
+        if options.get("hold_batch") and micro_steps != 1:
+            raise ValueError(f"hold_batch: expected no accumulation of the script's own, got {micro_steps} passes")
+        self._plan = plan
+        self._own_micro_steps = micro_steps
+        self._passes = 0
+        super().__init__(model, optimizer, dataset_size=plan.size, batch_per_worker=plan.batch, **options)
+
+    @property
+    def order(self) -> EpochOrder:
+        """The order of samples."""
+        return self._sampler.order
+
+    @property
+    def share(self) -> WorkerShare:
+        """This worker's share of each global batch."""
+        return self._sampler.share
+
+    def begin(self) -> None:
+        """Set the rates for the present scale, and restore the random number generators."""
+        self._begin()
+
+    @property
+    def is_last_pass(self) -> bool:
+        """Whether the present pass is the last one of a step."""
+        return (self._passes + 1) % self.micro_steps == 0
+
+    def pass_factor(self) -> float:
+        """Factor for the loss of the present pass, for a framework that averages the passes of a step.
+
+        It is 1.0 unless `hold_batch` has led to passes of different size.
+        """
+        partition = self._sampler.partition
+        sizes = partition.micro_batches(self.rank)
+        return partition.weight(sizes[self._passes % len(sizes)]) * partition.micro_steps
+
+    def before_step(self) -> None:
+        """From now on to `stepped` the state is neither that before the step nor that after it."""
+        self._consistent = False
+
+    def passed(self) -> None:
+        """Count a pass, and with the last one of a step the global batch."""
+        self._passes += 1
+        if self._passes % self.micro_steps == 0:
+            self.stepped()
+
+    def stepped(self) -> None:
+        """Count and report a global batch whose gradients have been applied."""
+        self._count()
+        self._check_interval.count()
+
+    def check_now(self) -> None:
+        """Commit, save or leave if it is time. All workers call it at the same batch."""
+        if self._check_interval.due:
+            try:
+                self._check()
+            except Stopped as stopped:
+                leave(stopped)
+
+    def check_before_pass(self) -> None:
+        """As `check_now`, if the next pass is the first one of a step."""
+        if self._passes % self.micro_steps == 0:
+            self.check_now()
+
+    def save_if_worker_lost(self, error: BaseException) -> None:
+        """After an error: if another worker is lost, save the state and end the process. Otherwise return."""
+        if isinstance(error, RuntimeError):
+            try:
+                self._save_after_loss(error)
+            except Stopped as stopped:
+                leave(stopped)
+
+    def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
+        del size, batch_per_worker
+        return self._plan.sampler(seed, constant_batch, self._own_micro_steps)
+
+    def _make_rates(
+        self, optimizer: torch.optim.Optimizer, reference_batch: int | None, rule: ScalingRule, warmup_samples: int
+    ) -> SteppedRates:
+        self._stepped_rates = SteppedRates(optimizer, reference_batch, rule, warmup_samples)
+        return self._stepped_rates
+
+    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
+        self.model = model
+        optimizer.register_step_pre_hook(self._before_plain_step)
+        return self._load(model, optimizer)[0]
+
+    def _before_plain_step(self, _optimizer: object, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        # With a closure the passes are made inside of the step. Some frameworks pass None for one.
+        if (arguments[1] if len(arguments) > 1 else options.get("closure")) is None:
+            self.before_step()
+
+    def _set_scale(self) -> None:
+        # It is set since the checkpoint has been loaded, and the framework may have begun to iterate.
+        refresh()
+
+    def _content(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        # A step that has failed has left its rates.
+        self._stepped_rates.unscale()
+        return super()._content(states)
+
+    def _set_passes(self, passes: int) -> None:
+        """Do nothing: the framework exchanges gradients in the last pass."""
+
+
+class LoaderPlan:
+    """What a script's data loader says: data set, batch, order.
+
+    Attributes:
+        dataset: The data set.
+        size: Samples in it.
+        batch: Samples per worker and pass.
+    """
+
+    def __init__(self, loader: DataLoader[Any], batches: Any = None) -> None:
+        """Read a loader.
+
+        Args:
+            loader: A loader of a map-style data set, with `batch_size`, and `shuffle` or not.
+            batches: Its batches before a framework divided them among the workers; None: those of the loader.
+
+        Raises:
+            ValueError: its samples are not determined by a sample counter: an iterable data set, a sampler of the
+                script's own, batches of the script's own.
+        """
+        if isinstance(loader.dataset, IterableDataset):
+            raise ValueError("loader: expected a map-style data set, got an IterableDataset, which has no positions")
+        batches = batches or loader.batch_sampler
+        sampler = getattr(batches, "sampler", None)
+        if type(batches) is not BatchSampler or not isinstance(sampler, RandomSampler | SequentialSampler):
+            raise ValueError(
+                "loader: expected DataLoader(dataset, batch_size=..., shuffle=...),"
+                f" got one with {type(sampler).__name__} and {type(batches).__name__}"
+            )
+        self._loader = loader
+        self.dataset = loader.dataset
+        self.size = len(loader.dataset)
+        self.batch = batches.batch_size
+        self._shuffled = isinstance(sampler, RandomSampler)
+
+    def sampler(self, seed: int, constant_batch: int | None, micro_steps: int) -> WorkerSampler:
+        """Selects samples: in a new order for each epoch if the loader shuffles. See `WorkerSampler`."""
+        order = EpochOrder(self.size, seed, permutation if self._shuffled else _in_order)
+        return WorkerSampler(order, self.batch, constant_batch, micro_steps)
+
+    def loader(self, batches: EpochBatches) -> DataLoader[Any]:
+        """The same loader with other batches."""
+        like = self._loader
+        return DataLoader(
+            self.dataset,
+            batch_sampler=batches,
+            num_workers=like.num_workers,
+            collate_fn=like.collate_fn,
+            pin_memory=like.pin_memory,
+            timeout=like.timeout,
+            worker_init_fn=like.worker_init_fn,
+            multiprocessing_context=like.multiprocessing_context,
+            # Of its own: what a new iterator draws must not change the random numbers of the training.
+            generator=torch.Generator(),
+            prefetch_factor=like.prefetch_factor,
+            persistent_workers=like.persistent_workers,
+        )
+
+
+def _in_order(size: int, seed: int) -> range:
+    del seed
+    return range(size)

@@ -1,0 +1,194 @@
+"""FSDP2 (`fully_shard`) with few lines: each worker has a part of weights and optimizer, and saves its own part.
+
+```python
+init()
+for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+training = ShardedTraining(model, optimizer, dataset_size=len(texts), batch_per_worker=8, reference_batch=16)
+
+@training.run
+def train() -> None:
+    while training.samples < wanted:
+        indices = training.next_indices()
+        training.optimizer.zero_grad()
+        loss_of(training.model, indices).backward()
+        training.step()
+
+training.finish({"loss": ...})
+```
+
+All workers are restarted at every rescale, by the backend `torchrun`, and the next ones divide the state anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import FSDPModule
+
+from malletrain.client import current_job, done, should_stop
+from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
+from malletrain.client.lr_scaling import RateRamp
+from malletrain.client.replica import Stopped
+from malletrain.client.sharded_checkpoints import ShardedCheckpoints, say_where
+from malletrain.client.snapshots import random_states
+from malletrain.client.warn_once import describe
+
+__all__ = ["ShardedTraining", "init"]
+
+_LOSS_SECONDS = 5.0
+_POLL_SECONDS = 0.005
+
+
+class ShardedTraining(DistributedTraining):
+    """A training with FSDP2 whose workers save their parts, exit and are restarted at a rescale, in any number.
+
+    The arguments and methods are those of `malletrain.client.training.Training`. The model has been given to
+    `fully_shard`, after `init` and before the optimizer was made. With `hold_batch` gradients are exchanged in each
+    pass, so that no worker ever holds them whole.
+
+    A worker that is lost takes its part of the state with it: the training goes on from the last checkpoint.
+
+    Attributes:
+        model: The model as it was given.
+        optimizer: The optimizer as it was given.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        checkpoint_seconds: float = 30.0,
+        checkpoint_folder: Path | None = None,
+        **options: Any,
+    ) -> None:
+        """Load the newest checkpoint, if there is one, divided among the present workers.
+
+        Args:
+            model: The model, after `fully_shard`.
+            optimizer: The optimizer of its parameters.
+            checkpoint_seconds: Longest time in seconds between two checkpoints.
+            checkpoint_folder: Folder of the checkpoints, which all workers can read. By default the job's folder.
+            options: As for `malletrain.client.training.Training`.
+
+        Raises:
+            ValueError: the model has not been given to `fully_shard`; or an argument is out of its range.
+        """
+        if not isinstance(model, FSDPModule):
+            raise ValueError(f"model: expected one that was given to fully_shard, got {type(model).__name__}")
+        job = current_job()
+        folder = checkpoint_folder or (job.checkpoint_directory if job else None)
+        self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
+        super().__init__(model, optimizer, checkpoint_seconds=checkpoint_seconds, checkpoint_folder=folder, **options)
+
+    def finish(self, metrics: Mapping[str, float] | None = None) -> None:
+        """Save the state and say that the training is complete. Call it at every rank, after `run`.
+
+        Args:
+            metrics: Names and numbers, shown with the job.
+        """
+        if not self._is_saved():
+            self._save()
+        self._sharded.wait()
+        if self.rank == 0:
+            self._sharded.remove_old()
+            done({**self._sharded.costs(), **(metrics or {})}, self.samples)
+        self._broadcast([0, 0])
+
+    def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
+        self._plain_model = self.model = model
+        self.optimizer = optimizer
+        self._device = next(model.parameters()).device
+        state = PlainTrainingState()
+        path = self._agreed(self._sharded.newest())
+        if path is not None:
+            shards = self._shards()
+            self._sharded.load_shards(path, shards)
+            set_state_dict(model, optimizer, model_state_dict=shards["model"], optim_state_dict=shards["optimizer"])
+            self._restore_plain(self._sharded.load_plain(path), state)
+        self._sampler.set_scale(self.rank, self.workers)
+        return state
+
+    def _agreed(self, newest: Path | None) -> Path | None:
+        """Rank 0's choice: a file system may show the newest folder to one worker earlier than to another."""
+        choice: list[Any] = [newest]
+        if self.workers > 1:
+            dist.broadcast_object_list(choice)
+        agreed: Path | None = choice[0]
+        return agreed
+
+    def _restore_plain(self, content: Mapping[str, Any], state: PlainTrainingState) -> None:
+        state.samples = content["samples"]
+        state.ramp = RateRamp(*content["ramp"])
+        state.random_states = content["random_states"]
+        self._extra_on_disk = content["extra"]
+        if self.rank == 0:
+            say_where(state.samples)
+
+    def _shards(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._plain_model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def _plain(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "samples": self.samples,
+            "ramp": astuple(self._state.ramp),
+            "random_states": states,
+            "extra": self._state.extra.states(),
+        }
+
+    def _save(self) -> None:
+        states = self._gather(random_states())
+        if self.rank == 0:
+            self._sharded.remove_old()
+        self._sharded.save(self.samples, self._shards, (lambda: self._plain(states)) if self.rank == 0 else None)
+
+    def _is_saved(self) -> bool:
+        return self._sharded.is_saved(self.samples)
+
+    def _is_save_due(self, committing: bool) -> bool:
+        return self._sharded.is_due(committing)
+
+    def _stop(self, save: bool) -> None:
+        """End the process, once all parts of the present state are on disk."""
+        del save
+        self._marker.create()
+        self._sharded.wait()
+        saved = self._is_saved()
+        if self.rank == 0:
+            self._sharded.remove_old()
+        self._marker.remove()
+        print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
+        raise Stopped(0 if saved else 1)
+
+    def _save_after_loss(self, error: RuntimeError) -> None:
+        """If the launcher says that another worker is lost, end; its part of the present state is lost with it.
+
+        Raises:
+            Stopped: another worker is lost.
+        """
+        deadline = time.monotonic() + _LOSS_SECONDS
+        while not should_stop():
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(_POLL_SECONDS)
+        print(
+            f"malletrain: another worker is lost, and its shards ({describe(error)[:200]});"
+            " the training goes on from the last checkpoint",
+            file=sys.stderr,
+        )
+        raise Stopped(0)
+
+    def _set_passes(self, passes: int) -> None:
+        """Do nothing: gradients are exchanged in each pass."""

@@ -1,0 +1,189 @@
+"""Elastic trainings with PyTorch Lightning: a callback.
+
+```python
+elastic = MalleTrainCallback(loader, reference_batch=64)
+trainer = L.Trainer(max_epochs=10, callbacks=[elastic], **elastic.trainer_options)
+trainer.fit(model, elastic.loader, val_loader)
+```
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any, Unpack
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+from malletrain.client import install_signal_handler
+from malletrain.client.extra_state import Stateful
+from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.sampling import EpochBatches
+
+
+class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not installed where types are checked.
+    """Makes a `Trainer` elastic: loads, counts, reports, saves and leaves.
+
+    Attributes:
+        loader: The data loader for `Trainer.fit`. One iteration over it goes on from the present sample to the end of
+            the epoch.
+        training: The training, from `on_fit_start` on.
+    """
+
+    training: FrameworkTraining | None = None
+
+    def __init__(self, loader: DataLoader[Any], **options: Unpack[TrainingOptions]) -> None:
+        """Take the script's data loader, with the batch of one worker.
+
+        Args:
+            loader: A `DataLoader` of a map-style data set, with `batch_size` and `shuffle`.
+            options: As for `malletrain.client.training.Training`: `reference_batch`, `learning_rate_rule`,
+                `warmup_samples`, `hold_batch`, `seed`, and when to save.
+
+        Raises:
+            ValueError: the loader is of another kind.
+        """
+        self._options = options
+        self._plan = LoaderPlan(loader)
+        self.loader = self._plan.loader(EpochBatches(lambda: self._started))
+        self._registered: dict[str, Stateful] = {}
+
+    @property
+    def trainer_options(self) -> dict[str, Any]:
+        """Arguments of `Trainer` for the launcher's workers; outside a launcher, for one process."""
+        options: dict[str, Any] = {"use_distributed_sampler": False}
+        if "WORLD_SIZE" in os.environ:
+            workers = int(os.environ["WORLD_SIZE"])
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            options |= {"strategy": "ddp", "devices": local, "num_nodes": workers // local}
+        return options
+
+    def register(self, name: str, thing: Stateful) -> None:
+        """Make another object's state part of the training; see `Training.register`. Call it before `fit`."""
+        self._registered[name] = thing
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Load the checkpoint.
+
+        Raises:
+            ValueError: the trainer does what this callback can't follow.
+        """
+        _check(trainer, pl_module)
+        self.training = FrameworkTraining(
+            pl_module, trainer.optimizers[0], self._plan, trainer.accumulate_grad_batches, **self._options
+        )
+        for name, thing in self._registered.items():
+            self.training.register(name, thing)
+        self.training.register("lightning", LightningState(trainer, self.training, self))
+        trainer.accumulate_grad_batches = self.training.micro_steps
+        # Lightning's own handler of SIGTERM broadcasts, in the middle of whatever is being sent.
+        trainer._signal_connector.register_signal_handlers = install_signal_handler
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the learning rates for the present scale."""
+        self._started.begin()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Save or leave, if it is time: what follows the batch before, such as a validation, is done."""
+        self._started.check_now()
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        """Weight the loss of a pass, where passes differ in size."""
+        factor = self._started.pass_factor()
+        if factor != 1.0:
+            loss.mul_(factor)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Note that weights are about to change."""
+        self._started.before_step()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the pass."""
+        self._started.passed()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save the state if another worker is lost."""
+        if self.training is not None:
+            self.training.save_if_worker_lost(exception)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save, and say that the training is complete, with the metrics that the module has logged."""
+        self._started.finish({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    @property
+    def _started(self) -> FrameworkTraining:
+        if self.training is None:
+            raise RuntimeError("MalleTrainCallback: elastic.loader can be used in Trainer.fit only")
+        return self.training
+
+
+class LightningState:
+    """What a `Trainer` has besides model and optimizer: progress, schedulers, its other callbacks, the loss scaler."""
+
+    def __init__(self, trainer: Trainer, training: FrameworkTraining, callback: Callback) -> None:
+        """Follow a trainer between `on_fit_start` and `on_fit_end`.
+
+        Args:
+            trainer: The trainer.
+            training: Its training.
+            callback: The callback whose state is not saved.
+        """
+        self._trainer = trainer
+        self._training = training
+        self._callbacks = {one.state_key: one for one in trainer.callbacks if one is not callback}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last complete step."""
+        return {
+            "steps": self._trainer.global_step,
+            "loops": self._loops(),
+            "schedulers": [config.scheduler.state_dict() for config in self._trainer.lr_scheduler_configs],
+            "callbacks": {key: state for key, one in self._callbacks.items() if (state := one.state_dict())},
+            "precision": self._trainer.precision_plugin.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+        loop = self._trainer.fit_loop
+        loop.load_state_dict(state["loops"])
+        # The loader knows where to go on: Lightning must not skip any batch.
+        loop.restarting = False
+        for config, saved in zip(self._trainer.lr_scheduler_configs, state["schedulers"], strict=True):
+            config.scheduler.load_state_dict(saved)
+        for key, saved in state["callbacks"].items():
+            if key in self._callbacks:
+                self._callbacks[key].load_state_dict(saved)
+        if state["precision"]:
+            self._trainer.precision_plugin.load_state_dict(state["precision"])
+
+    def _loops(self) -> dict[str, Any]:
+        """Lightning's counters, as they are between two steps: it counts some of a batch's after its last hook."""
+        state: dict[str, Any] = copy.deepcopy(self._trainer.fit_loop.state_dict())
+        epochs = self._training.samples // self._training.order.size
+        for part in ("total", "current"):
+            _set_all(state["epoch_progress"][part], epochs)
+            batches = state["epoch_loop.batch_progress"][part]
+            _set_all(batches, batches["processed"])
+        state["epoch_loop.state_dict"]["_batches_that_stepped"] = self._trainer.global_step
+        return state
+
+
+def _set_all(progress: dict[str, int], value: int) -> None:
+    for name in progress:
+        progress[name] = value
+
+
+def _check(trainer: Trainer, module: LightningModule) -> None:
+    if len(trainer.optimizers) != 1 or not module.automatic_optimization:
+        raise ValueError(
+            f"configure_optimizers: expected one optimizer and automatic optimization, got {len(trainer.optimizers)}"
+            f" and automatic_optimization={module.automatic_optimization}"
+        )
+    if trainer.ckpt_path is not None:
+        raise ValueError(f"ckpt_path: expected None, since the job's own checkpoint is loaded, got {trainer.ckpt_path}")

@@ -1,0 +1,1 @@
+"""Elastic trainings inside of other frameworks: `make test-frameworks`."""

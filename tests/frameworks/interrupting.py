@@ -1,0 +1,18 @@
+"""Trainings in the test's own process, which are interrupted and whose reports are recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class InterruptedTrainingError(Exception):
+    """Stands for whatever ends a training without notice."""
+
+
+def record_reports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Samples and position of each reported batch, from now on."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        "malletrain.client.training.report", lambda samples, position: found.append((samples, position))
+    )
+    return found

@@ -1,0 +1,160 @@
+"""FSDP2 over changes of scale: the state is the same to the last bit, and the training that of one process."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+
+import torch
+
+from tests.support.generations import Launcher
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).with_name("fsdp_trainer.py")
+PATIENCE = 60.0
+VARIABLES = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "1"}
+CLOSE = 1e-5
+"""Largest difference of a weight to the reference: sums over workers are rounded in another order."""
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(SCRIPT, tmp_path, VARIABLES, ("malletrain.client.fsdp",))
+
+
+def notes(folder: Path) -> list[dict[str, Any]]:
+    found = [path.read_text().rpartition("\n")[0].splitlines() for path in folder.glob("notes-*.jsonl")]
+    return [json.loads(line) for lines in found for line in lines]
+
+
+def stepped(folder: Path, workers: int) -> dict[int, dict[str, Any]]:
+    """Rank 0's notes after steps at a scale, by sample counter before the step."""
+    return {
+        line["samples"]: line for line in notes(folder) if line["event"] == "stepped" and line["workers"] == workers
+    }
+
+
+def tensors(note: dict[str, Any]) -> list[Any]:
+    loaded: list[Any] = torch.load(io.BytesIO(bytes.fromhex(note["tensors"])), weights_only=True)
+    return loaded
+
+
+def train_at(launcher: Launcher, workers: int, steps: int) -> None:
+    """Train some steps, then have all save and leave."""
+    with launcher.generation(workers) as running:
+        wait_until(
+            lambda: len(stepped(launcher.folder, workers)) >= steps, PATIENCE, f"{steps} steps of {workers} workers"
+        )
+        assert running.stop() == [0] * workers, said(launcher.folder)
+
+
+def said(folder: Path) -> str:
+    return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
+
+
+def unsharded(steps: int) -> list[list[Any]]:
+    """Weights and optimizer of one process without FSDP after each step."""
+    from malletrain.client.sampling import EpochOrder
+    from malletrain.client.training import permutation
+    from tests.training.fsdp_trainer import BATCH, SIZE, data, network, tensors_of
+
+    model = network(13)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    order = EpochOrder(SIZE, 3, permutation)
+    inputs, targets = data()
+    found = []
+    for step in range(steps):
+        indices = order.span(step * BATCH, BATCH)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs[indices]), targets[indices]).backward()
+        optimizer.step()
+        found.append([tensor.clone() for tensor in tensors_of(model, optimizer)])
+    return found
+
+
+def test_the_state_of_4_workers_goes_on_with_2_and_3_bit_by_bit(launcher: Launcher) -> None:
+    from tests.training.fsdp_trainer import BATCH
+
+    for workers in (4, 2, 3):
+        train_at(launcher, workers, 6)
+    found = notes(launcher.folder)
+    ends: dict[int, dict[str, Any]] = {}
+    for workers in (4, 2, 3):
+        last = max(stepped(launcher.folder, workers).values(), key=lambda line: line["samples"])
+        ends[last["samples"] + BATCH] = last
+    joints = [line for line in found if line["event"] == "loaded" and line["samples"] > 0]
+    assert {line["workers"] for line in joints} == {2, 3}
+    assert len(joints) == 2 + 3
+    for line in joints:
+        assert line["samples"] in ends, "it goes on from where the others had stopped"
+        assert line["digest"] == ends[line["samples"]]["digest"]
+    steps = [line for line in found if line["event"] == "stepped"]
+    assert sorted(line["samples"] for line in steps) == list(range(0, len(steps) * BATCH, BATCH))
+    reference = unsharded(len(steps))
+    worst = 0.0
+    for line in steps:
+        pairs = zip(tensors(line), reference[line["samples"] // BATCH], strict=True)
+        worst = max(worst, *(float((ours - theirs).abs().max()) for ours, theirs in pairs))
+    print(f"largest difference to the unsharded reference after {len(steps)} steps: {worst:.3g}")
+    assert worst <= CLOSE
+
+
+def test_each_worker_holds_its_part_only(launcher: Launcher) -> None:
+    from tests.training.fsdp_trainer import network
+
+    by_scale, width = {}, 4096
+    for workers in (1, 4):
+        with launcher.generation(workers, "--width", str(width), "--samples", "36") as running:
+            assert running.join(PATIENCE) == [0] * workers, said(launcher.folder)
+        (launcher.folder / "completed.json").unlink()
+        for path in (launcher.folder / "checkpoints").glob("*.shards"):
+            path.rename(path.with_suffix(f".of{workers}"))
+        by_scale[workers] = max(line["bytes"] for line in notes(launcher.folder) if line["workers"] == workers)
+    shapes = [parameter.shape for parameter in network(width).parameters()]
+    for workers, found in by_scale.items():
+        # Rows are divided; the weights, and the two moments of AdamW, have four bytes each.
+        assert found == sum(-(-shape[0] // workers) * shape[1:].numel() * 12 for shape in shapes)
+    print(f"weights and optimizer per worker: {by_scale[1]} bytes with 1, {by_scale[4]} with 4")
+
+
+def test_a_lost_worker_costs_what_was_trained_since_the_last_checkpoint(launcher: Launcher) -> None:
+    folder = launcher.folder
+
+    def complete() -> list[int]:
+        paths = (folder / "checkpoints").glob("samples-*.shards/.metadata")
+        return sorted(int(path.parent.stem.partition("-")[2]) for path in paths)
+
+    with launcher.generation(3, "--checkpoint-seconds", "0.2") as running:
+        wait_until(lambda: len(complete()) >= 2, PATIENCE, "two checkpoints")
+        running.lose(0)
+    saved = complete()[-1]
+    assert saved > 0
+    with launcher.generation(2) as running:
+        loaded = wait_until(
+            lambda: [line for line in notes(folder) if line["event"] == "loaded" and line["workers"] == 2],
+            PATIENCE,
+            "the next workers",
+        )
+        running.stop()
+    assert {line["samples"] for line in loaded} == {saved}
+    before = stepped(folder, 3)
+    from tests.training.fsdp_trainer import BATCH
+
+    assert {line["digest"] for line in loaded} == {before[saved - BATCH]["digest"]}
+    assert len(complete()) <= 2
+
+
+def test_a_model_without_shards_is_refused() -> None:
+    from malletrain.client.fsdp import ShardedTraining
+
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="model: expected one that was given to fully_shard, got Linear"):
+        ShardedTraining(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset_size=4, batch_per_worker=1)
