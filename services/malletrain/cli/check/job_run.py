@@ -1,0 +1,186 @@
+"""One job of a check: a real supervisor with real workers on this machine, and what is seen of them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from malletrain.cli.check.observations import End, Report, Step
+from malletrain.cli.check.observed import ObservedSteps
+from malletrain.cli.check.recorder import ReportRecorder
+from malletrain.common.environment import JOB_ID
+from malletrain.common.job_folder import OBSERVED_FOLDER, SUPERVISOR_FILE
+from malletrain.common.processes import ProcessId, find_processes, identify, kill_processes
+from malletrain.job_manager.jobs import JobSpec
+from malletrain.job_manager.launching.folder import JobFolder, socket_path
+from malletrain.job_manager.launching.starting import ForkedSupervisor, LaunchOrder, SupervisorStarter
+from malletrain.job_manager.launching.supervisor_client import SupervisorClient
+from malletrain.runtime.errors import MalleTrainError
+
+_POLL_SECONDS = 0.05
+_SUPERVISOR_SECONDS = 60.0
+_END_SECONDS = 20.0
+_MOST_FAILURES = 2
+"""Ends of workers on one node after which it is not waited any longer."""
+_LOG_BYTES = 4096
+
+
+class CheckError(MalleTrainError):
+    """The check itself can't be made; the message is for people."""
+
+
+class JobRun:
+    """Starts and ends supervisors of one job, one after the other, in one folder."""
+
+    def __init__(
+        self, job_id: str, state_dir: Path, spec: JobSpec, starter: SupervisorStarter, recorder: ReportRecorder
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            job_id: Identifier that no other job on this machine has.
+            state_dir: Folder for the job's folder and sockets.
+            spec: What is run.
+            starter: Starts supervisors.
+            recorder: Where the job reports.
+        """
+        self.id = job_id
+        self.folder = JobFolder(state_dir / "jobs" / job_id)
+        self._state_dir = state_dir
+        self._spec = spec
+        self._starter = starter
+        self._recorder = recorder
+        self._steps = ObservedSteps(self.folder.path / OBSERVED_FOLDER)
+        self._incarnation = self._sequence = self._failures = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor: ProcessId | None = None
+        self._client: SupervisorClient | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def steps(self, since: float, workers: int) -> tuple[Step, ...]:
+        """Steps since a moment at a scale."""
+        return tuple(step for step in self._steps.read() if step.seconds >= since and step.workers == workers)
+
+    def reports(self, since: float, workers: int) -> tuple[Report, ...]:
+        """Reports since a moment at a scale."""
+        found = self._recorder.reports(self.id)
+        return tuple(report for report in found if report.seconds >= since and report.workers == workers)
+
+    def log(self) -> str:
+        """The end of what the workers have printed, or else their supervisor."""
+        logs = sorted(self.folder.logs.glob("n*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in (*logs, self.folder.supervisor_log):
+            text = _tail(path)
+            if text.strip():
+                return text
+        return ""
+
+    async def start(self) -> None:
+        """Start a supervisor with one worker.
+
+        Raises:
+            CheckError: it does not serve.
+        """
+        self._incarnation += 1
+        self._sequence += 1
+        self._failures = 0
+        order = LaunchOrder(self.id, self._incarnation, "", self._spec, self._sequence, ("n1",))
+        started = await self._starter.start(self.folder, order)
+        self._process = None if isinstance(started, ForkedSupervisor) else started
+        self._supervisor = started.id if isinstance(started, ForkedSupervisor) else identify(started.pid)
+        deadline = time.monotonic() + _SUPERVISOR_SECONDS
+        while not (self.folder.path / SUPERVISOR_FILE).exists():
+            if not self._alive():
+                if self.folder.outcome() is not None:
+                    return  # it has served and is over
+                raise CheckError(f"the supervisor could not be started: {_tail(self.folder.supervisor_log)[-1000:]}")
+            if time.monotonic() > deadline:
+                raise CheckError(f"the supervisor does not serve after {_SUPERVISOR_SECONDS:.0f} s")
+            await asyncio.sleep(_POLL_SECONDS)
+        socket = socket_path(self._state_dir, self.id, self._incarnation)
+        self._client = SupervisorClient(self.id, self._incarnation, socket, {})
+        self._watching = asyncio.create_task(self._watch(self._client))
+
+    async def grow(self) -> None:
+        """Command a second worker."""
+        self._sequence += 1
+        self._failures = 0
+        if self._client is not None:
+            await self._client.set_hosts(self._sequence, ("n1", "n2"), 1)
+
+    async def until(self, seen: Callable[[], bool], seconds: float) -> End:
+        """Wait for something to be seen, for the job's end, or for a time.
+
+        Args:
+            seen: Returns whether it has been seen.
+            seconds: How long to wait.
+        """
+        deadline = time.monotonic() + seconds
+        while not seen():
+            if not self._alive() or self._failures >= _MOST_FAILURES or self.folder.is_done:
+                return End.DONE if seen() else End.ENDED
+            if time.monotonic() > deadline:
+                return End.SILENT
+            await asyncio.sleep(_POLL_SECONDS)
+        return End.DONE
+
+    async def stop(self, grace_seconds: float) -> tuple[float, bool]:
+        """Have all workers save and end; returns the seconds that took, and whether they had to be killed."""
+        began = time.monotonic()
+        if self._client is not None and self._alive():
+            await self._client.stop(grace_seconds, grace_seconds + _END_SECONDS)
+        seconds = time.monotonic() - began
+        deadline = time.monotonic() + _END_SECONDS
+        while self._alive() and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+        await self._disconnect()
+        self.kill()
+        return seconds, seconds >= grace_seconds
+
+    def kill(self) -> None:
+        """End everything at once; nothing of the job is left afterwards. Does not wait for the event loop."""
+        if self._supervisor is None:
+            return
+        self._supervisor.kill()
+        if self._process is not None:
+            self._process.wait()
+        self._process = self._supervisor = None
+        deadline = time.monotonic() + _END_SECONDS
+        while any(find_processes(self._is_ours)) and time.monotonic() < deadline:
+            kill_processes(self._is_ours)
+            time.sleep(_POLL_SECONDS)
+
+    async def close(self) -> None:
+        """End everything, and disconnect."""
+        self.kill()
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+    async def _watch(self, client: SupervisorClient) -> None:
+        async for state in client.watch():
+            self._failures = max((count for _, count in state.failures), default=0)
+
+    def _alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return self._supervisor is not None and self._supervisor.alive()
+
+    def _is_ours(self, environment: object) -> bool:
+        return isinstance(environment, dict) and environment.get(JOB_ID) == self.id
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+    except OSError:
+        return ""
