@@ -1,0 +1,82 @@
+"""The data of each figure, for whoever exports them."""
+
+from __future__ import annotations
+
+from malletrain.dashboard import columns, views
+from malletrain.dashboard.board import Board
+from malletrain.dashboard.columns import Columns
+from malletrain.dashboard.history import History
+from malletrain.dashboard.plan_page import PlanPage
+from malletrain.dashboard.selection import Selection
+
+
+def data_of(board: Board, page: str, name: str, selection: Selection) -> Columns | None:
+    """Data of a figure; of one over time in the shown period, at seconds since the epoch.
+
+    Args:
+        board: What all viewers share.
+        page: Name of the page.
+        name: Name of the figure.
+        selection: What is looked at.
+
+    Returns:
+        Columns; None where there is no such figure.
+    """
+    history = board.watched.history
+    match page:
+        case "now":
+            found = _of_now(history, name, selection)
+        case "job":
+            found = _of_job(history, name, selection.job)
+        case "plan" if name == "worth":
+            found = _worth(board, selection)
+        case "nodes" if name in ("survival", "stay"):
+            found = columns.survival_columns(*views.idle_lengths(history))
+        case _:
+            found = None
+    return columns.in_period(found, *selection.period(history.now)) if found is not None else None
+
+
+def _of_now(history: History, name: str, selection: Selection) -> Columns | None:
+    match name:
+        case "nodes":
+            since, until = selection.period(history.now)
+            shown = [item for item in history.fragments if item.start < until and (item.end or until) > since]
+            return {
+                "node": [item.node for item in shown],
+                "job": [" ".join(item.jobs) for item in shown],
+                "from_unix_s": [item.start for item in shown],
+                "until_unix_s": [item.end if item.end is not None else "" for item in shown],
+            }
+        case "use":
+            return columns.minute_columns(history.minutes, history.now)
+        case "samples":
+            return columns.sample_columns(history.minutes)
+        case "releases":
+            return columns.release_columns(history)
+    return None
+
+
+def _of_job(history: History, name: str, job_id: str) -> Columns | None:
+    match name:
+        case "scale":
+            return columns.held_columns(history.fragments, job_id)
+        case "rate":
+            return columns.rate_columns(history.rates.get(job_id, ()))
+        case "curve":
+            return columns.curve_columns(history.curves.get(job_id))
+        case "stalls":
+            return columns.stall_columns(history.stalls.get(job_id, ()))
+    return None
+
+
+def _worth(board: Board, selection: Selection) -> Columns:
+    plan = PlanPage.of_history(board.watched.history, selection.plan)
+    values = PlanPage.values_in(board, plan) if plan is not None else None
+    known = values.jobs if values is not None else ()
+    return {
+        "job": [value.job_id for value in known],
+        "nodes": [value.nodes for value in known],
+        "one_more": [value.one_more for value in known],
+        "one_fewer": [value.one_fewer for value in known],
+    }

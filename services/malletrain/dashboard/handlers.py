@@ -1,0 +1,121 @@
+"""What is served beside the pages: the way in, files, and the data of figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tornado.web import HTTPError, RequestHandler
+
+from malletrain.dashboard import columns
+from malletrain.dashboard.exports import data_of
+from malletrain.dashboard.gate import hardened
+from malletrain.dashboard.identities import UnverifiableError
+from malletrain.dashboard.selection import Selection
+from malletrain.dashboard.templates import denied_template
+from malletrain.dashboard.templates.files import File, file_named
+
+if TYPE_CHECKING:
+    from malletrain.dashboard.serving import Dashboard
+
+
+class _Plain(RequestHandler):
+    def initialize(self, server: Dashboard) -> None:
+        self.server = server
+
+    def prepare(self) -> None:
+        hardened(self)
+
+    def deny(self, heading: str, text: str, status: int, following: str = "") -> None:
+        self.set_status(status)
+        self.finish(denied_template().render(heading=heading, text=text, next=following))
+
+
+class Login(_Plain):
+    """Takes the token of a link, or of the form, and gives a cookie for it."""
+
+    async def get(self) -> None:
+        """A link with a token."""
+        token = self.get_query_argument("token", "")
+        if not token:
+            self.deny("No token", "Open the link that you were given, or enter a viewer's token.", 401)
+            return
+        await self._enter(token)
+
+    async def post(self) -> None:
+        """The form."""
+        if urlsplit(self.request.headers.get("Origin", "")).netloc.lower() != self.request.host.lower():
+            raise HTTPError(403)
+        await self._enter(self.get_body_argument("token", "").strip())
+
+    async def _enter(self, token: str) -> None:
+        try:
+            viewer = await self.server.viewers.verify(token)
+        except UnverifiableError:
+            self.deny("Not now", "JobManager does not answer, so that nobody can tell whose token it is.", 503)
+            return
+        if viewer is None:
+            self.deny("Wrong token", "The services do not accept this token: it may have expired or been revoked.", 401)
+            return
+        sessions = self.server.sessions
+        self.set_cookie(
+            sessions.cookie, sessions.begin(token), httponly=True, samesite="Strict", secure=sessions.secure, path="/"
+        )
+        # A page of our own leads on: a redirect that began on another site would not show a strict cookie.
+        self.deny("Welcome", f"{viewer.user}, {viewer.role}.", 200, "/now")
+
+
+class Root(_Plain):
+    """Leads to the page Now."""
+
+    def get(self) -> None:
+        """Redirect."""
+        self.redirect("/now")
+
+
+class Alive(_Plain):
+    """Says that the dashboard serves."""
+
+    def get(self) -> None:
+        """No content."""
+        self.set_status(204)
+
+
+class Files(_Plain):
+    """Styles and scripts of the pages."""
+
+    def get(self, name: str) -> None:
+        """A file; one whose address has its version may be kept for good."""
+        found = file_named(name)
+        if found is None:
+            raise HTTPError(404)
+        self.set_header("Content-Type", found.type)
+        self.set_header("Vary", "Accept-Encoding")
+        current = self.get_query_argument("v", "") == found.version
+        self.set_header("Cache-Control", "public, max-age=31536000, immutable" if current else "no-cache")
+        self.finish(self._encoded(found))
+
+    def _encoded(self, found: File) -> bytes:
+        if "gzip" not in self.request.headers.get("Accept-Encoding", ""):
+            return found.content
+        self.set_header("Content-Encoding", "gzip")
+        return found.compressed
+
+
+class Csv(_Plain):
+    """The data of a figure."""
+
+    async def get(self, page: str, name: str) -> None:
+        """As CSV."""
+        try:
+            viewer = await self.server.viewers.verify(self.server.sessions.token(self.request))
+        except UnverifiableError:
+            raise HTTPError(503) from None
+        if viewer is None:
+            raise HTTPError(401)
+        found = data_of(self.server.board, page, name, Selection.of(self.request.arguments))
+        if found is None:
+            raise HTTPError(404)
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{name}.csv"')
+        self.finish(columns.as_csv(found))

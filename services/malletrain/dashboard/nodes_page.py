@@ -1,0 +1,91 @@
+"""The page Nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from malletrain.dashboard import columns, figures, markup, views
+from malletrain.dashboard.history import History
+from malletrain.dashboard.markup import Regions
+from malletrain.dashboard.pages import Page
+from malletrain.dashboard.sections import Section
+from malletrain.dashboard.series import Series
+
+_SECTIONS = (
+    Section("facts", "source"),
+    Section(
+        "table",
+        "nodes",
+        "Idle nodes",
+        "Those that are expected to leave next come first. Choose one to see what became of it.",
+        ("node", "job", "idle for", "expected further stay", "wanted back at", "pool", "GPUs", "held by"),
+        (2, 3, 4),
+    ),
+    Section(
+        "table", "troubles", "Left out", "Nodes that are quarantined or drained.", ("node", "what", "why"), half=True
+    ),
+    Section(
+        "table",
+        "fragments",
+        "What became of the chosen node",
+        "Newest first.",
+        ("job", "from", "until", "for"),
+        (3,),
+        half=True,
+    ),
+    Section(
+        "figure",
+        "survival",
+        "How long nodes stay idle",
+        "Share of the idle periods seen here that last longer (Kaplan-Meier: those that last count as far as they go).",
+        half=True,
+    ),
+    Section(
+        "figure",
+        "stay",
+        "How much longer a node stays",
+        "From the same curve: the longer a node has been idle, the longer it usually stays. Within the next 24 hours.",
+        half=True,
+    ),
+)
+
+
+class NodesPage(Page):
+    """The idle nodes."""
+
+    name = "nodes"
+    title = "Nodes"
+
+    def sections(self) -> tuple[Section, ...]:
+        """What the page is made of."""
+        return _SECTIONS
+
+    def figures(self) -> list[Any]:
+        """Its figures."""
+        _, survival = self.series("survival", lambda: Series(_survival))
+        return [figures.survival_figure(survival, self.colours), figures.stay_figure(survival, self.colours)]
+
+    def regions(self) -> Regions:
+        """The parts that change."""
+        source = self.history.source
+        facts = [("source", source.source if source else "not heard yet")]
+        facts += [("placeholders", line) for line in (source.placeholders if source else ())]
+        facts.append(("idle nodes", str(len(self.history.nodes or ()))))
+        return Regions(
+            {"source": markup.facts(facts)},
+            {
+                "nodes": views.node_rows(self.history, self.colours, self.selection),
+                "troubles": views.trouble_rows(self.history),
+                "fragments": views.fragment_rows(self.history, self.selection, self.colours),
+            },
+        )
+
+
+_EVERY_S = 30.0
+
+
+def _survival(history: History) -> columns.Columns:
+    """As of the last half minute: the curve moves slowly."""
+    ended, lasting = views.idle_lengths(history)
+    past = history.now % _EVERY_S
+    return columns.survival_columns(ended, [length - past for length in lasting if length > past])

@@ -1,0 +1,114 @@
+"""The page Now."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from malletrain.dashboard import columns, figures, markup, views
+from malletrain.dashboard.history import History
+from malletrain.dashboard.markup import Regions
+from malletrain.dashboard.pages import Page
+from malletrain.dashboard.sections import Section
+from malletrain.dashboard.series import FragmentSeries, Series
+
+_SECTIONS = (
+    Section("tiles", "tiles"),
+    Section(
+        "figure",
+        "nodes",
+        "Who has which node",
+        "A row for each node, coloured by its job. Grey: idle, no job has it. Empty: not idle, or not known.",
+    ),
+    Section(
+        "table",
+        "legend",
+        "Jobs with nodes",
+        headings=("job", "name", "state", "nodes", "samples/s"),
+        numbers=(3, 4),
+        half=True,
+    ),
+    Section(
+        "table",
+        "uses",
+        "What became of the idle nodes",
+        "Node-hours of the shown period, since the dashboard was started.",
+        ("use", "node-hours", "share"),
+        (1, 2),
+        half=True,
+    ),
+    Section("figure", "use", "Idle nodes by use", "Mean of each minute; colours as in the table above.", half=True),
+    Section(
+        "figure",
+        "samples",
+        "Samples trained",
+        "All jobs together, by minute; and what they would have trained on the same nodes if rescaling were free.",
+        half=True,
+    ),
+    Section(
+        "table",
+        "reclaims",
+        "What the main queue could have noticed",
+        "Nodes that it took from jobs, and how long until no process of ours was left there.",
+        ("when", "nodes taken back", "median until free", "longest", "node-hours held"),
+        (1, 2, 3, 4),
+        half=True,
+    ),
+    Section(
+        "figure", "releases", "Nodes taken back", "Each diamond: a node, and how long until it was free.", half=True
+    ),
+)
+
+
+class NowPage(Page):
+    """Nodes, jobs and losses of the present."""
+
+    name = "now"
+    title = "Now"
+
+    def sections(self) -> tuple[Section, ...]:
+        """What the page is made of."""
+        return _SECTIONS
+
+    def figures(self) -> list[Any]:
+        """Its figures."""
+        chosen = self.selection.job
+        self._fragments, bars = self.series(
+            ("fragments", self.theme, chosen), lambda: FragmentSeries(self.colours, chosen)
+        )
+        _, minutes = self.series("minutes", lambda: Series(columns.use_steps))
+        _, samples = self.series("samples", lambda: Series(_samples))
+        _, releases = self.series("releases", lambda: Series(columns.release_columns))
+        self._labels = len(self._fragments.rows)
+        self._texts = figures.Texts(self._fragments.texts)
+        self._nodes = figures.nodes_figure(self.times, bars, self._fragments.names, self._texts, self.colours)
+        return [
+            self._nodes,
+            figures.use_figure(self.times, minutes, self.colours),
+            figures.samples_figure(self.times, samples, self.colours),
+            figures.releases_figure(self.times, releases, self.colours),
+        ]
+
+    def on_refreshed(self) -> None:
+        """Name nodes and jobs that were not there before."""
+        if len(self._fragments.labels) != self._texts.jobs_known or len(self._fragments.rows) != self._labels:
+            self._texts.update(self._fragments.texts)
+        if len(self._fragments.rows) != self._labels:
+            self._labels = len(self._fragments.rows)
+            figures.label_rows(self._nodes, self._fragments.names)
+
+    def regions(self) -> Regions:
+        """The parts that change."""
+        since, until = self.period()
+        return Regions(
+            {"tiles": markup.tiles(views.now_tiles(self.history, self.board.rated(), since, until))},
+            {
+                "legend": views.legend_rows(self.history, self.colours, self.selection),
+                "uses": views.use_rows(self.history, self.colours, since, until),
+                "reclaims": views.reclaim_rows(self.history, since, until),
+            },
+        )
+
+
+def _samples(history: History) -> columns.Columns:
+    return columns.as_steps(columns.sample_columns(history.minutes), math.nan)

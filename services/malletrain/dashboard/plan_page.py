@@ -1,0 +1,196 @@
+"""The page Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import grpc
+import grpc.aio
+from bokeh.models import ColumnDataSource
+
+from malletrain.allocator.messages import problem_from_proto
+from malletrain.dashboard import columns, figures, markup, views
+from malletrain.dashboard.board import Board
+from malletrain.dashboard.facts import PlanFact
+from malletrain.dashboard.history import History
+from malletrain.dashboard.markup import Cell, Regions, Row
+from malletrain.dashboard.needs import need_facts
+from malletrain.dashboard.pages import Page
+from malletrain.dashboard.plan_values import PlanValues, values_of
+from malletrain.dashboard.sections import Section
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import allocator_pb2, allocator_pb2_grpc
+
+_MOST_BARS = 30
+_OTHERS = 50
+_EXPLAIN_S = 20.0
+_LASTING = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
+"""Errors that asking again does not mend."""
+
+_SECTIONS = (
+    Section("facts", "plan", half=True),
+    Section(
+        "table",
+        "plans",
+        "Earlier plans",
+        "Those that were made since the dashboard was started, newest first.",
+        ("plan", "made", "because", "changed", "outcome"),
+        (3,),
+        half=True,
+    ),
+    Section(
+        "table",
+        "rows",
+        "Who got what",
+        "Worth of a node: by how much the objective (weighted samples within T_fwd, less what rescaling costs) "
+        "differs at the job's next larger and next smaller permitted scale, per node.",
+        ("job", "name", "before", "after", "change", "one more is worth", "one fewer costs"),
+        (2, 3, 4, 5, 6),
+    ),
+    Section(
+        "table",
+        "needs",
+        "Why not more, why not fewer",
+        "The Allocator solves the plan's problem again with the job at another scale (malletrain explain).",
+        ("job", "to get more it would have needed", "why it has what it has"),
+    ),
+    Section(
+        "figure",
+        "worth",
+        "What a node is worth to each job",
+        "A bar to the left says that rescaling costs more than it gains within T_fwd.",
+    ),
+)
+
+
+class PlanPage(Page):
+    """The newest plan, or an earlier one."""
+
+    name = "plan"
+    title = "Plan"
+
+    def sections(self) -> tuple[Section, ...]:
+        """What the page is made of."""
+        return _SECTIONS
+
+    @staticmethod
+    def of_history(history: History, generation: int) -> PlanFact | None:
+        """A plan that is kept; generation 0: the newest."""
+        plans = history.plans
+        if not generation:
+            return plans[-1] if plans else None
+        return next((plan for plan in plans if plan.generation == generation), None)
+
+    @staticmethod
+    def values_in(board: Board, plan: PlanFact) -> PlanValues | None:
+        """What nodes are worth in a plan; None where its problem can't be read."""
+
+        def make() -> PlanValues | None:
+            message = allocator_pb2.AllocationProblem.FromString(plan.problem)
+            try:
+                problem = problem_from_proto(message)
+            except InvalidInputError:  # that of a later version, say
+                return None
+            return values_of(problem, {row.job_id: row.after for row in plan.rows})
+
+        return board.kept(("plan values", plan.generation), make)
+
+    def shown(self) -> PlanFact | None:
+        """The plan that is shown."""
+        return self.of_history(self.history, self.selection.plan)
+
+    def values(self, plan: PlanFact) -> PlanValues | None:
+        """What nodes are worth in a plan."""
+        return self.values_in(self.board, plan)
+
+    def figures(self) -> list[Any]:
+        """Its figures."""
+        self._drawn: PlanFact | None = None
+        self._source = ColumnDataSource(data=self._columns())
+        self._worth = figures.worth_figure(self._source, self._jobs(), self.colours)
+        self._drawn = self.shown()
+        return [self._worth]
+
+    def _jobs(self) -> list[str]:
+        plan = self.shown()
+        return [row.job_id for row in plan.rows[:_MOST_BARS]] if plan is not None else []
+
+    def _columns(self) -> columns.Columns:
+        plan = self.shown()
+        values = self.values(plan) if plan is not None else None
+        known = values.jobs[:_MOST_BARS] if values is not None else ()
+        return {
+            "job": [value.job_id for value in known],
+            "one_more": [value.one_more or 0.0 for value in known],
+            "one_fewer": [value.one_fewer or 0.0 for value in known],
+            "more_row": [(value.job_id, 0.18) for value in known],
+            "fewer_row": [(value.job_id, -0.18) for value in known],
+        }
+
+    def on_refreshed(self) -> None:
+        """Draw another plan."""
+        if self.shown() is not self._drawn:
+            self._drawn = self.shown()
+            self._worth.y_range.factors = figures.worth_rows(self._jobs())
+            self._worth.height = figures.worth_height(len(self._jobs()))
+            self._source.data = self._columns()
+
+    def regions(self) -> Regions:
+        """The parts that change."""
+        plan = self.shown()
+        if plan is None:
+            missing = (
+                "is not among those that are kept" if self.selection.plan else "none yet: it takes a node or a job"
+            )
+            return Regions(
+                {"plan": markup.facts([("plan", missing)])}, {"plans": self._others(), "rows": (), "needs": ()}
+            )
+        names = {job.id: job.name for job in self.history.jobs.values()}
+        values = self.values(plan)
+        rows = views.plan_rows(plan, values, names, self.colours, self.selection)
+        return Regions(
+            {"plan": markup.facts(views.plan_facts(plan, values))},
+            {"plans": self._others(), "rows": rows, "needs": self._needs(plan)},
+        )
+
+    async def ask(self) -> None:
+        """Ask the Allocator why jobs have what they have, once per plan for all viewers."""
+        plan = self.shown()
+        if plan is None or self.board.answer(("needs", plan.generation)) is not None:
+            return
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self.board.watcher.channel("allocator"))
+        request = allocator_pb2.ExplainPlanRequest(generation=plan.generation)
+        try:
+            answer = await stub.ExplainPlan(request, metadata=self.viewer.metadata, timeout=_EXPLAIN_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _LASTING:
+                self.board.keep_answer(("needs", plan.generation), error.details() or error.code().name)
+            return
+        self.board.keep_answer(("needs", plan.generation), need_facts(answer.explanation))
+
+    def own_key(self) -> Hashable:
+        """Whether the plan was explained by now."""
+        plan = self.shown()
+        return plan is not None and self.board.answer(("needs", plan.generation)) is not None
+
+    def _needs(self, plan: PlanFact) -> tuple[Row, ...]:
+        found = self.board.answer(("needs", plan.generation))
+        if not isinstance(found, tuple):
+            return (Row("need-none", (Cell(found or "asking the Allocator …"), Cell(""), Cell(""))),)
+        return views.need_rows(found, self.colours, self.selection)
+
+    def _others(self) -> tuple[Row, ...]:
+        found = []
+        for place, plan in enumerate(self.history.plans[::-1][:_OTHERS]):
+            changed = sum(row.before != row.after for row in plan.rows)
+            link = self.selection.link("plan", plan=plan.generation if place else 0)
+            cells = (
+                Cell(str(plan.generation), link=link),
+                Cell(views.time_of_day(plan.time)),
+                Cell(plan.trigger),
+                Cell(f"{changed} job" + ("" if changed == 1 else "s"), number=True),
+                Cell("applied" if plan.applied else "refused"),
+            )
+            found.append(Row(f"other-{plan.generation}", cells, chosen=plan is self.shown()))
+        return tuple(found)

@@ -1,0 +1,28 @@
+"""The pages' HTML."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
+
+from malletrain.dashboard.templates.files import address_of
+
+
+@cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(Path(__file__).parent)
+    found = Environment(loader=loader, autoescape=select_autoescape(default=True), trim_blocks=True)
+    found.globals["file"] = address_of
+    return found
+
+
+def page_template() -> Template:
+    """The template of every page."""
+    return _environment().get_template("page.html")
+
+
+def denied_template() -> Template:
+    """The template of what is shown to those who show no token."""
+    return _environment().get_template("denied.html")

@@ -1,0 +1,56 @@
+"""Styles and scripts of the pages, as they are served: with a version, and compressed once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class File:
+    """A file for browsers.
+
+    Attributes:
+        type: Its media type.
+        content: What is in it.
+        compressed: The same by gzip.
+        version: Differs when its content does.
+    """
+
+    type: str
+    content: bytes
+    compressed: bytes
+    version: str
+
+
+@cache
+def file_named(name: str) -> File | None:
+    """A file; None where there is none of this name."""
+    known = {
+        "page.css": ("text/css", _FOLDER / "page.css"),
+        "page.js": ("text/javascript", _FOLDER / "page.js"),
+        "bokeh.min.js": ("text/javascript", files("bokeh") / "server/static/js/bokeh.min.js"),
+    }
+    if name not in known:
+        return None
+    media_type, path = known[name]
+    content = path.read_bytes()
+    return File(media_type, content, gzip.compress(content, mtime=0), hashlib.sha256(content).hexdigest()[:16])
+
+
+def address_of(name: str) -> str:
+    """Where browsers find a file in its present version.
+
+    Args:
+        name: Name of a file that there is.
+    """
+    found = file_named(name)
+    if found is None:
+        raise KeyError(name)
+    return f"/files/{name}?v={found.version}"
