@@ -8,10 +8,10 @@ from malletrain.allocator.planner import PlannableJob
 from malletrain.model.job_state import JobState
 
 
-def job(commanded: str, confirmed: str, state: JobState = JobState.RUNNING) -> CachedJob:
+def job(commanded: str, confirmed: str, state: JobState = JobState.RUNNING, name: str = "a") -> CachedJob:
     """A job with nodes of one letter each."""
     return CachedJob(
-        PlannableJob("a", 1, 8, current_nodes=tuple(commanded)), state, True, confirmed_nodes=frozenset(confirmed)
+        PlannableJob(name, 1, 8, current_nodes=tuple(commanded)), state, True, confirmed_nodes=frozenset(confirmed)
     )
 
 
@@ -58,3 +58,14 @@ def test_jobs_that_have_ended_are_forgotten() -> None:
     times = seen(*reports)
     times.see_all([], 3.0, snapshot=True)
     assert times.seconds() == {}
+
+
+def test_a_job_of_which_nothing_is_known_counts_like_the_others() -> None:
+    times = seen((0.0, "x", "x"), (1.0, "xy", "x"), (3.0, "xy", "xy"), (4.0, "xyz", "xy"), (9.0, "xyz", "xyz"))
+    times.see_all([job("", "", JobState.WAITING, "b")], 9.0, snapshot=False)
+    assert times.seconds() == {"a": 3.5, "b": 3.5}
+    times.see_all([job("xyz", "xyz", JobState.COMPLETED)], 10.0, snapshot=False)
+    assert times.seconds() == {"b": 3.5}, "what has been learned stays"
+    times.see_all([job("x", "", name="b")], 11.0, snapshot=False)
+    times.see_all([job("x", "x", name="b")], 12.0, snapshot=False)
+    assert times.seconds() == {"b": 1.0}

@@ -46,6 +46,7 @@ class FakePeers(
         self.jobs: Hub[Any] = Hub()
         self.first_nodes = nodes("n1", "n2")
         self.first_jobs = jobs(job("a"))
+        self.first_profiles = profiles("a", "b")
         self.applied: list[job_manager_pb2.ApplyPlanRequest] = []
         self.refusals = 0
 
@@ -65,7 +66,7 @@ class FakePeers(
                 yield message
 
     async def WatchProfiles(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        yield profiles("a", "b")
+        yield self.first_profiles
         await asyncio.Event().wait()
 
     async def ApplyPlan(self, request: Any, context: Any) -> Any:
@@ -129,6 +130,41 @@ async def test_events_that_come_together_make_one_plan(peers: FakePeers, tmp_pat
         assert plan.trigger == "nodes joined: n3, n4; jobs arrived: b"
         assert plan.problem.expected_stay_seconds["n2"] == 77
         assert plan.allocation.solver == "dp"
+
+
+async def test_the_newest_and_an_earlier_plan_are_explained_also_after_a_restart(
+    peers: FakePeers, tmp_path: Path
+) -> None:
+    async def explained(stub: Any, **asked: Any) -> allocator_pb2.PlanExplanation:
+        request = allocator_pb2.ExplainPlanRequest(**asked)
+        return (await stub.ExplainPlan(request, timeout=20)).explanation
+
+    async with peers.serving() as address:
+        async with allocator(tmp_path, address, coalesce_seconds=0.01) as stub:
+            await wait_until_async(lambda: peers.applied)
+            peers.nodes.publish(nodes("n3", snapshot=False))
+            await wait_until_async(lambda: len(peers.applied) == 2)
+        peers.first_nodes = nodes("n1", "n2", "n3")
+        async with allocator(tmp_path, address) as stub:
+            await wait_until_async(lambda: len(peers.applied) == 3)
+            newest = await explained(stub, generation=2)
+            assert (newest.generation, newest.applied, newest.parts_known) == (2, True, True)
+            (job,) = newest.jobs
+            assert (job.job_id, job.chosen.nodes, job.more.nodes) == ("a", 3, 4)
+            assert job.more_reason == allocator_pb2.SCALE_REASON_POOL_TOO_SMALL
+            # 30 / 4 samples/s for each node of the curve's line, less a stall of 2 s, over 120 s
+            assert newest.parts[0].one_fewer_loss == pytest.approx(118 * (10 + 20 / 3 * 2 - (10 + 20 / 3)))
+            earlier = await explained(stub, generation=1, node="n2")
+            assert (earlier.generation, earlier.node.job_after) == (1, "a")
+            for asked, code in (
+                ({"generation": 4}, grpc.StatusCode.NOT_FOUND),
+                ({"job_id": "b"}, grpc.StatusCode.NOT_FOUND),
+                ({"generation": -1}, grpc.StatusCode.INVALID_ARGUMENT),
+                ({"job_id": "a", "node": "n1"}, grpc.StatusCode.INVALID_ARGUMENT),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as failure:
+                    await explained(stub, **asked)
+                assert failure.value.code() is code
 
 
 async def test_a_refused_plan_is_made_again(peers: FakePeers, tmp_path: Path) -> None:
@@ -209,3 +245,20 @@ async def test_a_job_spans_pools_only_when_told_so(tmp_path: Path, span_pools: b
         await wait_until_async(lambda: peers.applied)
         (assignment,) = peers.applied[0].assignments
         assert set(assignment.nodes) == given
+
+
+async def test_changes_of_jobs_shorten_what_a_plan_looks_ahead(peers: FakePeers, tmp_path: Path) -> None:
+    peers.first_jobs = jobs(job("a", commanded_nodes=["n1"]))
+    async with (
+        peers.serving() as address,
+        allocator(tmp_path, address, forward_policy="expected", forward_seconds=1000.0) as stub,
+    ):
+        await wait_until_async(lambda: peers.applied)
+        first = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert first.problem.forward_seconds == pytest.approx(1000.0, rel=0.01)
+        peers.jobs.publish(jobs(job("a", commanded_nodes=["n1", "n2"]), snapshot=False))
+        peers.nodes.publish(nodes("n3", snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) == 2)
+        second = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        # One change more than the ten that are assumed, in next to no time.
+        assert second.problem.forward_seconds == pytest.approx(1000.0 * 10 / 11, rel=0.01)

@@ -15,6 +15,7 @@ from malletrain.allocator.objective import ScaleRates, ScaleValues, scale_rates
 from malletrain.allocator.owner_knapsack import OwnerGroup, best_places_within, owner_groups
 from malletrain.allocator.problem import AllocationProblem, CostModel
 from malletrain.allocator.reduction import maybe_optimal
+from malletrain.allocator.table_arrays import values_of_scales
 from malletrain.runtime.jit import jit
 
 _SMALL = 8_000_000
@@ -200,6 +201,7 @@ def _starts(lengths: Sequence[int]) -> Ints:
 
 @jit(
     "f8[::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8, b1, i8, f8[::1])",
+    otherwise=values_of_scales,
 )
 def _values(
     starts: Ints,

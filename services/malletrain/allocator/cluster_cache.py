@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from malletrain.allocator.fleets import LateRate
 from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob, PlannableNode
 from malletrain.allocator.scale_pins import ScalePin
 from malletrain.model.job_state import JobState
@@ -59,6 +60,7 @@ class ClusterCache:
         self._nodes: dict[str, PlannableNode] = {}
         self._jobs: dict[str, CachedJob] = {}
         self._profiles: dict[str, CachedProfile] = {}
+        self._late_rates: Mapping[str, LateRate] = {}
         self._generation = 0
         self._nodes_known = False
         self._jobs_known = False
@@ -104,23 +106,50 @@ class ClusterCache:
             else:
                 self._jobs[job_id] = job
 
+    @property
+    def has_fleets(self) -> bool:
+        """Whether a job that takes part in plans is a member of a fleet."""
+        return any(job.admitted and job.plannable.member for job in self._jobs.values())
+
+    def update_samples(self, samples: Mapping[str, int]) -> None:
+        """Take over how many samples members of fleets have trained on, by job; other jobs are ignored."""
+        for job_id, count in samples.items():
+            job = self._jobs.get(job_id)
+            if job is not None and job.plannable.member is not None:
+                member = replace(job.plannable.member, samples=count)
+                self._jobs[job_id] = replace(job, plannable=replace(job.plannable, member=member))
+
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""
         self._profiles.update((profile.job_id, profile) for profile in profiles)
 
+    def update_late_rates(self, late: Mapping[str, LateRate]) -> None:
+        """Take over which members of fleets are late with their rates, by their jobs."""
+        self._late_rates = late
+
     def plan_input(self, now: float) -> PlanInput:
         """All that a plan depends on, at `now` in seconds since the epoch."""
         jobs = sorted((job for job in self._jobs.values() if job.admitted), key=lambda job: job.plannable.id)
-        stopping = [job for job in jobs if job.state is JobState.STOPPING]
+        stopping = [
+            (name, job.plannable.member)
+            for job in jobs
+            if job.state is JobState.STOPPING
+            for name in (*job.plannable.current_nodes, *job.wanted_nodes)
+        ]
         profiles = self._profiles.items()
         return PlanInput(
             nodes=tuple(self._nodes.values()),
             jobs=tuple(job.plannable for job in jobs if job.may_be_planned(now)),
-            busy_nodes=frozenset(
-                name for job in stopping for name in (*job.plannable.current_nodes, *job.wanted_nodes)
-            ),
+            busy_nodes=frozenset(name for name, member in stopping if member is None),
             curves={job_id: profile.curve for job_id, profile in profiles if profile.curve is not None},
             pins={job_id: profile.pin for job_id, profile in profiles if profile.pin and profile.pin.until > now},
+            busy_gpus={name: member.fleet_id for name, member in stopping if member is not None},
+            resting={
+                job.plannable.id: job.plannable.member.fleet_id
+                for job in jobs
+                if job.plannable.member is not None and not job.may_be_planned(now)
+            },
+            late_rates=self._late_rates,
         )
 
     def next_unpinned(self, now: float) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from malletrain.allocator.cluster_cache import CachedJob
 
 _KEPT = 5
+_KEPT_OF_ALL = 15
 
 
 @dataclass
@@ -24,11 +25,16 @@ class _Job:
 
 
 class GrowthTimes:
-    """The newest growths of jobs. The first look at a job measures nothing: its command may be older."""
+    """The newest growths of jobs. The first look at a job measures nothing: its command may be older.
+
+    What they take depends on the nodes and on the training environment above all, and on whether standby processes
+    wait there. So a job of which nothing is known yet counts like the others.
+    """
 
     def __init__(self) -> None:
         """Know no job."""
         self._jobs: dict[str, _Job] = {}
+        self._of_all: deque[float] = deque(maxlen=_KEPT_OF_ALL)
 
     def see_all(self, jobs: Collection[CachedJob], now: float, *, snapshot: bool) -> None:
         """Take in jobs as JobManager reports them.
@@ -60,6 +66,7 @@ class GrowthTimes:
             job.commanded, job.starts = commanded, not confirmed
             job.since = now if grows else None
         if job.since is not None and commanded == confirmed:
+            self._of_all.append(now - job.since)
             if job.starts:
                 job.start_seconds = now - job.since
             else:
@@ -67,11 +74,17 @@ class GrowthTimes:
             job.since = None
 
     def seconds(self) -> Mapping[str, float]:
-        """Median of the newest growths by job in seconds; before the first growth how long the newest start took."""
+        """Median of the newest growths by job, in seconds.
+
+        Before its first growth, how long its newest start took; before that, the median of what all jobs took, also of
+        those that have ended. A job is left out while no job has been measured.
+        """
         found = {}
         for job_id, job in self._jobs.items():
             if job.growths:
                 found[job_id] = statistics.median(job.growths)
             elif job.start_seconds is not None:
                 found[job_id] = job.start_seconds
+            elif self._of_all:
+                found[job_id] = statistics.median(self._of_all)
         return found

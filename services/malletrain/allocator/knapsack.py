@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.allocator import table_arrays
 from malletrain.runtime.jit import jit
 
 TIE = 1e-12
@@ -40,7 +41,7 @@ def _least_capacities(starts: Ints, sizes: Ints, pool: int) -> Ints:
     return least
 
 
-@jit("f8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], i8)")
+@jit("f8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], i8)", otherwise=table_arrays.value_tables)
 def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: int) -> Floats:
     """g_k(c) for every job k and capacity c; the last row, for no jobs, is 0.
 
@@ -66,6 +67,17 @@ def _value_tables(starts: Ints, sizes: Ints, values: Floats, least: Ints, pool: 
     return tables
 
 
+def best_values(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Floats:
+    """g_k(c) for every job k and every capacity c from 0 to `pool`; the last row, for no jobs, is 0.
+
+    Arguments as for `best_places`. Time O(sizes of all jobs × pool).
+
+    Returns:
+        Shape (jobs + 1, pool + 1); rows ascend.
+    """
+    return _value_tables(starts, sizes, values, np.zeros(len(starts), np.int64), pool)
+
+
 @jit("f8(f8[:, ::1], i8[::1], i8, f8)")
 def _tolerance(tables: Floats, least: Ints, pool: int, share: float) -> float:
     """Largest difference at which two totals tie. Rows of the tables ascend, so their ends are their extremes."""
@@ -77,7 +89,7 @@ def _tolerance(tables: Floats, least: Ints, pool: int, share: float) -> float:
     return share * largest
 
 
-@jit("b1[:, ::1](i8[::1], i8[::1], f8[::1], f8[:, ::1], i8, f8)")
+@jit("b1[:, ::1](i8[::1], i8[::1], f8[::1], f8[:, ::1], i8, f8)", otherwise=table_arrays.reachable)
 def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: int, tie: float) -> Flags:
     """Whether an optimum can leave capacity c for job k and those after it. Shape (jobs + 1, pool + 1)."""
     jobs = len(starts) - 1
@@ -95,7 +107,10 @@ def _reachable(starts: Ints, sizes: Ints, values: Floats, tables: Floats, pool: 
     return reached
 
 
-@jit("i8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[:, ::1], b1[:, ::1], i8, f8)")
+@jit(
+    "i8[:, ::1](i8[::1], i8[::1], f8[::1], i8[::1], f8[:, ::1], b1[:, ::1], i8, f8)",
+    otherwise=table_arrays.first_choices,
+)
 def _first_choices(
     starts: Ints,
     sizes: Ints,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import grpc
@@ -15,14 +15,21 @@ import grpc.aio
 import structlog
 
 from malletrain.allocator import messages
+from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.cluster_cache import ClusterCache
+from malletrain.allocator.explanation.plan_parts import parts_to_proto
+from malletrain.allocator.fleet_messages import decision_from_proto, decision_to_proto
+from malletrain.allocator.fleet_planning import assignments, with_fleets
+from malletrain.allocator.fleets import FleetDecision
 from malletrain.allocator.growth_times import GrowthTimes
+from malletrain.allocator.idle_recording import IdleRecording
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
 from malletrain.allocator.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.plan_trigger import PlanTrigger
-from malletrain.allocator.planner import plan_problem
-from malletrain.allocator.problem import Allocation, AllocationProblem
+from malletrain.allocator.planner import PlanInput, PlanProblem, plan_problem
+from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment
+from malletrain.allocator.rate_deadlines import RateDeadlines
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.channel import DEADLINE_SECONDS
@@ -38,12 +45,20 @@ from malletrain.v1 import (
     job_manager_pb2_grpc,
     profiler_pb2,
     profiler_pb2_grpc,
+    resources_pb2,
     scavenger_pb2,
     scavenger_pb2_grpc,
 )
 
 _STAYS_DEADLINE_SECONDS = 0.5
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+_HOLDING_STATES = (
+    resources_pb2.JOB_STATE_STARTING,
+    resources_pb2.JOB_STATE_RUNNING,
+    resources_pb2.JOB_STATE_RESCALING,
+    resources_pb2.JOB_STATE_WAITING,
+)
 
 SolveProblem = Callable[[AllocationProblem], Awaitable[Allocation]]
 
@@ -72,8 +87,10 @@ class ControlLoop:
         solve: SolveProblem,
         metrics: AllocatorMetrics,
         spans: PlanSpans,
+        recording: IdleRecording,
     ) -> None:
         self._peers = peers
+        self._recording = recording
         self._caution = settings.caution
         self._options = settings.planner_options
         self._clock = clock
@@ -84,11 +101,16 @@ class ControlLoop:
         self._spans = spans
         self._cache = ClusterCache()
         self._growths = GrowthTimes()
+        self._changes = ChangeGaps()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub()
         self.newest: allocator_pb2.Plan | None = store.newest()
+        stored = self.newest.fleets if self.newest else ()
+        self._decisions = {message.fleet_id: decision_from_proto(message) for message in stored}
+        late = {job_id: late for decision in self._decisions.values() for job_id, late in decision.late_rates}
+        self._rate_deadlines = RateDeadlines(settings.fleet_measuring_seconds, late)
 
     async def run(self) -> None:
         """Follow the other services and make plans, until cancelled."""
@@ -100,17 +122,20 @@ class ControlLoop:
             group.create_task(follow("jobs", lambda: job_manager.WatchJobs(jobs), self._on_jobs))
             group.create_task(follow("profiles", lambda: profiler.WatchProfiles(profiles), self._on_profiles))
             group.create_task(self._decide())
+            group.create_task(self._recording.run())
 
     async def _on_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         joined = map(messages.node_from_proto, message.joined)
         self._cache.update_nodes(joined, message.left, snapshot=message.snapshot)
         self._spans.note_event(message, self._clock.time())
+        self._recording.note(message)
         self._news.set()
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         jobs = [messages.job_from_proto(job) for job in message.jobs]
         self._cache.update_jobs(jobs, snapshot=message.snapshot)
         self._growths.see_all(jobs, self._clock.monotonic(), snapshot=message.snapshot)
+        self._changes.see_all(jobs, self._clock.monotonic(), snapshot=message.snapshot)
         self._cache.note_generation(message.plan_generation)
         self._news.set()
 
@@ -121,23 +146,37 @@ class ControlLoop:
 
     async def _decide(self) -> None:
         while True:
-            await self._wait(self._trigger.wait_seconds(self._cache, self._clock.time(), self._clock.monotonic()))
+            await self._wait(self._wait_seconds())
             asked = bool(self._reason())
             # Stays are asked for while others may join the event, rather than after that.
             await asyncio.gather(
-                asyncio.sleep(self._trigger.coalesce_seconds), *([self._refresh_stays(None)] if asked else [])
+                asyncio.sleep(self._trigger.coalesce_seconds), *([self._refresh(None)] if asked else [])
             )
             self._news.clear()
             if reason := self._reason():
                 with self._spans.plan(reason) as span:
                     if not asked:
                         with span.step("refresh_stays") as context:
-                            await self._refresh_stays(context)
+                            await self._refresh(context)
                     await self._plan(reason, span)
             else:
                 self._spans.forget_events()
 
+    def _wait_seconds(self) -> float | None:
+        due = self._trigger.wait_seconds(self._cache, self._clock.time(), self._clock.monotonic())
+        return min(
+            (seconds for seconds in (due, self._rate_deadlines.next_seconds()) if seconds is not None), default=None
+        )
+
+    def _look_at_rates(self) -> None:
+        """See for how long members of fleets have been measured."""
+        waiting = self._rate_deadlines.next_seconds() is not None
+        if self._cache.complete and (waiting or self._cache.has_fleets):
+            present = self._cache.plan_input(self._clock.time())
+            self._cache.update_late_rates(self._rate_deadlines.look(present, self._clock.monotonic()))
+
     def _reason(self) -> str:
+        self._look_at_rates()
         return self._trigger.reason(self._cache, self._clock.time(), self._clock.monotonic())
 
     async def _wait(self, seconds: float | None) -> None:
@@ -150,19 +189,34 @@ class ControlLoop:
 
     async def _plan(self, reason: str, span: PlanSpan) -> None:
         """Make a plan and have it applied."""
-        plan_input = replace(self._cache.plan_input(self._clock.time()), growth_seconds=self._growths.seconds())
+        plan_input = replace(
+            self._cache.plan_input(self._clock.time()),
+            growth_seconds=self._growths.seconds(),
+            changes=self._changes.observed(self._clock.monotonic()),
+        )
         self._trigger.begin()
-        problem = plan_problem(plan_input, self._options)
+        planning = with_fleets(plan_input, self._options.forward, self._decisions)
+        problem = plan_problem(planning.plan_input, self._options)
         with span.step("solve"):
             allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
+        decisions = planning.decide(allocation)
         span.solved(problem.whole, allocation)
-        plan = self._make(reason, problem.whole, allocation, span.context)
+        plan = allocator_pb2.Plan(
+            generation=self._cache.next_generation(self.newest.generation if self.newest else 0),
+            create_time=timestamp(self._clock.time()),
+            trigger=reason,
+            trace_context=to_message(span.context),
+        )
         with span.step("apply") as context:
-            outcome = await self._apply(plan, context)
+            outcome = await self._apply(plan, assignments(allocation, decisions), context)
+        # Not before: nodes wait for the answer, and nobody for a message with every node and curve.
+        _describe(plan, planning.plan_input, problem, allocation, decisions)
         span.answered(plan)
         self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
         if outcome is PlanOutcome.APPLIED:
             self._trigger.applied(plan_input, self._clock.monotonic(), in_part=bool(plan.omissions))
+            resting = {name: self._decisions[name] for name in plan_input.resting.values() if name in self._decisions}
+            self._decisions = resting | {decision.fleet_id: decision for decision in decisions}
         else:
             self._trigger.refused()
         self.newest = plan
@@ -178,6 +232,7 @@ class ControlLoop:
             solver=allocation.solver,
             solve_seconds=round(allocation.solve_seconds, 6),
             scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
+            **({"fleets": _scales_of_members(decisions)} if decisions else {}),
         )
 
     def _keep(self, plan: allocator_pb2.Plan) -> None:
@@ -190,6 +245,27 @@ class ControlLoop:
         except DatabaseUnavailableError as error:
             self._log.error("plans could not be stored, trying again", error=str(error), plans=len(self._unstored))
 
+    async def _refresh(self, context: TraceContext | None) -> None:
+        """Ask for what is not told by itself: expected stays, and how far members of fleets are."""
+        await asyncio.gather(self._refresh_stays(context), self._refresh_samples(context))
+
+    async def _refresh_samples(self, context: TraceContext | None) -> None:
+        """Ask how many samples members of fleets have trained on; without an answer, older figures are used."""
+        if not self._cache.has_fleets:
+            return
+        request = job_manager_pb2.ListJobsRequest(states=_HOLDING_STATES)
+        try:
+            while True:
+                response = await self._peers.job_manager.ListJobs(
+                    request, timeout=_STAYS_DEADLINE_SECONDS, metadata=metadata_of(context)
+                )
+                self._cache.update_samples({job.id: job.samples for job in response.jobs if job.fleet_id})
+                request.page_token = response.next_page_token
+                if not request.page_token:
+                    return
+        except grpc.aio.AioRpcError as error:
+            self._log.debug("no fresh samples", code=error.code().name)
+
     async def _refresh_stays(self, context: TraceContext | None) -> None:
         """Ask for the expected stays at the nodes' present ages; without an answer, older ones are used."""
         try:
@@ -201,21 +277,11 @@ class ControlLoop:
             return
         self._cache.update_stays(map(messages.node_from_proto, response.nodes))
 
-    def _make(
-        self, reason: str, problem: AllocationProblem, allocation: Allocation, context: TraceContext | None
-    ) -> allocator_pb2.Plan:
-        return allocator_pb2.Plan(
-            generation=self._cache.next_generation(self.newest.generation if self.newest else 0),
-            create_time=timestamp(self._clock.time()),
-            trigger=reason,
-            problem=messages.problem_to_proto(problem),
-            allocation=messages.allocation_to_proto(allocation),
-            trace_context=to_message(context),
-        )
-
-    async def _apply(self, plan: allocator_pb2.Plan, context: TraceContext | None) -> PlanOutcome:
+    async def _apply(
+        self, plan: allocator_pb2.Plan, parts: Sequence[Assignment], context: TraceContext | None
+    ) -> PlanOutcome:
         request = job_manager_pb2.ApplyPlanRequest(
-            generation=plan.generation, assignments=plan.allocation.assignments, partial=True
+            generation=plan.generation, assignments=map(messages.assignment_to_proto, parts), partial=True
         )
         try:
             response = await self._peers.job_manager.ApplyPlan(
@@ -227,3 +293,20 @@ class ControlLoop:
         plan.applied = True
         plan.omissions.extend(entry.reason for entry in response.omissions)
         return PlanOutcome.APPLIED
+
+
+def _describe(
+    plan: allocator_pb2.Plan,
+    plan_input: PlanInput,
+    problem: PlanProblem,
+    allocation: Allocation,
+    decisions: Sequence[FleetDecision],
+) -> None:
+    plan.problem.CopyFrom(messages.problem_to_proto(problem.whole))
+    plan.parts.extend(parts_to_proto(problem, {node.name: node.pool for node in plan_input.nodes}))
+    plan.allocation.CopyFrom(messages.allocation_to_proto(allocation))
+    plan.fleets.extend(map(decision_to_proto, decisions))
+
+
+def _scales_of_members(decisions: Sequence[FleetDecision]) -> dict[str, dict[str, int]]:
+    return {one.fleet_id: {job_id: len(gpus) for job_id, gpus in one.members if gpus} for one in decisions}

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from malletrain.allocator.cluster_cache import CachedJob, CachedProfile
+from malletrain.allocator.fleet_messages import member_from_proto
+from malletrain.allocator.fleet_profiling import COUNTED_BATCHES
 from malletrain.allocator.planner import JobCurve, PlannableJob, PlannableNode
 from malletrain.allocator.problem import (
     Allocation,
     AllocationProblem,
+    Assignment,
     CostModel,
     Formulation,
     JobDemand,
@@ -127,20 +130,25 @@ def allocation_to_proto(allocation: Allocation) -> allocator_pb2.Allocation:
         status=allocation.status,
         solver=allocation.solver,
         solve_seconds=allocation.solve_seconds,
-        assignments=[
-            allocator_pb2.Assignment(job_id=entry.job_id, nodes=entry.nodes) for entry in allocation.assignments
-        ],
+        assignments=map(assignment_to_proto, allocation.assignments),
         fallback_reason=allocation.fallback_reason,
     )
 
 
+def assignment_to_proto(assignment: Assignment) -> allocator_pb2.Assignment:
+    """What a job gets, as a message."""
+    return allocator_pb2.Assignment(job_id=assignment.job_id, nodes=assignment.nodes)
+
+
 def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
     """A node as a plan sees it."""
-    return PlannableNode(node.name, node.expected_stay_seconds, node.pool)
+    return PlannableNode(node.name, node.expected_stay_seconds, node.pool, node.gpus)
 
 
 def job_from_proto(job: resources_pb2.Job) -> CachedJob:
-    """A job as JobManager reports it."""
+    """A job as JobManager reports it. A member of a fleet is promised what the newest plan wants for it."""
+    member = member_from_proto(job)
+    promised = job.wanted_nodes if member is not None and job.wanted_nodes else job.commanded_nodes
     return CachedJob(
         plannable=PlannableJob(
             id=job.id,
@@ -148,9 +156,10 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             max_nodes=job.spec.max_nodes,
             permitted_nodes=tuple(job.spec.permitted_nodes),
             weight=job.spec.weight or 1.0,
-            current_nodes=tuple(job.commanded_nodes),
+            current_nodes=tuple(promised),
             owner=job.owner,
             share_weight=job.share_weight or 1.0,
+            member=member,
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,
@@ -185,7 +194,15 @@ def _curve(profile: profiler_pb2.Profile, caution: float) -> JobCurve:
         scale_up_seconds=profile.scale_up_seconds,
         scale_down_seconds=profile.scale_down_seconds,
         stalls=_stalls(profile.stalls),
+        known=any(point.source != profiler_pb2.CURVE_SOURCE_PRIOR for point in profile.points),
+        sure=tuple(point.nodes for point in profile.points if _is_sure(point)),
     )
+
+
+def _is_sure(point: profiler_pb2.ProfilePoint) -> bool:
+    if point.source == profiler_pb2.CURVE_SOURCE_MEASURED:
+        return point.steps >= COUNTED_BATCHES
+    return point.source in (profiler_pb2.CURVE_SOURCE_DECLARED, profiler_pb2.CURVE_SOURCE_FAMILY)
 
 
 def _stalls(stalls: Sequence[resources_pb2.RescaleStall]) -> tuple[RescaleStall, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from malletrain.allocator.knapsack import TIE, Floats, Ints
+from malletrain.allocator.table_arrays import cost_tables
 from malletrain.runtime.jit import jit
 
 
@@ -135,7 +136,7 @@ def _part(
     return _Part(jobs, starts[list(jobs)], inner, sizes[own], picks, nodes, worth[nodes], cost[nodes])
 
 
-@jit("Tuple((f8[::1], i8[::1], i8[:, ::1]))(i8[::1], i8[::1], f8[::1], i8[::1], i8, f8)")
+@jit("Tuple((f8[::1], i8[::1], i8[:, ::1]))(i8[::1], i8[::1], f8[::1], i8[::1], i8, f8)", otherwise=cost_tables)
 def _tables(starts: Ints, sizes: Ints, values: Floats, costs: Ints, pool: int, tie: float) -> tuple[Floats, Ints, Ints]:
     """For every capacity the best value of all items, the least cost of ties, and the choice for each item.
 

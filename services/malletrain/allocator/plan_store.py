@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sqlalchemy import BigInteger, Engine, LargeBinary, delete, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from malletrain.v1 import allocator_pb2
+
+_PLANS_READ = 20
+"""Plans of a thousand nodes have some 50 kB each."""
 
 
 class _Base(DeclarativeBase):
@@ -34,6 +39,19 @@ class PlanStore:
         with Session(self._engine) as session:
             row = session.scalars(select(_PlanRow).order_by(_PlanRow.generation.desc()).limit(1)).first()
             return allocator_pb2.Plan.FromString(row.plan) if row else None
+
+    def get(self, generation: int) -> allocator_pb2.Plan | None:
+        """The plan of a generation; None where it is not kept."""
+        with Session(self._engine) as session:
+            row = session.get(_PlanRow, generation)
+            return allocator_pb2.Plan.FromString(row.plan) if row else None
+
+    def newest_first(self) -> Iterator[allocator_pb2.Plan]:
+        """All plans, read one after the other, the newest first."""
+        with Session(self._engine) as session:
+            query = select(_PlanRow.plan).order_by(_PlanRow.generation.desc()).execution_options(yield_per=_PLANS_READ)
+            for plan in session.scalars(query):
+                yield allocator_pb2.Plan.FromString(plan)
 
     def add(self, plan: allocator_pb2.Plan) -> None:
         """Store a plan in place of an earlier version of it, and delete plans that are too old."""

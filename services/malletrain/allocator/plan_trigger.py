@@ -22,20 +22,29 @@ class Signature:
         nodes: Nodes that the plan could hand out.
         jobs: Jobs that it planned.
         pins: Pinned jobs with their scale in nodes; 0: the scale that the job has.
+        busy_gpus: GPUs of members of fleets that were being stopped.
+        rated: Members of fleets whose rates were known, with the numbers of GPUs where they were known well enough.
+        late: Members of fleets whose rates did not come in time.
     """
 
     nodes: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
     pins: frozenset[tuple[str, int]] = frozenset()
+    busy_gpus: frozenset[str] = frozenset()
+    rated: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+    late: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan_input: PlanInput) -> Signature:
         """The signature of a plan's input."""
-        jobs = plan_input.planned_jobs
+        jobs, curves = plan_input.planned_jobs, plan_input.curves
         return cls(
             frozenset(node.name for node in plan_input.free_to_plan),
             frozenset(job.id for job in jobs),
             frozenset((job.id, plan_input.pins[job.id].nodes) for job in jobs if job.id in plan_input.pins),
+            frozenset(plan_input.busy_gpus),
+            frozenset((job.id, curves[job.id].sure) for job in jobs if job.member and curves[job.id].known),
+            frozenset(plan_input.late_rates),
         )
 
 
@@ -136,6 +145,9 @@ def describe_change(before: Signature, after: Signature) -> str:
         _part("jobs ended", before.jobs - after.jobs),
         _part("scale pinned for a profile", (_in_words(pin) for pin in after.pins - before.pins)),
         _part("scale no longer pinned", (_in_words(pin) for pin in before.pins - after.pins)),
+        _part("GPUs released", before.busy_gpus - after.busy_gpus),
+        _part("rates not measured in time", after.late - before.late),
+        _part("rates measured", {job_id for job_id, _ in after.rated - before.rated} & before.jobs),
     )
     return "; ".join(part for part in parts if part)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.allocator.forward_time import ForwardTime
+from malletrain.allocator.fleets import FleetMember, LateRate
+from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges
 from malletrain.allocator.pools import join, split
 from malletrain.allocator.problem import Allocation, AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.scale_pins import PinnedProblem, ScalePin, apply_pins
@@ -22,11 +23,13 @@ class PlannableNode:
         name: Its name.
         expected_stay_seconds: How much longer it is expected to stay idle, in seconds; 0 where that is not known.
         pool: Its pool; nodes of a pool have the same GPUs.
+        gpus: How many GPUs it has.
     """
 
     name: str
     expected_stay_seconds: float = 0.0
     pool: str = ""
+    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class PlannableJob:
         current_nodes: Nodes that it is commanded to use.
         owner: Name of the user who submitted it.
         share_weight: Factor of its weight that comes from its owner's fair share.
+        member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
     """
 
     id: str
@@ -52,6 +56,7 @@ class PlannableJob:
     current_nodes: tuple[str, ...] = ()
     owner: str = ""
     share_weight: float = 1.0
+    member: FleetMember | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,16 @@ class JobCurve:
         scale_up_seconds: Stall of a growth in seconds.
         scale_down_seconds: Stall of a shrink in seconds.
         stalls: Stalls measured for pairs of scales; they replace the two above.
+        known: Whether it rests on anything that is declared or measured.
+        sure: Scales at which it is declared, or measured well enough.
     """
 
     points: tuple[ScalingPoint, ...]
     scale_up_seconds: float
     scale_down_seconds: float
     stalls: tuple[RescaleStall, ...] = ()
+    known: bool = True
+    sure: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,10 @@ class PlanInput:
         pins: Scales that the Profiler asks for, by job identifier.
         growth_seconds: How long growths of jobs have taken of late, from the command to the first batch, in seconds, by
             job identifier.
+        changes: How often jobs have changed their scale.
+        busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
+        resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
+        late_rates: Members of fleets whose rates did not come in time, by their jobs.
     """
 
     nodes: tuple[PlannableNode, ...] = ()
@@ -91,6 +104,10 @@ class PlanInput:
     curves: Mapping[str, JobCurve] = field(default_factory=dict)
     pins: Mapping[str, ScalePin] = field(default_factory=dict)
     growth_seconds: Mapping[str, float] = field(default_factory=dict)
+    changes: ObservedChanges = NOTHING_OBSERVED
+    busy_gpus: Mapping[str, str] = field(default_factory=dict)
+    resting: Mapping[str, str] = field(default_factory=dict)
+    late_rates: Mapping[str, LateRate] = field(default_factory=dict)
 
     @property
     def free_to_plan(self) -> tuple[PlannableNode, ...]:
@@ -147,7 +164,8 @@ def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     """The problem of the next plan: built, split by pools, pinned scales assigned."""
     whole = build_problem(plan_input, options)
     pools = {} if options.span_pools else {node.name: node.pool for node in plan_input.nodes}
-    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in split(whole, pools, options.forward)))
+    parts = split(whole, pools, options.forward, plan_input.changes)
+    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
 
 
 def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationProblem:
@@ -159,7 +177,9 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     limit = options.max_nodes_per_owner
     # Who owns the jobs does not matter where all are one owner's and there is no limit.
     named = bool(limit) or len(owners) > 1
-    forward = options.forward.of(node.expected_stay_seconds for node in nodes)
+    stays = (node.expected_stay_seconds for node in nodes)
+    growth_stalls = [plan_input.curves[job.id].scale_up_seconds for job in jobs]
+    forward = options.forward.of(stays, plan_input.changes, growth_stalls)
     demands = []
     for job in jobs:
         curve = plan_input.curves[job.id]

@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from malletrain.allocator.forward_time import ForwardTime
+from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges
 from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand
 
 _WORST_FIRST = ("UNCHANGED", "FEASIBLE", "OPTIMAL")
 
 
 def split(
-    problem: AllocationProblem, pool_of: Mapping[str, str], forward: ForwardTime
+    problem: AllocationProblem,
+    pool_of: Mapping[str, str],
+    forward: ForwardTime,
+    changes: ObservedChanges = NOTHING_OBSERVED,
 ) -> tuple[AllocationProblem, ...]:
     """Split a problem into one part per pool, each with its own T_fwd.
 
@@ -26,6 +29,7 @@ def split(
         problem: A valid problem.
         pool_of: Pool of each node; nodes that are missing are in the pool "".
         forward: How T_fwd is computed.
+        changes: How often jobs have changed their scale, in all pools.
 
     Returns:
         The parts; the problem itself if there is only one pool.
@@ -38,7 +42,9 @@ def split(
     homes = _homes(problem.jobs, members, pool_of)
     limits = {owner: _shares(problem, owner, members, homes) for owner in problem.owner_limits}
     return tuple(
-        _part(problem, pool, nodes, homes, forward, {owner: shares[pool] for owner, shares in limits.items()})
+        _part(
+            problem, pool, nodes, homes, (forward, changes), {owner: shares[pool] for owner, shares in limits.items()}
+        )
         for pool, nodes in members.items()
     )
 
@@ -110,7 +116,7 @@ def _part(
     pool: str,
     nodes: Sequence[str],
     homes: Mapping[str, str],
-    forward: ForwardTime,
+    forward: tuple[ForwardTime, ObservedChanges],
     limits: Mapping[str, int],
 ) -> AllocationProblem:
     inside = frozenset(nodes)
@@ -120,11 +126,12 @@ def _part(
         for job in problem.jobs
         if homes[job.id] == pool
     )
+    time, changes = forward
     return replace(
         problem,
         nodes=tuple(nodes),
         jobs=jobs,
-        forward_seconds=forward.of(stays.values()),
+        forward_seconds=time.of(stays.values(), changes, [job.scale_up_seconds for job in jobs]),
         expected_stay_seconds=stays,
         owner_limits=limits,
     )

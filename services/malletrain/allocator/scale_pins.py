@@ -62,6 +62,11 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     counts = _within_limits(problem, pinned_counts(present, sizes, pins, pool))
     placed = place(problem, [counts.get(job_id, count) for job_id, count in present.items()])
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
+    return with_pinned(problem, pinned)
+
+
+def with_pinned(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) -> PinnedProblem:
+    """The problem whose pinned jobs have these nodes, by job identifier."""
     return PinnedProblem(problem, _without(problem, pinned), pinned)
 
 

@@ -9,6 +9,9 @@ from typing import Any
 import grpc.aio
 
 from malletrain.allocator import messages
+from malletrain.allocator.explanation.explain import explain_plan
+from malletrain.allocator.idle_recording import IdleRecording
+from malletrain.allocator.idle_store import IdleStore
 from malletrain.allocator.loop import AllocatorPeers, ControlLoop
 from malletrain.allocator.metrics import AllocatorMetrics
 from malletrain.allocator.plan_spans import PlanSpans
@@ -22,7 +25,7 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
-from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.errors import InvalidInputError, NotFoundError
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import (
@@ -47,12 +50,23 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._process = SolverProcess()
         # There is one process with HiGHS: solves wait here, not in its pipe.
         self._solving = asyncio.Lock()
-        self._store = PlanStore(open_database(settings.database("allocator")), section.plans_kept)
+        # Explanations wait for each other, so that many of them keep one core busy at most.
+        self._explaining = asyncio.Lock()
+        engine = open_database(settings.database("allocator"))
+        self._store = PlanStore(engine, section.plans_kept)
+        recording = IdleRecording(IdleStore(engine, section.idle_rows_kept), clock)
         self._channels: list[grpc.aio.Channel] = []
         self._metrics = AllocatorMetrics()
         self._spans = PlanSpans()
         self._loop = ControlLoop(
-            self._open_peers(), section, clock, self._store, self._solve_as_configured, self._metrics, self._spans
+            self._open_peers(),
+            section,
+            clock,
+            self._store,
+            self._solve_as_configured,
+            self._metrics,
+            self._spans,
+            recording,
         )
 
     def _open_peers(self) -> AllocatorPeers:
@@ -114,6 +128,31 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         """The newest plan."""
         del request, context
         return allocator_pb2.GetPlanResponse(plan=self._loop.newest)
+
+    async def ExplainPlan(
+        self, request: allocator_pb2.ExplainPlanRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.ExplainPlanResponse:
+        """Why the jobs of a plan have their scales and nodes."""
+        del context
+        if request.generation < 0:
+            raise InvalidInputError("generation", "at least 0", request.generation)
+        if request.job_id and request.node:
+            raise InvalidInputError("node", "nothing beside job_id", request.node)
+        async with self._explaining:
+            plan = await self._plan_of(request.generation)
+            explanation = await asyncio.to_thread(explain_plan, plan, request.job_id, request.node)
+        return allocator_pb2.ExplainPlanResponse(explanation=explanation)
+
+    async def _plan_of(self, generation: int) -> allocator_pb2.Plan:
+        newest = self._loop.newest
+        if newest is None:
+            raise NotFoundError("there is no plan yet: it takes a node or a job")
+        if generation in (0, newest.generation):
+            return newest
+        found = await asyncio.to_thread(self._store.get, generation)
+        if found is None:
+            raise NotFoundError(f"plan {generation} is not kept; the newest is {newest.generation}")
+        return found
 
     async def WatchPlans(
         self, request: allocator_pb2.WatchPlansRequest, context: grpc.aio.ServicerContext[Any, Any]

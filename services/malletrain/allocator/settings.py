@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy, ForwardTime
+from malletrain.allocator.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
 from malletrain.allocator.planner import PlannerOptions
 from malletrain.allocator.problem import CostModel, Formulation, ObjectiveMetric
 
@@ -14,10 +14,13 @@ class AllocatorSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    forward_seconds: float = Field(default=120.0, gt=0, description="T_fwd: how far ahead a plan looks, in seconds.")
+    forward_seconds: float = Field(
+        default=FORWARD_SECONDS, gt=0, description="T_fwd: how far ahead a plan looks, in seconds."
+    )
     forward_policy: ForwardPolicy = Field(
         default=ForwardPolicy.CONSTANT,
-        description="constant: T_fwd is forward_seconds. survival: a share of the nodes' mean stay, by pool.",
+        description="constant: T_fwd is forward_seconds. survival: a share of the nodes' mean stay, by pool. expected: "
+        "half of the mean time between changes of a job's scale.",
     )
     forward_share: float = Field(
         default=SURVIVAL_SHARE, gt=0, le=1, description="That share; forward_seconds holds where no stay is known."
@@ -46,7 +49,18 @@ class AllocatorSettings(BaseModel):
     replan_seconds: float = Field(
         default=60.0, ge=0, description="A plan for changed curves alone, at most this often, in seconds; 0: never."
     )
+    fleet_measuring_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="How long a member of a fleet may have GPUs until its rate on so many is known, in seconds. "
+        "Afterwards it is planned by what is assumed of it, and not measured on purpose any more.",
+    )
     plans_kept: int = Field(default=10_000, ge=1, description="How many of the newest plans are stored.")
+    idle_rows_kept: int = Field(
+        default=100_000,
+        ge=2000,
+        description="How many of the newest changes of the idle set are stored, for replay --journal and tune.",
+    )
 
     @property
     def planner_options(self) -> PlannerOptions:

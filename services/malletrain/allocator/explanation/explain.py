@@ -1,0 +1,135 @@
+"""From a stored plan to its explanation, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from malletrain.allocator.explanation import sentences
+from malletrain.allocator.explanation.accounts import (
+    MOST_STEPS,
+    JobAccount,
+    PartAccount,
+    PartExplainer,
+    Reason,
+    Worth,
+    steps,
+)
+from malletrain.allocator.explanation.nodes import NodeAccount, node_account
+from malletrain.allocator.explanation.plan_parts import parts_of
+from malletrain.allocator.problem import AllocationProblem
+from malletrain.runtime.errors import NotFoundError, PreconditionError
+from malletrain.v1 import allocator_pb2
+
+
+def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> allocator_pb2.PlanExplanation:
+    """Why a plan is as it is.
+
+    Args:
+        plan: The plan.
+        job_id: Only this job or fleet, with all its scales; of a member of a fleet, the whole fleet. Empty: every job.
+        node: Only this node and the jobs that had or got it; empty: none.
+
+    Raises:
+        NotFoundError: the plan does not know the job or the node.
+        PreconditionError: the plan is too large to be solved again for this.
+    """
+    parts = parts_of(plan)
+    asked, job_id = job_id, _planned_as(plan, job_id)
+    if job_id:
+        parts = [part for part in parts if job_id in part.assignments]
+    elif node:
+        parts = [part for part in parts if node in part.problem.whole.nodes]
+    if not parts and (job_id or node):
+        raise NotFoundError(f"plan {plan.generation} does not know {f'job {asked}' if asked else f'node {node}'}")
+    if sum(steps(part.problem.whole) for part in parts) > MOST_STEPS:
+        raise PreconditionError(f"plan {plan.generation} is too large to be explained")
+    found = allocator_pb2.PlanExplanation(
+        generation=plan.generation,
+        create_time=plan.create_time,
+        trigger=plan.trigger,
+        applied=plan.applied,
+        refusal=plan.refusal,
+        omissions=plan.omissions,
+        status=plan.allocation.status,
+        parts_known=bool(plan.parts),
+        fleets=[fleet for fleet in plan.fleets if not node and job_id in ("", fleet.fleet_id)],
+    )
+    for explainer in map(PartExplainer, parts):
+        part = explainer.part
+        whole, account = part.problem.whole, explainer.account()
+        found.parts.append(_part(account, whole, part.pool))
+        wanted: Iterable[str] = [job_id] if job_id else part.assignments
+        if node:
+            told = node_account(part.problem, part.pool, part.assignments, node)
+            found.node.CopyFrom(_node(told, account, whole))
+            wanted = dict.fromkeys(filter(None, (told.before, told.after)))
+        accounts = (explainer.job(name, all_scales=bool(job_id)) for name in wanted)
+        found.jobs.extend(_job(entry, part.problem.rest) for entry in accounts)
+    return found
+
+
+def _planned_as(plan: allocator_pb2.Plan, job_id: str) -> str:
+    """What a job is in the plan: itself, or its fleet."""
+    return next((one.fleet_id for one in plan.fleets for entry in one.members if entry.job_id == job_id), job_id)
+
+
+def _part(account: PartAccount, part: AllocationProblem, pool: str) -> allocator_pb2.PartExplanation:
+    return allocator_pb2.PartExplanation(
+        pool=pool,
+        nodes=len(part.nodes),
+        unused_nodes=account.unused,
+        pinned_nodes=account.pinned,
+        forward_seconds=part.forward_seconds,
+        objective=account.objective,
+        one_more_gain=account.one_more_gain,
+        one_fewer_loss=account.one_fewer_loss,
+        pin_cost=account.pin_cost,
+        sentences=sentences.of_part(account, part, pool),
+    )
+
+
+def _job(account: JobAccount, part: AllocationProblem) -> allocator_pb2.JobExplanation:
+    return allocator_pb2.JobExplanation(
+        job_id=account.job.id,
+        owner=account.job.owner,
+        pool=account.pool,
+        nodes_before=len(account.job.current_nodes),
+        chosen=_worth(account.chosen),
+        more=_worth(account.more) if account.more else None,
+        more_reason=_reason(account.more_reason),
+        fewer=_worth(account.fewer) if account.fewer else None,
+        fewer_reason=_reason(account.fewer_reason),
+        next_node_value=account.next_node_value,
+        scales=[_worth(worth) for worth in account.scales],
+        sentences=sentences.of_job(account, part),
+    )
+
+
+def _worth(worth: Worth) -> allocator_pb2.ScaleWorth:
+    return allocator_pb2.ScaleWorth(
+        nodes=worth.nodes,
+        rate=worth.rate,
+        rescale_cost=worth.cost,
+        value=worth.value,
+        possible=worth.possible,
+        loss=worth.loss if worth.possible else 0.0,
+        others_loss=worth.others_loss,
+        needed_rate=worth.needed_rate,
+    )
+
+
+def _reason(reason: Reason) -> allocator_pb2.ScaleReason.ValueType:
+    return allocator_pb2.ScaleReason.Value(f"SCALE_REASON_{reason.name}")
+
+
+def _node(account: NodeAccount, price: PartAccount, part: AllocationProblem) -> allocator_pb2.NodeExplanation:
+    return allocator_pb2.NodeExplanation(
+        name=account.name,
+        pool=account.pool,
+        job_before=account.before,
+        job_after=account.after,
+        expected_stay_seconds=account.stay_seconds,
+        rank=account.rank,
+        of=account.of,
+        sentences=sentences.of_node(account, price, part),
+    )

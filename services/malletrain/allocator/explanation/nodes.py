@@ -1,0 +1,74 @@
+"""Why a job has a node: who had it, who got it, and its place by expected stay, by the rules of `placement`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from malletrain.allocator.problem import AllocationProblem
+from malletrain.allocator.scale_pins import PinnedProblem
+
+
+@dataclass(frozen=True)
+class NodeAccount:
+    """Why a job has a node.
+
+    Attributes:
+        name: Name of the node.
+        pool: Its pool.
+        before: Job that had it; empty where none did.
+        after: Job that got it; empty where none did.
+        stay_seconds: Expected further stay in seconds; 0 where it is not known.
+        scale: Of the job that got it, or else of the one that had it: nodes before and after.
+        rank: Its place, from 1, by expected stay, longest first; 0 where that did not matter.
+        of: Among how many nodes: those that the job had where it shrank, otherwise those that were free to give.
+        pinned: Whether the Profiler set the scale of the job that got it.
+    """
+
+    name: str
+    pool: str
+    before: str
+    after: str
+    stay_seconds: float
+    scale: tuple[int, int] = (0, 0)
+    rank: int = 0
+    of: int = 0
+    pinned: bool = False
+
+
+def node_account(part: PinnedProblem, pool: str, assignments: Mapping[str, Sequence[str]], name: str) -> NodeAccount:
+    """Why a job has a node of this part.
+
+    Args:
+        part: The part of the plan.
+        pool: Name of its pool.
+        assignments: Nodes of every job of the part, by job identifier.
+        name: Name of a node of the part.
+    """
+    held = {job.id: job.current_nodes for job in part.whole.jobs}
+    before = next((job_id for job_id, nodes in held.items() if name in nodes), "")
+    after = next((job_id for job_id, nodes in assignments.items() if name in nodes), "")
+    job = after or before
+    scale = (len(held[job]), len(assignments[job])) if job else (0, 0)
+    pinned = after in part.pinned
+    if before and after in ("", before):  # the job that had it has kept it or given it up
+        rank, of = _place(part.whole, held[before], name) if scale[1] < scale[0] else (0, 0)
+    else:
+        rank, of = (0, 0) if pinned else _place(part.whole, _free(part.rest, assignments), name)
+    return NodeAccount(
+        name, pool, before, after, part.whole.expected_stay_seconds.get(name, 0.0), scale, rank, of, pinned
+    )
+
+
+def _free(rest: AllocationProblem, assignments: Mapping[str, Sequence[str]]) -> list[str]:
+    """Nodes that growing jobs could take: all but those that jobs have kept."""
+    kept = {node for job in rest.jobs for node in set(job.current_nodes) & set(assignments[job.id])}
+    return [node for node in rest.nodes if node not in kept]
+
+
+def _place(problem: AllocationProblem, nodes: Sequence[str], name: str) -> tuple[int, int]:
+    """Place of a node among some by expected stay, and their number; the problem's order breaks ties."""
+    order = {node: index for index, node in enumerate(problem.nodes)}
+    stays = problem.expected_stay_seconds
+    ordered = sorted(nodes, key=lambda node: (-stays.get(node, 0.0), order[node]))
+    return ordered.index(name) + 1, len(ordered)

@@ -1,0 +1,68 @@
+"""The parts in which a plan was solved, as its message keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from malletrain.allocator.explanation.accounts import PlannedPart
+from malletrain.allocator.messages import problem_from_proto
+from malletrain.allocator.planner import PlanProblem
+from malletrain.allocator.problem import AllocationProblem
+from malletrain.allocator.scale_pins import with_pinned
+from malletrain.v1 import allocator_pb2
+
+
+def parts_to_proto(problem: PlanProblem, pool_of: Mapping[str, str]) -> list[allocator_pb2.PlanPart]:
+    """The parts of a plan's problem as messages.
+
+    Args:
+        problem: The problem and its parts.
+        pool_of: Pool of each node; empty where jobs may span pools.
+    """
+    several = len(problem.parts) > 1
+    return [
+        allocator_pb2.PlanPart(
+            pool=pool_of.get(part.whole.nodes[0], "") if several else "",
+            nodes=part.whole.nodes if several else (),
+            job_ids=[job.id for job in part.whole.jobs] if several else (),
+            forward_seconds=part.whole.forward_seconds,
+            owner_limits=part.whole.owner_limits,
+            pinned_job_ids=list(part.pinned),
+        )
+        for part in problem.parts
+    ]
+
+
+def parts_of(plan: allocator_pb2.Plan) -> list[PlannedPart]:
+    """The parts of a plan with what they were given; one of the whole problem where the plan does not keep them."""
+    problem = problem_from_proto(plan.problem)
+    nodes = {entry.job_id: tuple(entry.nodes) for entry in plan.allocation.assignments}
+    if not plan.parts:
+        return [_planned("", problem, nodes, ())]
+    return [_planned(part.pool, _part(problem, part), nodes, part.pinned_job_ids) for part in plan.parts]
+
+
+def _part(problem: AllocationProblem, part: allocator_pb2.PlanPart) -> AllocationProblem:
+    own = replace(problem, forward_seconds=part.forward_seconds, owner_limits=dict(part.owner_limits))
+    if not part.nodes:
+        return own
+    inside, ids = frozenset(part.nodes), frozenset(part.job_ids)
+    return replace(
+        own,
+        nodes=tuple(part.nodes),
+        jobs=tuple(
+            replace(job, current_nodes=tuple(node for node in job.current_nodes if node in inside))
+            for job in problem.jobs
+            if job.id in ids
+        ),
+        expected_stay_seconds={node: stay for node, stay in problem.expected_stay_seconds.items() if node in inside},
+    )
+
+
+def _planned(
+    pool: str, problem: AllocationProblem, nodes: Mapping[str, tuple[str, ...]], pinned: Iterable[str]
+) -> PlannedPart:
+    ids = frozenset(pinned)
+    own = {job.id: nodes.get(job.id, ()) for job in problem.jobs}
+    return PlannedPart(pool, with_pinned(problem, {job_id: own[job_id] for job_id in own if job_id in ids}), own)

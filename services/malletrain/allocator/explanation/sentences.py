@@ -1,0 +1,163 @@
+"""Explanations as sentences, whose figures are those of the accounts. Pure."""
+
+from __future__ import annotations
+
+from malletrain.allocator.explanation.accounts import JobAccount, PartAccount, Reason, Worth
+from malletrain.allocator.explanation.nodes import NodeAccount
+from malletrain.allocator.problem import AllocationProblem, ObjectiveMetric
+
+
+def in_units(amount: float) -> str:
+    """An amount with four significant digits at least, e.g. `12,340` or `0.5127`."""
+    size = abs(amount)
+    if size >= 1000 or amount == int(amount):
+        return f"{amount:,.0f}"
+    return f"{amount:.4g}"
+
+
+def unit_of(problem: AllocationProblem) -> str:
+    """What amounts are counted in."""
+    if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
+        return "seconds of one node"
+    return "samples" if all(job.weight == 1 for job in problem.jobs) else "weighted samples"
+
+
+def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[str]:
+    """What the nodes of a part are worth."""
+    unit, seconds = unit_of(part), part.forward_seconds
+    where = f"pool {pool}" if pool else "the pool"
+    found = [
+        f"{where}: {_nodes(len(part.nodes))}, {account.unused} of them given to no job; the jobs on them are worth "
+        f"{in_units(account.objective)} {unit} in the {seconds:g} s that the plan looks ahead"
+    ]
+    found.append(f"one free node more would be worth {in_units(account.one_more_gain)} {unit}")
+    if part.nodes:
+        found.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
+    if account.pinned:
+        cost = f"without that the plan would be worth {in_units(account.pin_cost)} {unit} more"
+        found.append(f"the Profiler has set the scale of jobs with {_nodes(account.pinned)}: {cost}")
+    return found
+
+
+def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
+    """Why a job has its scale.
+
+    Args:
+        account: The job's account.
+        part: The part of the problem in which the job is, without scale pins.
+    """
+    found = [_chosen(account, part)]
+    if account.more_reason is Reason.PINNED:
+        return [*found, "the Profiler has set its scale while it measures how the job scales"]
+    found.append(_more(account, part))
+    if account.fewer is not None:
+        found.append(_fewer(account, account.fewer, part))
+    if account.more is not None and account.more.possible:
+        found.append(
+            f"its next node: worth {in_units(account.next_node_value)} {unit_of(part)} to the job itself"
+            + _needed(account.more)
+        )
+    return found
+
+
+def _chosen(account: JobAccount, part: AllocationProblem) -> str:
+    chosen, before = account.chosen, len(account.job.current_nodes)
+    if not chosen.nodes:
+        return "waits on 0 nodes" + (f", it had {before}" if before else "")
+    change = f", {before} before" if before != chosen.nodes else ", as before"
+    cost = f", of which the rescale costs {in_units(chosen.cost)}" if chosen.cost else ""
+    worth = f"worth {in_units(chosen.value + chosen.cost)} {unit_of(part)} in {part.forward_seconds:g} s{cost}"
+    return f"has {_nodes(chosen.nodes)}{change}: {in_units(chosen.rate)} samples/s, {worth}"
+
+
+def _more(account: JobAccount, part: AllocationProblem) -> str:
+    more, chosen, job = account.more, account.chosen, account.job
+    if more is None:
+        if account.more_reason is Reason.MAXIMUM:
+            return f"not more: {chosen.nodes} is the largest scale that it was submitted for"
+        return f"not more: its curve is known up to {_nodes(job.curve[-1].nodes)}"
+    head = f"not {more.nodes}: "
+    unit, gain = unit_of(part), more.value - chosen.value
+    match account.more_reason:
+        case Reason.POOL_TOO_SMALL:
+            return f"{head}the pool has {_nodes(len(part.nodes))}, and {more.nodes} is its next permitted scale"
+        case Reason.OWNER_LIMIT:
+            limit = part.owner_limits[job.owner]
+            text = f"{head}{job.owner} may have {_nodes(limit)} here, and has {account.owner_nodes}"
+            if not more.possible:
+                return text
+            return f"{text}; {_loss(more, unit)}"
+        case Reason.NO_FASTER:
+            return f"{head}it trains no faster there, {in_units(more.rate)} samples/s; {_loss(more, unit)}"
+        case Reason.RESCALE_COST:
+            return (
+                f"{head}the rescale costs {in_units(more.cost)} {unit}, more than {in_units(more.rate)} samples/s gain "
+                f"in {part.forward_seconds:g} s; {_loss(more, unit)}"
+            )
+        case Reason.OTHERS_GAIN_MORE:
+            return (
+                f"{head}it would gain {in_units(gain)} {unit}, the others would lose {in_units(more.others_loss)}; "
+                f"{_loss(more, unit)}"
+            )
+        case Reason.TIE:
+            return f"{head}it would be just as good; ties go to fewer changes, fewer nodes, earlier jobs"
+        case _:
+            return f"{head}it would be {in_units(-more.loss)} {unit} better: the plan is not an optimum"
+
+
+def _fewer(account: JobAccount, fewer: Worth, part: AllocationProblem) -> str:
+    head, unit = f"not {fewer.nodes}: ", unit_of(part)
+    loss = account.chosen.value - fewer.value
+    match account.fewer_reason:
+        case Reason.TIE:
+            return f"{head}it would be just as good; ties go to fewer changes, fewer nodes, earlier jobs"
+        case Reason.NOT_OPTIMAL:
+            return f"{head}it would be {in_units(-fewer.loss)} {unit} better: the plan is not an optimum"
+        case _:
+            others = f"the others would gain {in_units(abs(fewer.others_loss))}"
+            return f"{head}it would lose {in_units(loss)} {unit}, {others}; {_loss(fewer, unit)}"
+
+
+def _loss(worth: Worth, unit: str) -> str:
+    return f"the plan would lose {in_units(worth.loss)} {unit}"
+
+
+def _needed(more: Worth) -> str:
+    if not more.needed_rate:
+        return ""
+    rates = f"{in_units(more.needed_rate)} samples/s there, not {in_units(more.rate)}"
+    return f"; it would have got {more.nodes} with {rates}"
+
+
+def of_node(account: NodeAccount, price: PartAccount, part: AllocationProblem) -> list[str]:
+    """Why a job has a node."""
+    stay = (
+        f"expected to stay {account.stay_seconds:,.0f} s" if account.stay_seconds else "its expected stay is not known"
+    )
+    found = [_holder(account), stay]
+    if part.nodes:
+        found.append(f"one node less to give would cost {in_units(price.one_fewer_loss)} {unit_of(part)}")
+    return found
+
+
+def _holder(account: NodeAccount) -> str:
+    before, after, place = account.before, account.after, f"number {account.rank} of {account.of}"
+    was, now = account.scale
+    shrinks = f"{before} shrinks from {was} to {now} and gives up the nodes that are expected to leave first"
+    if after and before == after:
+        if account.rank:
+            return f"stays with {after}: {shrinks}; by expected stay this is {place}"
+        return f"stays with {after}: a job keeps its nodes as long as it does not shrink"
+    if before and not after:
+        return f"given up by {before}: {shrinks}; by expected stay this was {place}"
+    if not after:
+        return f"given to no job: none gains by it; by expected stay it is {place} free nodes"
+    taken = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
+    if account.pinned:
+        return f"{taken}; the Profiler has set its scale"
+    rule = "growing jobs take, earlier jobs first, the free nodes that are expected to stay longest"
+    return f"{taken}: {rule}; this is {place}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" + ("" if count == 1 else "s")

@@ -1,0 +1,77 @@
+"""The history of the idle set in the Allocator's database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    Float,
+    Integer,
+    Row,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+)
+
+from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.plan_store import METADATA
+
+_ROWS = Table(
+    "idle_history",
+    METADATA,
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("unix_seconds", Float, nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("joined", Text, nullable=False),
+    Column("left_nodes", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+
+class IdleStore:
+    """Stores the newest rows."""
+
+    def __init__(self, engine: Engine, rows_kept: int) -> None:
+        self._engine = engine
+        self._rows_kept = rows_kept
+
+    def add(self, rows: Sequence[IdleRow]) -> None:
+        """Store rows in one transaction, and delete those that are too old.
+
+        Raises:
+            DatabaseUnavailableError: the database can't be written.
+        """
+        if not rows:
+            return
+        with self._engine.begin() as connection:
+            connection.execute(insert(_ROWS), [_columns(row) for row in rows])
+            newest = connection.scalar(select(func.max(_ROWS.c.sequence))) or 0
+            connection.execute(delete(_ROWS).where(_ROWS.c.sequence <= newest - self._rows_kept))
+
+    def rows(self) -> list[IdleRow]:
+        """All rows, oldest first."""
+        with self._engine.connect() as connection:
+            return [_row(found) for found in connection.execute(select(_ROWS).order_by(_ROWS.c.sequence))]
+
+
+def _columns(row: IdleRow) -> dict[str, object]:
+    return {
+        "unix_seconds": row.unix_seconds,
+        "kind": row.kind.value,
+        "joined": json.dumps(dict(row.joined), separators=(",", ":")),
+        "left_nodes": json.dumps(row.left, separators=(",", ":")),
+    }
+
+
+def _row(found: Row[tuple[object, ...]]) -> IdleRow:
+    return IdleRow(
+        found.unix_seconds, IdleRowKind(found.kind), json.loads(found.joined), tuple(json.loads(found.left_nodes))
+    )

@@ -1,0 +1,97 @@
+"""How often jobs change, and the T_fwd of the policy `expected`."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.allocator.change_gaps import ChangeGaps
+from malletrain.allocator.cluster_cache import CachedJob
+from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime, ObservedChanges
+from malletrain.allocator.planner import (
+    JobCurve,
+    PlanInput,
+    PlannableJob,
+    PlannableNode,
+    PlannerOptions,
+    plan_problem,
+)
+from malletrain.allocator.pools import split
+from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.model.job_state import JobState
+from malletrain.model.scaling import ScalingPoint
+
+CURVE = (ScalingPoint(1, 10.0), ScalingPoint(4, 30.0))
+EXPECTED = ForwardTime(120.0, ForwardPolicy.EXPECTED)
+
+
+def seen(*scales: tuple[float, str, int]) -> ChangeGaps:
+    gaps = ChangeGaps()
+    for now, job, nodes in scales:
+        gaps.see(job, nodes, now)
+    return gaps
+
+
+def reported(name: str, nodes: str, state: JobState = JobState.RUNNING) -> CachedJob:
+    return CachedJob(PlannableJob(name, 1, 8, current_nodes=tuple(nodes)), state, True)
+
+
+def test_the_time_of_all_jobs_on_nodes_counts_and_a_start_is_no_change() -> None:
+    gaps = seen((0.0, "a", 0), (10.0, "a", 2), (20.0, "b", 1))
+    assert gaps.observed(50.0) == ObservedChanges(40.0 + 30.0, 0.0)
+    gaps.see("a", 0, 60.0)
+    found = gaps.observed(100.0)
+    assert found.changes == 1.0
+    assert found.job_seconds == pytest.approx((50.0 + 40.0) * (1 - 1 / 200) + 40.0)
+
+
+def test_a_loss_and_the_plan_that_follows_it_are_one_change() -> None:
+    assert seen((0.0, "a", 4), (100.0, "a", 3), (100.05, "a", 4)).observed(100.05).changes == 1.0
+    assert seen((0.0, "a", 4), (100.0, "a", 3), (102.0, "a", 4)).observed(102.0).changes == pytest.approx(1.995)
+    assert seen((0.0, "a", 4), (0.0, "b", 4), (100.0, "a", 3), (100.0, "b", 5)).observed(100.0).changes > 1.9
+
+
+def test_the_newest_changes_count_most() -> None:
+    gaps = ChangeGaps()
+    now = 0.0
+    for gap in [10.0] * 1000 + [1000.0] * 1000:
+        now += gap
+        gaps.see("a", 1 + int(now / gap) % 2, now)
+    found = gaps.observed(now)
+    assert found.job_seconds / found.changes == pytest.approx(1000.0, rel=0.02)
+
+
+def test_an_end_is_no_change_and_a_snapshot_forgets_jobs_that_are_gone() -> None:
+    gaps = ChangeGaps()
+    gaps.see_all([reported("a", "xy"), reported("b", "z")], 0.0, snapshot=True)
+    gaps.see_all([reported("a", "xy", JobState.COMPLETED)], 10.0, snapshot=False)
+    assert gaps.observed(20.0) == ObservedChanges(30.0, 0.0)
+    gaps.see_all([reported("c", "xy")], 30.0, snapshot=True)
+    assert gaps.observed(40.0) == ObservedChanges(50.0, 0.0)
+
+
+def test_half_the_gap_is_looked_ahead_and_before_it_is_known_as_far_as_by_default() -> None:
+    assert EXPECTED.of([]) == 120.0
+    assert EXPECTED.of([], ObservedChanges(100_000.0, 250.0)) == pytest.approx(0.5 * 102_400.0 / 260.0)
+    assert EXPECTED.of([], ObservedChanges(0.0, 1e6)) == 10.0
+    assert EXPECTED.of([], ObservedChanges(1e9, 0.0)) == 3600.0
+
+
+def test_every_job_can_start_even_while_its_workers_boot() -> None:
+    assert EXPECTED.of([], growth_stalls=[5.0, 72.0]) == 180.0
+    job = PlannableJob("a", 1, 4)
+    slow = JobCurve(CURVE, 400.0, 10.0)
+    options = PlannerOptions(EXPECTED, CostModel.STALL, ObjectiveMetric.THROUGHPUT)
+    asked = PlanInput((PlannableNode("n1"),), (job,), curves={"a": slow}, growth_seconds={"a": 5000.0})
+    demand = plan_problem(asked, options).whole
+    assert demand.forward_seconds == 1000.0
+    assert demand.forward_seconds > demand.jobs[0].boot_seconds + demand.jobs[0].scale_up_seconds
+
+
+def test_each_pool_looks_ahead_as_far_as_its_own_jobs_need() -> None:
+    jobs = tuple(
+        JobDemand(name, 1, 4, CURVE, stall, 1.0, current_nodes=(f"{name}1",))
+        for name, stall in (("a", 5.0), ("b", 90.0))
+    )
+    whole = AllocationProblem(("a1", "b1"), 225.0, jobs)
+    parts = split(whole, {"a1": "x", "b1": "y"}, EXPECTED, ObservedChanges(20_000.0, 500.0))
+    assert [part.forward_seconds for part in parts] == [pytest.approx(0.5 * 22_400.0 / 510.0), 225.0]

@@ -1,0 +1,140 @@
+"""Fleets in the control loop, against real servers: what is applied, and what a restart goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from malletrain.v1 import allocator_pb2, fleet_pb2, job_manager_pb2, profiler_pb2, resources_pb2, scavenger_pb2
+from tests.allocator.peer_messages import jobs, nodes, profiles
+from tests.allocator.test_loop import FakePeers, allocator
+from tests.support.waiting import wait_until_async
+
+SPEC = fleet_pb2.FleetSpec(
+    name="networks",
+    planner=fleet_pb2.FLEET_PLANNER_FLEET,
+    max_nodes=2,
+    gpus_per_node=2,
+    samples_per_epoch=100,
+    active_share=0.5,
+)
+
+
+def member(name: str, *gpus: str, state: resources_pb2.JobState.ValueType | None = None) -> resources_pb2.Job:
+    return resources_pb2.Job(
+        id=name,
+        fleet_id="f000001",
+        spec=resources_pb2.JobSpec(name=name, min_nodes=1, max_nodes=4, target_samples=1000, fleet=SPEC),
+        state=state or resources_pb2.JOB_STATE_RUNNING,
+        admitted=True,
+        wanted_nodes=gpus,
+        commanded_nodes=gpus,
+        confirmed_nodes=gpus,
+    )
+
+
+class FleetPeers(FakePeers):
+    """Peers that have a fleet of two members."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def ListNodes(self, request: Any, context: Any) -> Any:
+        return scavenger_pb2.ListNodesResponse()
+
+    async def ListJobs(self, request: Any, context: Any) -> Any:
+        self.asked += 1
+        return job_manager_pb2.ListJobsResponse(jobs=[resources_pb2.Job(id="a", fleet_id="f000001", samples=990)])
+
+    def gpus(self) -> dict[str, list[str]]:
+        """What the newest plan gives."""
+        return {entry.job_id: list(entry.nodes) for entry in self.applied[-1].assignments}
+
+
+async def test_members_get_gpus_and_a_restart_changes_nothing(tmp_path: Path) -> None:
+    peers = FleetPeers()
+    peers.first_jobs = jobs(member("a"), member("b"))
+    async with peers.serving() as address:
+        async with allocator(tmp_path, address) as stub:
+            await wait_until_async(lambda: peers.applied)
+            gpus = peers.gpus()
+            assert sorted(name for names in gpus.values() for name in names) == ["n1#0", "n1#1", "n2#0", "n2#1"]
+            plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+            assert [job.id for job in plan.problem.jobs] == ["f000001"]
+            assert [set(entry.nodes) for entry in plan.allocation.assignments] == [{"n1", "n2"}]
+            (decision,) = plan.fleets
+            assert decision.planner == fleet_pb2.FLEET_PLANNER_FLEET
+            assert {entry.job_id: list(entry.nodes) for entry in decision.members} == gpus
+            assert peers.asked
+        # "b" ends while no Allocator runs: the flotilla goes on, since half of it is enough.
+        peers.first_jobs = jobs(member("a", *gpus["a"]))
+        before = len(peers.applied)
+        async with allocator(tmp_path, address) as stub:
+            await wait_until_async(lambda: len(peers.applied) > before)
+            assert peers.gpus() == {"a": gpus["a"]}
+            plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+            assert list(plan.fleets[0].flotilla) == list(decision.flotilla)
+
+
+async def test_by_remaining_work_fresh_samples_count(tmp_path: Path) -> None:
+    peers = FleetPeers()
+    peers.first_nodes = nodes("n1", "n2")
+    entries = [member("a"), member("b")]
+    for entry in entries:
+        entry.spec.fleet.planner = fleet_pb2.FLEET_PLANNER_MAKESPAN
+    peers.first_jobs = jobs(*entries)
+    async with peers.serving() as address, allocator(tmp_path, address):
+        await wait_until_async(lambda: peers.applied)
+        assert {name: len(gpus) for name, gpus in peers.gpus().items()} == {"a": 1, "b": 3}
+
+
+async def test_a_member_that_ends_leads_to_a_plan(tmp_path: Path) -> None:
+    peers = FleetPeers()
+    peers.first_jobs = jobs(member("a"), member("b"))
+    async with peers.serving() as address, allocator(tmp_path, address) as stub:
+        await wait_until_async(lambda: peers.applied)
+        gpus = peers.gpus()
+        peers.jobs.publish(jobs(member("b", *gpus["b"], state=resources_pb2.JOB_STATE_STOPPING), snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) > 1)
+        peers.jobs.publish(jobs(member("b", state=resources_pb2.JOB_STATE_COMPLETED), snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) > 2)
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert plan.trigger.startswith("GPUs released: ")
+
+
+async def test_a_member_that_never_reports_is_planned_by_what_is_assumed_also_after_a_restart(tmp_path: Path) -> None:
+    peers = FleetPeers()
+    entries = [member("a"), member("b")]
+    for entry in entries:
+        entry.spec.fleet.planner = fleet_pb2.FLEET_PLANNER_MAKESPAN
+        entry.spec.profile = resources_pb2.PROFILE_MODE_NEVER
+    peers.first_jobs = jobs(*entries)
+    peers.first_profiles = profiles("a", "b")
+    for point in peers.first_profiles.profiles[1].points:
+        point.source = profiler_pb2.CURVE_SOURCE_PRIOR
+    async with peers.serving() as address:
+        async with allocator(tmp_path, address, fleet_measuring_seconds=0.5) as stub:
+            await wait_until_async(lambda: peers.applied)
+            gpus = peers.gpus()
+            assert {name: len(own) for name, own in gpus.items()} == {"a": 1, "b": 1}
+            peers.jobs.publish(jobs(*(_on(entry, gpus[entry.id]) for entry in entries), snapshot=False))
+            await wait_until_async(lambda: sum(map(len, peers.gpus().values())) == 4)
+            plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+            assert plan.trigger == "rates not measured in time: b"
+            assert plan.fleets[0].reason.endswith("rates are assumed that did not come in time: b on 1 GPU in 0.5 s")
+        gpus = peers.gpus()
+        peers.first_jobs = jobs(*(_on(entry, gpus[entry.id]) for entry in entries))
+        before = len(peers.applied)
+        async with allocator(tmp_path, address, fleet_measuring_seconds=1000.0):
+            await wait_until_async(lambda: len(peers.applied) > before)
+            assert peers.gpus() == gpus
+
+
+def _on(entry: resources_pb2.Job, gpus: list[str]) -> resources_pb2.Job:
+    moved = resources_pb2.Job()
+    moved.CopyFrom(entry)
+    for nodes_of in (moved.wanted_nodes, moved.commanded_nodes, moved.confirmed_nodes):
+        del nodes_of[:]
+        nodes_of.extend(gpus)
+    return moved

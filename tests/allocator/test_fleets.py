@@ -1,0 +1,396 @@
+"""Fleets in plans: one job of the problem each, divided among their members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.allocator.fleet_placement import place_members
+from malletrain.allocator.fleet_planning import FleetPlanning, assignments, with_fleets
+from malletrain.allocator.fleets import FleetDecision, FleetMember, LateRate
+from malletrain.allocator.forward_time import ForwardTime
+from malletrain.allocator.planner import (
+    JobCurve,
+    PlanInput,
+    PlannableJob,
+    PlannableNode,
+    PlannerOptions,
+    plan_problem,
+)
+from malletrain.allocator.problem import Allocation, Assignment, CostModel, ObjectiveMetric
+from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.solving import solve
+from malletrain.allocator.validation import validate
+from malletrain.common.gpus import node_of
+from malletrain.fleet.problem import FleetPlanner
+from malletrain.fleet.spec import FleetSpec
+from malletrain.model.scaling import ScalingPoint
+
+FORWARD = ForwardTime(120.0)
+OPTIONS = PlannerOptions(FORWARD, CostModel.STALL, ObjectiveMetric.THROUGHPUT)
+TERMS = FleetSpec(planner=FleetPlanner.FLEET, max_nodes=4, gpus_per_node=2, samples_per_epoch=1000.0)
+RATES = {"j1": 100.0, "j2": 55.0, "j3": 95.0, "j4": 20.0}
+
+
+def curve(rate: float, known: bool = True, sure: Sequence[int] = (1, 2, 4, 8)) -> JobCurve:
+    points = tuple(ScalingPoint(count, rate * count**0.9) for count in (1, 2, 4, 8))
+    return JobCurve(points, 1.0, 1.0, known=known, sure=tuple(sure))
+
+
+def member(
+    job_id: str, *gpus: str, terms: FleetSpec = TERMS, samples: int = 0, profiled: bool = False, weight: float = 1.0
+) -> PlannableJob:
+    """A member of the fleet f1 that needs ten epochs."""
+    own = FleetMember("f1", f"model {job_id}", terms, samples, 10_000, profiled)
+    return PlannableJob(job_id, 1, 8, current_nodes=gpus, weight=weight, member=own)
+
+
+def plan_input(
+    jobs: Sequence[PlannableJob], nodes: Sequence[str] = ("n1", "n2", "n3", "n4"), **more: object
+) -> PlanInput:
+    curves = {job.id: curve(RATES.get(job.id, 50.0)) for job in jobs}
+    found = PlanInput(tuple(map(PlannableNode, nodes)), tuple(jobs), curves=curves)
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+def planned(
+    found: PlanInput, before: FleetDecision | None = None
+) -> tuple[FleetPlanning, dict[str, FleetDecision], dict[str, tuple[str, ...]]]:
+    """A whole plan: the fleets, how each is divided, and what every job gets."""
+    planning = with_fleets(found, FORWARD, {before.fleet_id: before} if before else {})
+    problem = plan_problem(planning.plan_input, OPTIONS)
+    validate(problem.whole)
+    allocation = problem.allocation([solve(part.rest) for part in problem.parts])
+    decisions = planning.decide(allocation)
+    parts = {entry.job_id: entry.nodes for entry in assignments(allocation, decisions)}
+    check(found, parts)
+    return planning, {decision.fleet_id: decision for decision in decisions}, parts
+
+
+def check(found: PlanInput, parts: Mapping[str, tuple[str, ...]]) -> None:
+    """What JobManager asks of every plan."""
+    gpus = [name for names in parts.values() for name in names]
+    assert len(set(gpus)) == len(gpus)
+    jobs = {job.id: job for job in found.jobs}
+    nodes: dict[str, set[str]] = {}
+    for job_id, names in parts.items():
+        before, now = set(jobs[job_id].current_nodes), set(names)
+        own = jobs[job_id].member
+        assert own or before <= now or now <= before, "a job gains nodes or loses some, not both"
+        for name in names:
+            nodes.setdefault(node_of(name), set()).add(own.fleet_id if own else job_id)
+    assert set(nodes) <= {node.name for node in found.free_to_plan}
+    assert all(len(owners) == 1 for owners in nodes.values()), "a node belongs to one job, or to members of one fleet"
+
+
+def after(found: PlanInput, parts: Mapping[str, tuple[str, ...]], *ended: str) -> PlanInput:
+    """The present once a plan is carried out and some jobs have ended."""
+    jobs = tuple(
+        replace(job, current_nodes=parts.get(job.id, job.current_nodes)) for job in found.jobs if job.id not in ended
+    )
+    return replace(found, jobs=jobs)
+
+
+def test_a_fleet_is_one_job_of_the_problem_beside_others() -> None:
+    other = PlannableJob("j0", 1, 4)
+    planning, decisions, parts = planned(plan_input([other, *map(member, RATES)]))
+    ids = [job.id for job in planning.plan_input.jobs]
+    assert ids == ["j0", "f1"]
+    assert set(parts) == {"j0", *RATES}
+    held = {node_of(gpu) for job_id in RATES for gpu in parts[job_id]}
+    assert held.isdisjoint(parts["j0"])
+    assert decisions["f1"].divider is FleetPlanner.FLEET
+    assert decisions["f1"].gpus == 2 * len(held)
+
+
+def test_its_curve_is_what_the_planner_would_train_and_its_weight_is_the_mean() -> None:
+    jobs = [member("j1", weight=1.0), member("j3", weight=3.0)]
+    planning, _, _ = planned(plan_input(jobs))
+    points = planning.plan_input.curves["f1"].points
+    # Alike rates: both in a flotilla at the pace of the slower one; on more GPUs the slower one gets the next.
+    assert points[0].rate == pytest.approx(2 * 95)
+    assert [point.nodes for point in points] == [1, 2, 3, 4]
+    assert points[0].rate < points[1].rate <= points[-1].rate
+    assert planning.plan_input.jobs[0].weight == 2.0
+
+
+def test_a_flotilla_goes_on_until_too_few_of_it_train() -> None:
+    terms = replace(TERMS, max_nodes=2, rate_tolerance=0.2, active_share=0.6)
+    found = plan_input([member(name, terms=terms) for name in RATES], ("n1", "n2"))
+    _, first, parts = planned(found)
+    flotilla = dict(first["f1"].flotilla)
+    assert sum(flotilla.values()) == 4
+    assert {name for name, gpus in parts.items() if gpus} == set(flotilla)
+    small = min(flotilla, key=lambda name: flotilla[name])
+    rest = after(found, parts, small)
+    _, second, kept = planned(rest, first["f1"])
+    assert dict(second["f1"].flotilla) == flotilla, "GPUs of a member that is done wait for the end of the flotilla"
+    assert all(kept[name] == parts[name] for name in kept)
+    others = [name for name in flotilla if name != small]
+    _, third, _ = planned(after(rest, kept, *others[:-1]), second["f1"])
+    assert set(dict(third["f1"].flotilla)) <= {others[-1], "j4"}, "the next one is made of all that are not done"
+
+
+def test_members_that_rest_keep_their_places() -> None:
+    found = plan_input([member("j1"), member("j3")], ("n1",))
+    _, first, parts = planned(found)
+    resting = replace(after(found, parts, "j3"), resting={"j3": "f1"}, busy_gpus={parts["j3"][0]: "f1"})
+    planning, second, kept = planned(resting, first["f1"])
+    assert kept == {"j1": parts["j1"]}
+    assert second["f1"].flotilla == first["f1"].flotilla
+    assert planning.plan_input.jobs[0].current_nodes == ("n1",)
+
+
+def test_gpus_that_are_being_released_are_nobodys() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.MAKESPAN, max_nodes=1)
+    found = plan_input([member("j1", "n1#0", terms=terms), member("j2", terms=terms)], ("n1",))
+    found = replace(found, resting={"j9": "f1"}, busy_gpus={"n1#1": "f1"})
+    _, _, parts = planned(found)
+    assert parts == {"j1": ("n1#0",), "j2": ()}
+    _, _, parts = planned(replace(found, resting={}, busy_gpus={}))
+    assert parts == {"j1": ("n1#0",), "j2": ("n1#1",)}
+
+
+def test_nodes_of_a_fleet_that_is_being_stopped_are_no_others() -> None:
+    found = plan_input([PlannableJob("j0", 1, 4)], ("n1", "n2"), busy_gpus={"n1#0": "f1"})
+    _, decisions, parts = planned(found)
+    assert parts == {"j0": ("n2",)}
+    assert not decisions
+
+
+def test_a_node_that_leaves_takes_its_gpus_and_no_other_member_stops() -> None:
+    found = plan_input([member("j1"), member("j3")], ("n1", "n2"))
+    _, first, parts = planned(found)
+    assert all(len(parts[name]) == 2 for name in ("j1", "j3"))
+    gone = node_of(parts["j3"][0])
+    left = {name: tuple(gpu for gpu in gpus if node_of(gpu) != gone) for name, gpus in parts.items()}
+    fewer = replace(after(found, left), nodes=tuple(node for node in found.nodes if node.name != gone))
+    _, second, kept = planned(fewer, first["f1"])
+    assert kept["j1"]
+    assert set(kept["j1"]) <= set(parts["j1"]), "it trains on, on a part of what it has"
+    returned = replace(after(fewer, kept), nodes=found.nodes)
+    _, _, again = planned(returned, second["f1"])
+    assert set(kept["j1"]) <= set(again["j1"])
+
+
+def test_by_remaining_work_the_longest_gets_most() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.MAKESPAN, max_nodes=2)
+    _, decisions, parts = planned(plan_input([member(name, terms=terms) for name in ("j1", "j4")], ("n1", "n2")))
+    assert len(parts["j4"]) > len(parts["j1"]) >= 1
+    assert decisions["f1"].reason == "makespan as the fleet asks for"
+
+
+def test_the_quickest_planner_is_chosen_and_kept() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO)
+    found = plan_input([member(name, terms=terms) for name in RATES])
+    _, first, parts = planned(found)
+    assert first["f1"].divider is not FleetPlanner.AUTO
+    assert "shortest" in first["f1"].reason or "shorter" in first["f1"].reason
+    assert first["f1"].compared_gpus == 8
+    _, second, same = planned(after(found, parts), first["f1"])
+    assert (second["f1"].divider, second["f1"].reason) == (first["f1"].divider, first["f1"].reason)
+    assert same == parts, "a plan that is made again changes nothing"
+
+
+def test_a_slow_feed_makes_flotillas_the_choice() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, preprocess_rate=100.0)
+    found = plan_input([member(name, terms=terms) for name in ("j1", "j3")])
+    _, decisions, _ = planned(found)
+    assert decisions["f1"].divider is FleetPlanner.FLEET
+    assert decisions["f1"].pace <= 100.0
+
+
+def test_flotillas_whose_checkpoints_take_long_are_not_the_choice() -> None:
+    # Two flotillas of one member each; preprocessing, which only flotillas share, is what limits.
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, max_nodes=1, preprocess_rate=60.0, rate_tolerance=0.7)
+    chosen = {}
+    for seconds in (0.0, 1000.0):
+        own = replace(terms, checkpoint_seconds=seconds)
+        _, decisions, _ = planned(plan_input([member(name, terms=own) for name in ("j1", "j2", "j3")], ("n1",)))
+        chosen[seconds] = decisions["f1"].divider
+    assert chosen[0.0] is FleetPlanner.FLEET
+    assert chosen[1000.0] is not FleetPlanner.FLEET
+
+
+def test_rates_that_are_not_known_are_measured_on_one_gpu_each() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, max_nodes=1)
+    jobs = [member(name, terms=terms) for name in RATES]
+    unknown = {job.id: curve(1.0, known=False, sure=()) for job in jobs}
+    found = replace(plan_input(jobs, ("n1",)), curves=unknown)
+    _, first, parts = planned(found)
+    assert [len(parts[name]) for name in RATES] == [1, 1, 0, 0]
+    assert first["f1"].reason == (
+        "rates are measured: 4 of 4 members on 1 GPU; the rates of 4 of 4 members are not known yet"
+    )
+    measured = {**unknown, "j1": curve(100.0, sure=(1,)), "j2": curve(50.0, sure=(1,))}
+    _, _, turns = planned(replace(after(found, parts), curves=measured), first["f1"])
+    assert [len(turns[name]) for name in RATES] == [0, 0, 1, 1], "those that are measured make room for the others"
+
+
+def test_members_that_are_profiled_are_measured_on_more_gpus_side_by_side() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.MAKESPAN, max_nodes=2)
+    jobs = [member(name, terms=terms, profiled=True) for name in ("j1", "j2")]
+    found = plan_input(jobs, ("n1", "n2"))
+    levels = []
+    sure: tuple[int, ...] = (1,)
+    before = None
+    for _ in range(2):
+        found = replace(found, curves={job.id: curve(RATES[job.id], sure=sure) for job in jobs})
+        _, decisions, parts = planned(found, before)
+        before = decisions["f1"]
+        levels.append([len(parts[job.id]) for job in jobs])
+        found = after(found, parts)
+        sure = (*sure, len(parts["j1"]))
+    assert levels == [[2, 2], [4, 0]]
+    assert "2 of 2 members on 4 GPUs" in before.reason if before else False
+
+
+def test_a_member_that_never_reports_does_not_keep_the_others_on_one_gpu_each() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, max_nodes=4)
+    jobs = [member(name, terms=terms, profiled=True) for name in ("j1", "j2", "j3")]
+    curves = {job.id: curve(RATES[job.id], known=job.id != "j3", sure=(1,) if job.id != "j3" else ()) for job in jobs}
+    found = replace(plan_input(jobs), curves=curves)
+    _, first, parts = planned(found)
+    assert [len(parts[job.id]) for job in jobs] == [1, 1, 1]
+    assert first["f1"].late_rates == ()
+    late = {"j3": LateRate(1, 600.0)}
+    _, second, measuring = planned(replace(after(found, parts), late_rates=late), first["f1"])
+    assert [len(measuring[job.id]) for job in jobs] == [2, 2, 1], "the others are measured on more"
+    everywhere = {**curves, "j1": curve(100.0), "j2": curve(55.0)}
+    done = replace(after(found, measuring), late_rates=late, curves=everywhere)
+    _, third, parts = planned(done, second["f1"])
+    assert sum(map(len, parts.values())) == 8, "nobody waits for it any more"
+    assert third["f1"].compared_gpus == 8, "planners are compared by what is assumed of it"
+    assert third["f1"].reason.endswith("rates are assumed that did not come in time: j3 on 1 GPU in 600 s")
+    assert third["f1"].late_rates == (("j3", LateRate(1, 600.0)),)
+    known = replace(done, curves={**everywhere, "j3": curve(95.0, sure=(1,))})
+    _, fourth, _ = planned(known, third["f1"])
+    assert "did not come" not in fourth["f1"].reason, "its rate has come later"
+    assert third["f1"].reason.count("measured") <= 1, "what was said in an earlier plan is not repeated"
+
+
+@pytest.mark.parametrize("share", [{"min_nodes": 2}, {"permitted_nodes": (2, 4)}])
+def test_a_member_is_measured_on_the_fewest_gpus_that_it_may_have(share: Mapping[str, Any]) -> None:
+    terms = replace(TERMS, planner=FleetPlanner.MAKESPAN, max_nodes=2)
+    job = replace(member("j1", terms=terms, profiled=True), **share)
+    levels: list[int] = []
+    for sure in ((), (2,), (2, 4)):
+        found = replace(plan_input([job], ("n1", "n2")), curves={"j1": curve(100.0, known=bool(sure), sure=sure)})
+        _, decisions, parts = planned(found)
+        levels.append(len(parts["j1"]))
+        assert ("measured" in decisions["f1"].reason) == (sure != (2, 4))
+    assert levels[:2] == [2, 4]
+
+
+def test_nobody_waits_for_a_member_that_needs_more_gpus_than_there_are() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, max_nodes=2)
+    jobs = [member("j1", terms=terms), replace(member("j2", terms=terms), min_nodes=8)]
+    found = plan_input(jobs, ("n1", "n2"))
+    found = replace(found, curves={**found.curves, "j2": curve(1.0, known=False, sure=())})
+    _, decisions, parts = planned(found)
+    assert decisions["f1"].compared_gpus == 4
+    assert len(parts["j1"]) > 1
+
+
+def test_whole_nodes_are_divided_by_the_allocator() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.MILP)
+    _, decisions, parts = planned(plan_input([member(name, terms=terms) for name in ("j1", "j2", "j3")]))
+    for gpus in parts.values():
+        nodes = {node_of(gpu) for gpu in gpus}
+        assert len(gpus) == 2 * len(nodes)
+    assert sum(map(len, parts.values())) == 8
+    assert decisions["f1"].divider is FleetPlanner.MILP
+
+
+def test_profiles_of_others_leave_fleets_what_they_have_and_members_have_none() -> None:
+    other = PlannableJob("j0", 1, 4, current_nodes=("n3",))
+    pins = {"j0": ScalePin(0, False, 99.0), "j1": ScalePin(1, True, 99.0)}
+    found = plan_input([other, member("j1", "n1#0"), member("j3", "n1#1")], pins=pins)
+    planning, _, parts = planned(found)
+    assert planning.plan_input.pins == {"j0": pins["j0"], "f1": ScalePin(0, False, 99.0)}
+    assert {node_of(gpu) for name in ("j1", "j3") for gpu in parts[name]} == {"n1"}
+
+
+def test_members_that_stall_anyway_move_to_fewer_nodes() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.FLEET, max_nodes=2, rate_tolerance=0.2)
+    jobs = [member("j1", "n2#0", terms=terms), member("j3", "n2#1", terms=terms)]
+    found = plan_input(jobs, ("n1", "n2"))
+    before = FleetDecision("f1", FleetPlanner.FLEET, flotilla=(("j1", 1), ("j3", 1)), gpus=2)
+    _, _, parts = planned(found, before)
+    assert sorted(map(sorted, parts.values())) == [["n1#0", "n1#1"], ["n2#0", "n2#1"]]
+
+
+def test_members_whose_number_of_gpus_stays_never_move() -> None:
+    held = {"a": frozenset({("n1", 0), ("n2", 1)}), "b": frozenset({("n1", 1)})}
+    usable = {"n1": (0, 1), "n2": (0, 1), "n3": (0, 1)}
+    found = place_members({"a": 2, "b": 2, "c": 1}, usable, held)
+    assert found["a"] == held["a"]
+    assert found["b"] == frozenset({("n3", 0), ("n3", 1)})
+    assert len(found["c"]) == 1
+
+
+def test_a_member_waits_for_gpus_that_are_just_being_released() -> None:
+    usable = {"n1": (1,), "n2": ()}
+    assert place_members({"a": 2, "b": 1}, usable, {"b": frozenset({("n1", 1)})}) == {"b": frozenset({("n1", 1)})}
+
+
+def test_nobody_stops_for_a_member_that_rests() -> None:
+    terms = replace(TERMS, max_nodes=2, rate_tolerance=0.2)
+    jobs = [member("j1", "n2#0", terms=terms), member("j3", "n2#1", terms=terms)]
+    found = plan_input(jobs, ("n2",), resting={"j2": "f1"})
+    before = FleetDecision("f1", FleetPlanner.FLEET, flotilla=(("j1", 1), ("j3", 1), ("j2", 2)), gpus=4)
+    _, decisions, parts = planned(found, before)
+    assert parts == {"j1": ("n2#0",), "j3": ("n2#1",)}
+    assert dict(decisions["f1"].flotilla)["j2"] == 2
+
+
+def test_members_get_permitted_scales_only() -> None:
+    jobs = [replace(member("j1"), permitted_nodes=(1, 4)), replace(member("j3"), min_nodes=2)]
+    _, _, parts = planned(plan_input(jobs, ("n1", "n2")))
+    assert len(parts["j1"]) in (0, 1, 4)
+    assert len(parts["j3"]) != 1
+    assert parts["j1"] or parts["j3"]
+
+
+def test_without_fleets_nothing_is_changed() -> None:
+    found = plan_input([PlannableJob("j0", 1, 4)])
+    planning = with_fleets(found, FORWARD, {})
+    assert planning.plan_input is found
+    assert planning.fleets == ()
+
+
+@given(st.data())
+def test_plans_fit_whatever_happens(data: st.DataObject) -> None:
+    names = [f"j{number}" for number in range(1, 6)]
+    divider = data.draw(st.sampled_from(list(FleetPlanner)))
+    terms = replace(TERMS, planner=divider, max_nodes=data.draw(st.integers(1, 4)))
+    rates = {name: data.draw(st.sampled_from([10.0, 30.0, 45.0, 50.0, 100.0])) for name in names}
+    nodes = ("n1", "n2", "n3", "n4")
+    found = plan_input([PlannableJob("j0", 1, 2), *(member(name, terms=terms) for name in names)], nodes)
+    found = replace(found, curves={**found.curves, **{name: curve(rate) for name, rate in rates.items()}})
+    before: FleetDecision | None = None
+    for _ in range(5):
+        _, decisions, parts = planned(found, before)
+        before = decisions.get("f1", before)
+        used = {node_of(gpu) for name, gpus in parts.items() if name != "j0" for gpu in gpus}
+        assert len(used) <= terms.max_nodes
+        found = after(found, parts, *data.draw(st.lists(st.sampled_from([*names, "j0"]), max_size=1)))
+        there = set(data.draw(st.lists(st.sampled_from(nodes), min_size=1, unique=True)))
+        left = {job.id: tuple(name for name in job.current_nodes if node_of(name) in there) for job in found.jobs}
+        found = replace(after(found, left), nodes=tuple(PlannableNode(name) for name in nodes if name in there))
+        if not any(job.member for job in found.jobs):
+            return
+
+
+def test_assignments_name_every_member_in_place_of_the_fleet() -> None:
+    _, decisions, parts = planned(plan_input([member("j1"), member("j4")]))
+    assert set(parts) == {"j1", "j4"}
+    assert dict(decisions["f1"].members) == parts
+    allocation = Allocation(0.0, "OPTIMAL", "dp", 0.0, (Assignment("f1", ("n1",)),))
+    expected = tuple(Assignment(job_id, gpus) for job_id, gpus in decisions["f1"].members)
+    assert assignments(allocation, decisions.values()) == expected
