@@ -5,30 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.clock_steps import ClockSteps
 from malletrain.job_manager.state import ManagerPolicy
 from malletrain.job_manager.stimuli import ClockStepped, Progressed
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.clock_steps import ClockSteps
 from tests.job_manager.harness import MachineHarness, running, spec
 from tests.job_manager.serving import serve_manager
+from tests.support.clocks import SetClock
 from tests.support.waiting import wait_until_async
 
 HOUR = 3600.0
-
-
-class SetClock:
-    """A wall clock that can be set, and a monotonic one that can't."""
-
-    def __init__(self) -> None:
-        self.passed = 0.0
-        self.offset = 1e9
-
-    def time(self) -> float:
-        return self.offset + self.passed
-
-    def monotonic(self) -> float:
-        return self.passed
 
 
 def set_clock(machine: MachineHarness, seconds: float) -> None:

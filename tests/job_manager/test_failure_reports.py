@@ -42,14 +42,14 @@ async def test_each_failure_of_a_node_that_stands_out_is_reported_once() -> None
     await server.start()
     peers = peers_at(f"127.0.0.1:{port}")
     try:
-        await peers.report_failures(seen(n1=1), 3, ("n1", "n2", "n3"))
+        await peers.report_failures(seen(n1=1), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
         assert listener.told == []
-        await peers.report_failures(seen(n1=2), 3, ("n1", "n2", "n3"))
-        await peers.report_failures(seen(n1=2), 3, ("n1", "n2", "n3"))
-        await peers.report_failures(seen(n1=3), 3, ("n1", "n2", "n3"))
+        await peers.report_failures(seen(n1=2), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
+        await peers.report_failures(seen(n1=2), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
+        await peers.report_failures(seen(n1=3), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
         assert listener.told == ["n1"] * 3
-        await peers.report_failures(seen(n9=1000), 3, ("n1", "n2", "n3"))
-        await peers.report_failures(seen(n1=4, n2=1), 3, ("n1", "n2", "n3"))
+        await peers.report_failures(seen(n9=1000), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
+        await peers.report_failures(seen(n1=4, n2=1), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
         assert listener.told == ["n1"] * 3
     finally:
         await peers.close()
@@ -58,5 +58,5 @@ async def test_each_failure_of_a_node_that_stands_out_is_reported_once() -> None
 
 async def test_a_scavenger_that_is_not_there_is_told_later() -> None:
     peers = peers_at("127.0.0.1:9")
-    await peers.report_failures(seen(n1=2), 3, ("n1", "n2", "n3"))
+    await peers.report_failures(seen(n1=2), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
     await peers.close()

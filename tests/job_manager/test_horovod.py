@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from malletrain.common.processes import read_status
+from malletrain.v1 import job_manager_pb2
 from tests.job_manager.manager_process import manager_process, planned, serving
 from tests.job_manager.serving import ManagerHarness, processes_of, serve_manager
 from tests.support.waiting import wait_until_async
@@ -83,3 +87,41 @@ async def test_kill_and_adoption_keep_the_workers(tmp_path: Path) -> None:
         (tmp_path / "jobs" / job_id / "go").touch()
         await caller.until(job_id, "COMPLETED", timeout=60)
     assert not processes_of(tmp_path)
+
+
+async def test_without_nodes_the_supervisor_stays_and_outlives_a_kill_of_job_manager(tmp_path: Path) -> None:
+    async with manager_process(tmp_path, Path(sys.executable)) as (process, caller, scavenger):
+        job_id = await caller.submit("python", TRAINER)
+
+        def supervisor() -> int:
+            return int(json.loads((tmp_path / "jobs" / job_id / "supervisor.json").read_text())["pid"])
+
+        await planned(caller, 1, j1="n1 n2")
+        await caller.until(job_id, "RUNNING", timeout=60)
+        first = supervisor()
+        await planned(caller, 2, j1="")
+        await caller.until(job_id, "WAITING")
+        assert processes_of(tmp_path).keys() == {first}, "no worker is left"
+        process.kill()
+        process.start()
+        await serving(caller)
+        await planned(caller, 3, j1="n3")
+        await caller.until(job_id, "RUNNING", timeout=60)
+        assert (supervisor(), workers(tmp_path).keys()) == (first, {"n3"})
+        scavenger.tell(left="n3")
+        job = await caller.until(job_id, "WAITING")
+        assert (processes_of(tmp_path).keys(), job.preemptions) == ({first}, 1)
+        await planned(caller, 4, j1="n4")
+        await caller.until(job_id, "RUNNING", timeout=60)
+        assert supervisor() == first
+        await planned(caller, 5, j1="")
+        await caller.until(job_id, "WAITING")
+        os.kill(first, signal.SIGKILL)
+        await planned(caller, 6, j1="n1")
+        job = await caller.until(job_id, "RUNNING", timeout=60)
+        assert (supervisor() != first, job.restarts) == (True, 0)
+        await planned(caller, 7, j1="")
+        await caller.until(job_id, "WAITING")
+        await caller.stub.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job_id))
+        await caller.until(job_id, "CANCELLED")
+        assert not processes_of(tmp_path)

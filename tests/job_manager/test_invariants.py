@@ -9,6 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from malletrain.common.gpus import node_of
+from malletrain.job_manager.admission_window import AdmissionRule
+from malletrain.job_manager.burst_buffer import quota_use
 from malletrain.job_manager.codec import decode, encode
 from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor, required_effects
 from malletrain.job_manager.jobs import Job
@@ -41,9 +44,16 @@ BOUNDS = st.tuples(st.integers(1, 4), st.integers(0, 4))
 LISTS = st.sampled_from([(), (1, 2, 4), (2, 4)])
 
 
+def kept(job: Job) -> SupervisorSeen:
+    """The supervisor has no workers any more, and stays."""
+    nobody: frozenset[str] = frozenset()
+    return SupervisorSeen(job.id, job.incarnation, job.sequence, job.sequence, nobody, nobody, kept=True)
+
+
 class JobManagerMachine(RuleBasedStateMachine):
     policy = ManagerPolicy(max_parallel=3)
     owners: tuple[str, ...] = ("",)
+    names = NODE_SETS
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,14 +72,23 @@ class JobManagerMachine(RuleBasedStateMachine):
         permitted=LISTS,
         samples=st.sampled_from([0, 0, 500]),
         number=st.integers(0, 2),
+        burst_buffer=st.sampled_from([0, 1, 3, 4]),
     )
-    def submit(self, bounds: list[tuple[int, int]], permitted: tuple[int, ...], samples: int, number: int) -> None:
+    def submit(
+        self,
+        bounds: list[tuple[int, int]],
+        permitted: tuple[int, ...],
+        samples: int,
+        number: int,
+        burst_buffer: int,
+    ) -> None:
+        asked = min(burst_buffer, self.policy.burst_buffer_gb)
         for low, more in bounds:
             if permitted:
                 new = spec(permitted[0], permitted[-1], permitted_nodes=permitted, target_samples=samples)
             else:
                 new = spec(low, low + more, target_samples=samples)
-            self.machine.submit(new, owner=self.owners[number % len(self.owners)])
+            self.machine.submit(replace(new, burst_buffer_gb=asked), owner=self.owners[number % len(self.owners)])
 
     @rule(missing=SOME_NODES)
     def snapshot(self, missing: frozenset[str]) -> None:
@@ -91,7 +110,7 @@ class JobManagerMachine(RuleBasedStateMachine):
     def any_plan(self, data: st.DataObject, step: int, partial: bool) -> None:
         ids = [*self.machine.state.jobs, "j999999"]
         chosen = data.draw(st.lists(st.sampled_from(ids), max_size=3))
-        plan = tuple((job_id, tuple(sorted(data.draw(NODE_SETS)))) for job_id in chosen)
+        plan = tuple((job_id, tuple(sorted(data.draw(self.names)))) for job_id in chosen)
         self.apply_plan(PlanReceived(self.machine.state.generation + step, plan, partial))
 
     @rule(data=st.data(), missing=SOME_NODES)
@@ -167,7 +186,7 @@ class JobManagerMachine(RuleBasedStateMachine):
     def supervisor_has_lost_workers(self, data: st.DataObject, lost: frozenset[str], stale: bool) -> None:
         if job := self.draw(data):
             sequence = job.sequence - stale
-            hosts = frozenset(job.commanded) - lost
+            hosts = frozenset(name for name in job.commanded if node_of(name) not in lost)
             self.machine(SupervisorSeen(job.id, job.incarnation, sequence, sequence, hosts, hosts))
 
     @rule(data=st.data())
@@ -198,12 +217,12 @@ class JobManagerMachine(RuleBasedStateMachine):
             return
         self.machine(Shutdown())
         for job in tuple(self.machine.state.jobs.values()):
-            if job.supervised:
+            if job.has_supervisor:
                 self.machine(SupervisorEnded(job.id, job.incarnation, Outcome.STOPPED, "", None, ()))
-        assert not any(job.supervised for job in self.machine.state.jobs.values())
+        assert not any(job.has_supervisor for job in self.machine.state.jobs.values())
 
     def draw(self, data: st.DataObject, supervised: bool = True) -> Job | None:
-        jobs = [job for job in self.machine.state.jobs.values() if job.supervised or not supervised]
+        jobs = [job for job in self.machine.state.jobs.values() if job.has_supervisor or not supervised]
         return data.draw(st.sampled_from(jobs)) if jobs else None
 
     # What must always hold.
@@ -215,12 +234,14 @@ class JobManagerMachine(RuleBasedStateMachine):
 
     @invariant()
     def places_are_filled_at_once(self) -> None:
-        limit = self.policy.max_parallel_per_owner or self.policy.max_parallel
+        places = self.policy.max_parallel
+        limit = self.policy.max_parallel_per_owner or places
         admitted = Counter(job.owner for job in self.machine.state.jobs.values() if job.admitted)
-        waiting = [job for job in self.machine.state.jobs.values() if not job.admitted]
-        assert admitted.total() <= 3
+        jobs = self.machine.state.jobs.values()
+        waiting = [job for job in jobs if not job.admitted and not job.spec.burst_buffer_gb]
+        assert admitted.total() <= places
         assert all(count <= limit for count in admitted.values())
-        if admitted.total() < 3:
+        if admitted.total() < places:
             assert all(admitted[job.owner] == limit for job in waiting)
 
     @invariant()
@@ -243,6 +264,17 @@ class JobManagerMachine(RuleBasedStateMachine):
         for event in self.machine.events:
             assert event.reason
             assert event.reason_code is not JobReason.UNSPECIFIED
+
+    @invariant()
+    def the_quota_is_kept_and_nobody_waits_for_others(self) -> None:
+        jobs, policy = self.machine.state.jobs.values(), self.policy
+        use = quota_use(jobs, policy.burst_buffer_gb)
+        assert use.held_gb <= use.granted_gb
+        assert all(job.passed_over <= policy.starvation_bound for job in jobs)
+        if sum(job.admitted for job in jobs) < policy.max_parallel and not policy.max_parallel_per_owner:
+            waiting = [job for job in jobs if not job.admitted]
+            assert not waiting or any(job.spec.burst_buffer_gb > use.free_gb for job in waiting)
+            assert all(job.reason_code is JobReason.BURST_BUFFER for job in waiting)
 
     def teardown(self) -> None:
         """Answered by obedient supervisors, everything comes to rest where it is wanted."""
@@ -269,6 +301,8 @@ class JobManagerMachine(RuleBasedStateMachine):
             match effect:
                 case ReleaseHosts(job_id, incarnation, nodes):
                     self.machine(NodesReleased(job_id, incarnation, nodes))
+                case StopSupervisor(job_id, incarnation, keep_seconds=keep) if keep:
+                    self.machine(kept(self.machine.state.jobs[job_id]))
                 case StopSupervisor(job_id, incarnation):
                     self.machine(SupervisorEnded(job_id, incarnation, Outcome.STOPPED, "", None, ()))
                 case StartSupervisor() | SetHosts():
@@ -279,6 +313,23 @@ class JobManagerMachine(RuleBasedStateMachine):
         for job in unsettled:
             self.machine.confirm(job.id)
         return bool(effects or unsettled)
+
+
+class KeepingMachine(JobManagerMachine):
+    """Supervisors of jobs that lose their last node stay for a while."""
+
+    policy = ManagerPolicy(max_parallel=3, keep_supervisor_seconds=300.0)
+
+    @rule(data=st.data())
+    def supervisor_is_kept(self, data: st.DataObject) -> None:
+        if (job := self.draw(data)) and job.stop is not None:
+            self.machine(kept(job))
+
+    @invariant()
+    def a_kept_supervisor_has_no_node(self) -> None:
+        for job in self.machine.state.jobs.values():
+            if job.kept and job.state is JobState.WAITING:
+                assert not any((job.held, job.commanded, job.releases, job.supervised))
 
 
 class FairShareMachine(JobManagerMachine):
@@ -294,9 +345,35 @@ class OwnersMachine(JobManagerMachine):
     owners = ("ada", "bob", "eve")
 
 
+class BurstBufferMachine(JobManagerMachine):
+    """Jobs ask for burst buffer."""
+
+    policy = ManagerPolicy(max_parallel=3, burst_buffer_gb=4)
+
+
+class WindowMachine(JobManagerMachine):
+    """A window, several owners and fair share besides."""
+
+    policy = ManagerPolicy(
+        max_parallel=4,
+        fair_share_half_life_seconds=60.0,
+        burst_buffer_gb=5,
+        admission=AdmissionRule.WINDOW,
+        window=3,
+        starvation_bound=2,
+    )
+    owners = ("ada", "bob")
+
+
 TestJobManagerMachine = JobManagerMachine.TestCase
 TestJobManagerMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestFairShareMachine = FairShareMachine.TestCase
 TestFairShareMachine.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestOwnersMachine = OwnersMachine.TestCase
 TestOwnersMachine.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)
+TestKeepingMachine = KeepingMachine.TestCase
+TestKeepingMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBurstBufferMachine = BurstBufferMachine.TestCase
+TestBurstBufferMachine.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestWindowMachine = WindowMachine.TestCase
+TestWindowMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

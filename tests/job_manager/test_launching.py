@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from malletrain.common.processes import find_processes
 from malletrain.job_manager.jobs import JobSpec
@@ -47,6 +50,10 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
         assert launch is not None
         assert launch["hosts"] == [{"name": "n1", "slots": 4, "agent": ""}]
         assert launch["certificate_file"] == str(tmp_path / "own.pem")
+        launcher.update_hosts({"n2": NodeHost(gpus=4), "n3": NodeHost(gpus=2)})
+        suits = {node: launcher.suits(ORDER.job_id, 1, SPEC, (node,)) for node in ("n2", "n3")}
+        assert suits == {"n2": True, "n3": False}, "it starts four workers a node"
+        assert not launcher.suits(ORDER.job_id, 2, SPEC, ("n2",))
     finally:
         await launcher.stop(ORDER.job_id, 1, 0.0)
         await launcher.collect(ORDER.job_id, 1)
@@ -75,3 +82,27 @@ async def test_a_supervisor_that_knows_of_nodes_taken_while_it_was_forked_is_rep
     finally:
         await launcher.stop(ORDER.job_id, 1, 0.0)
         await launcher.collect(ORDER.job_id, 1)
+
+
+@pytest.mark.parametrize(("keep_seconds", "pending"), [(0.0, False), (300.0, True), (300.0, False)])
+async def test_a_supervisor_that_may_have_stayed_is_killed_only_while_its_stop_is_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_seconds: float, pending: bool
+) -> None:
+    for limit in ("_LINGER_SECONDS", "_ANSWER_SECONDS"):
+        monkeypatch.setattr(f"malletrain.job_manager.launching.launcher.{limit}", 0.2)
+    launcher = _launcher(tmp_path)
+    launcher.update_hosts({"n1": NodeHost()})
+    await launcher.start(ORDER.job_id, 1, lambda: ORDER)
+    supervisor = launcher.folder(ORDER.job_id).supervisor()
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGSTOP)  # it answers nothing
+    try:
+        await launcher.stop(ORDER.job_id, 1, 0.0, keep_seconds, 1, lambda: pending)
+        if keep_seconds and not pending:
+            assert supervisor.alive()
+        else:
+            await wait_until_async(lambda: not supervisor.alive())
+    finally:
+        supervisor.kill()
+        await launcher.collect(ORDER.job_id, 1)
+        await launcher.close()

@@ -55,7 +55,11 @@ async def test_sweep_ends_what_matches_and_nothing_else() -> None:
 def test_environment_of_workers_and_supervisors() -> None:
     own = {"HOME": "/home/u", "PATH": "/bin", "MALLETRAIN_STATE_DIR": "/s", "A": "0"}
     worker = worker_environment(
-        "j000001", Path("/s/jobs/j000001"), spec(environment={"A": "1"}), 4, MonitorAddress("localhost:1")
+        "j000001",
+        Path("/s/jobs/j000001"),
+        spec(environment={"A": "1"}, burst_buffer_gb=2000),
+        4,
+        MonitorAddress("localhost:1"),
     )
     found = supervisor_environment(own, worker, 3, "/venv/bin/python")
     assert found == {
@@ -66,6 +70,7 @@ def test_environment_of_workers_and_supervisors() -> None:
         "MALLETRAIN_JOB_DIR": "/s/jobs/j000001",
         "MALLETRAIN_MONITOR": "localhost:1",
         "MALLETRAIN_SLOTS_PER_NODE": "4",
+        "MALLETRAIN_BURST_BUFFER_GB": "2000",
         "MALLETRAIN_TARGET_SAMPLES": "0",
         "MALLETRAIN_INCARNATION": "3",
     }
@@ -117,6 +122,10 @@ def test_the_completion_file_counts_whatever_is_in_it(tmp_path: Path, text: str,
     assert JobFolder(tmp_path).completion() == expected
 
 
+def texts(reader: LogReader) -> list[str]:
+    return [text for text, _, _ in reader.read()]
+
+
 def test_logs_of_several_workers_are_read_as_one(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -126,10 +135,10 @@ def test_logs_of_several_workers_are_read_as_one(tmp_path: Path) -> None:
     (logs / "n2.1.log").write_bytes(b"\xff\n")
     os.utime(logs / "n2.1.log", (1, 1))
     reader = LogReader(JobFolder(tmp_path))
-    assert reader.read() == ["n2 | \ufffd", "n.1 | a", "n.1 | b"]
+    assert texts(reader) == ["n2 | \ufffd", "n.1 | a", "n.1 | b"]
     with (logs / "n.1.0.log").open("a") as file:
         file.write(" line\n")
-    assert reader.read() == ["n.1 | half line"]
+    assert texts(reader) == ["n.1 | half line"]
     assert reader.read(to_the_end=True) == []
     assert tail(JobFolder(tmp_path), 2) == ["n.1 | b", "n.1 | half line"]
     assert tail(JobFolder(tmp_path), 4)[0] == "n2 | \ufffd"
@@ -145,7 +154,7 @@ def test_what_a_job_wrote_can_be_stored_and_sent_whatever_it_is(tmp_path: Path) 
     outcome, completion = folder.outcome(), folder.completion()
     assert outcome is not None
     assert completion is not None
-    for text in (outcome[1], *completion.metrics, *tail(folder, 5), *LogReader(folder).read()):
+    for text in (outcome[1], *completion.metrics, *tail(folder, 5), *texts(LogReader(folder))):
         assert len(text.encode()) < 1000
 
 
@@ -174,7 +183,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
     while part := reader.read(to_the_end=True):
         parts.append(part)
     assert len(parts) > 1
-    lines = [text for part in parts for text in part]
+    lines = [text for part in parts for text, _, _ in part]
     assert [text for text in lines if "x" in text] == ["n1 | " + line.strip()] * 6000
     assert "".join(text.removeprefix("n1 | ") for text in lines if "y" in text) == "y" * 200_000
 

@@ -52,6 +52,8 @@ def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
         ({"curve": points((1, float("inf")))}, "curve[0].rate: expected a finite number"),
         ({"curve": points((-1, 1.0))}, "curve[0].nodes: expected at least 0"),
         ({"curve": points((0, 1.0))}, "curve[0].rate: expected 0"),
+        ({"burst_buffer_gb": 1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),
+        ({"burst_buffer_gb": -1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),
     ],
 )
 def test_bad_fields_are_named(changes: dict[str, Any], message: str) -> None:
@@ -73,6 +75,12 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert (spec.scale_up_seconds, spec.scale_down_seconds, spec.curve) == (None, None, ())
     (spec,) = check_specs([make_spec(max_restarts=0, scale_up_seconds=0.0)], PATH)
     assert (spec.max_restarts, spec.scale_up_seconds) == (0, 0.0)
+
+
+def test_users_may_say_what_a_feed_prepares_where_it_is_found_and_the_batch_of_a_worker() -> None:
+    variables = {"MALLETRAIN_FEED": "", "MALLETRAIN_FEED_FOLDER": "/run/feeds", "MALLETRAIN_BATCH_PER_WORKER": "8"}
+    (spec,) = check_specs([make_spec(environment=variables)], PATH)
+    assert dict(spec.environment) == variables
 
 
 @pytest.mark.parametrize(
@@ -101,3 +109,14 @@ def test_a_spec_that_would_fill_the_messages_to_all_services_is_refused() -> Non
     spec = resources_pb2.JobSpec(name="x", environment={"BIG": "x" * 200_000})
     with pytest.raises(InvalidInputError, match=r"specs\[0\]: expected at most 131072 bytes in all"):
         check_specs([spec], "/bin")
+
+
+@pytest.mark.parametrize("asked", [-1, 4001, 2**63 - 1])
+def test_burst_buffer_is_asked_for_within_the_quota(asked: int) -> None:
+    (most,) = check_specs([make_spec(burst_buffer_gb=4000)], PATH, 4000)
+    assert most.burst_buffer_gb == 4000
+    with pytest.raises(InvalidInputError) as caught:
+        check_specs([make_spec(), make_spec(burst_buffer_gb=asked)], PATH, 4000)
+    assert str(caught.value) == (
+        f"specs[1].burst_buffer_gb: expected 0 to 4000 GB, the quota (job_manager.burst_buffer_gb), got {asked}"
+    )

@@ -6,7 +6,6 @@ import json
 from fractions import Fraction
 from typing import Any
 
-import highspy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from malletrain.selection.problem import (
 )
 from malletrain.selection.select import SelectionSettings, SelectionSolver, front_of, select
 from tests.selection.problems import TABLE_1, brute_front, brute_rule, feasible, is_feasible, problems, vector
+from tests.support.highs import reference_solver
 from tests.support.shared import shared_path
 
 OPTIMISING = [
@@ -93,8 +93,7 @@ def test_optima_are_those_of_highs(problem: SelectionProblem, method: SelectionM
         return
     weights = weights_of(method, problem).weights
     costs = [weights[0] * job.nodes + weights[1] * job.burst_buffer_gb for job in problem.jobs]
-    model = highspy.Highs()
-    model.silent()
+    model = reference_solver()
     chosen = [model.addBinary() for _ in problem.jobs]
     model.addConstr(sum(x * job.nodes for x, job in zip(chosen, problem.jobs, strict=True)) <= problem.free.nodes)
     model.addConstr(

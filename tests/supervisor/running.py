@@ -73,8 +73,9 @@ class Supervised:
         request = supervisor_pb2.ReleaseHostsRequest(hosts=hosts, grace_seconds=grace)
         return self.stub.ReleaseHosts(request, timeout=30).state
 
-    def stop(self, grace: float) -> None:
-        self.stub.Stop(supervisor_pb2.StopRequest(grace_seconds=grace), timeout=30)
+    def stop(self, grace: float, keep: float = 0.0) -> supervisor_pb2.SupervisorState:
+        request = supervisor_pb2.StopRequest(grace_seconds=grace, keep_seconds=keep, sequence=self.sequence)
+        return self.stub.Stop(request, timeout=30).state
 
     def lines(self) -> list[dict[str, Any]]:
         """What the trainers have noted, in order of time."""
@@ -132,6 +133,7 @@ def supervised(
     certificate_file: Path | None = None,
     standby_mib: int = 0,
     cold_start: bool = False,
+    keep_seconds: float = 0.0,
 ) -> Iterator[Supervised]:
     """Start a supervisor on these hosts; those with an agent are not this machine's own.
 
@@ -160,6 +162,7 @@ def supervised(
         "certificate_file": str(certificate_file or ""),
         "standby_memory_bytes": standby_mib << 20,
         "cold_start": cold_start,
+        "keep_seconds": keep_seconds,
     }
     (folder / "launch.json").write_text(json.dumps(launch))
     for stale in ("supervisor.json", "outcome.json"):

@@ -115,6 +115,20 @@ def test_a_stop_saves_and_a_new_supervisor_goes_on_from_there(tmp_path: Path) ->
         check_samples(job)
 
 
+def test_a_kept_supervisor_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    with supervised(tmp_path / "job", "n1", "n2") as job:
+        job.wait_confirmed()
+        job.wait_batch(2)
+        assert job.stop(grace=10.0, keep=60.0).phase == supervisor_pb2.SUPERVISOR_PHASE_KEPT
+        assert job.processes() == []
+        last = job.batches()[-1]
+        job.rescale("n3")
+        starts = [line for line in job.lines() if line["event"] == "start" and line["samples"]]
+        assert starts[-1]["samples"] == last["before"] + 2 * len(last["indices"])
+        job.rescale("n3", "n1")
+        check_samples(job)
+
+
 @pytest.mark.training
 def test_all_nodes_taken_at_once_leaves_a_checkpoint(tmp_path: Path) -> None:
     with supervised(tmp_path / "job", "n1", "n2") as job:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from malletrain.supervisor.priority import NICENESS
 from tests.common.standby.keeping import is_forked
 from tests.supervisor.running import supervised
 from tests.support.waiting import wait_until
@@ -21,6 +22,11 @@ def test_workers_are_forked_from_the_first_one_on_and_end_with_the_supervisor(tm
         job.wait_batch(1)
         assert is_forked(job.pids()["n1"]), job.said
         assert "new interpreter" not in job.said
+        first = psutil.Process(job.pids()["n1"])
+        wait_until(lambda: first.nice() == NICENESS, 10, "a low priority, so that the services run")
+        if (group := Path(f"/proc/{first.pid}/autogroup")).exists():
+            assert group.read_text().split()[-1] == str(NICENESS)
+        assert psutil.Process(job.process.pid).nice() < NICENESS
         job.rescale("n1", "n2")
         assert is_forked(job.pids()["n2"]), job.said
         # What a killed worker leaves is collected, and the survivor goes on.

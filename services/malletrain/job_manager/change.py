@@ -31,6 +31,8 @@ class Change:
         submission: The submission, if jobs were submitted with a request_id.
         uses: Entries of the ledger that changed, by owner.
         forgotten: Owners who are no longer in the ledger.
+        removed_jobs: Numbers of ended jobs that are no longer kept.
+        removed_requests: The `request_id` of submissions that are no longer kept.
     """
 
     jobs: Collection[Job] = ()
@@ -39,10 +41,13 @@ class Change:
     submission: Submission | None = None
     uses: Mapping[str, OwnerUse] = field(default_factory=dict)
     forgotten: Collection[str] = ()
+    removed_jobs: Collection[int] = ()
+    removed_requests: Collection[str] = ()
 
     def __bool__(self) -> bool:
         """Whether anything has changed."""
-        return any((self.jobs, self.events, self.generation is not None, self.submission, self.uses, self.forgotten))
+        parts = (self.jobs, self.events, self.submission, self.uses, self.forgotten, self.removed_jobs)
+        return self.generation is not None or any(parts)
 
     def followed_by(self, later: Change) -> Change:
         """Both as one. Neither may be a submission with a request_id."""
@@ -55,6 +60,8 @@ class Change:
             None,
             {owner: use for owner, use in self.uses.items() if owner not in later.forgotten} | dict(later.uses),
             {*later.forgotten, *(owner for owner in self.forgotten if owner not in later.uses)},
+            {*self.removed_jobs, *later.removed_jobs},
+            {*self.removed_requests, *later.removed_requests},
         )
 
 

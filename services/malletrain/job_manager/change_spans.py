@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from malletrain.common.gpus import node_of
 from malletrain.common.trace_context import TraceContext
 from malletrain.job_manager.command_spans import SupervisorSpans
 from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
@@ -90,7 +91,7 @@ class ChangeSpans:
         if context is None or not self._tracer.enabled:
             return
         for job in self._jobs().values():
-            if any(release.left and release.node in nodes for release in job.releases):
+            if any(release.left and node_of(release.node) in nodes for release in job.releases):
                 self._begin(job.id, "leave", context)
 
     def changed(self, jobs: Iterable[Job]) -> None:

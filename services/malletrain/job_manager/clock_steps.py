@@ -1,4 +1,4 @@
-"""Steps of the wall clock: they are noticed by the monotonic clock, and all time limits move with them."""
+"""Steps of the wall clock: all time limits move with them. Pure."""
 
 from __future__ import annotations
 
@@ -6,29 +6,8 @@ from dataclasses import replace
 
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.transaction import Transaction
-from malletrain.runtime.clock import Clock
 
-_LEAST_SECONDS = 1.0
-"""Smaller steps are left to add up."""
 _TIMES = ("not_before", "good_since", "stalled_since", "done_since")
-
-
-class ClockSteps:
-    """Notices that the wall clock was set."""
-
-    def __init__(self, clock: Clock) -> None:
-        """Begin with the clock as it is."""
-        self._clock = clock
-        self._offset = clock.time() - clock.monotonic()
-
-    def take(self) -> float:
-        """By how many seconds the wall clock was set since the last step that was taken; 0 if it was not."""
-        offset = self._clock.time() - self._clock.monotonic()
-        step = offset - self._offset
-        if abs(step) < _LEAST_SECONDS:
-            return 0.0
-        self._offset = offset
-        return step
 
 
 def move_times(transaction: Transaction, seconds: float) -> None:

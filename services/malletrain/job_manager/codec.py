@@ -15,11 +15,13 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
+from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.jobs import Job, JobSpec, job_id
 from malletrain.runtime.errors import MalleTrainError
 
 _T = TypeVar("_T")
 _Decoder = Callable[[Any], Any]
+_PLAIN = frozenset({int, float, str, bool})
 
 
 class UnknownJobError(MalleTrainError):
@@ -41,6 +43,8 @@ def decode(body: str) -> Job:
     if "strikes" in fields:  # the name in version 0.1.0
         fields["counted_failures"] = fields.pop("strikes")
     fields["spec"] = _known(JobSpec, fields["spec"])
+    if fleet := fields["spec"].get("fleet"):
+        fields["spec"]["fleet"] = _known(FleetSpec, fleet)
     try:
         return from_json(Job, _known(Job, fields))
     except ValueError as error:
@@ -58,8 +62,10 @@ def _known(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_json(value: Any) -> Any:
     """Dataclasses, mappings, tuples, sets and enums as what JSON has."""
-    if dataclasses.is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if value is None or type(value) in _PLAIN:
+        return value
+    if (names := _field_names(typing.cast(Hashable, type(value)))) is not None:
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {name: to_json(entry) for name, entry in value.items()}
     if isinstance(value, tuple):
@@ -67,6 +73,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(to_json(entry) for entry in value)
     return value.value if isinstance(value, StrEnum) else value
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """Names of a dataclass's fields; None for any other type."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def from_json(kind: type[_T], value: Any) -> _T:

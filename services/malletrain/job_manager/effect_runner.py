@@ -18,11 +18,12 @@ from malletrain.job_manager.effects import (
     SetHosts,
     StartSupervisor,
     StopSupervisor,
+    is_pending,
     is_recorded,
     may_precede_record,
 )
 from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.launching.folder import SupervisorStartError, clean_text
+from malletrain.job_manager.launching.folder import NoRoomError, SupervisorStartError, clean_text
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
 from malletrain.job_manager.launching.starting import LaunchOrder
@@ -74,6 +75,7 @@ class EffectRunner:
         self._jobs = jobs
         self._owner = owner
         self._running: set[Effect] = set()
+        self._adopting: set[Effect] = set()
         self._group: asyncio.TaskGroup | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -91,6 +93,17 @@ class EffectRunner:
         if self._group is not None:
             self._group.create_task(self._peers.notify(job_id, notice))
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether nodes are being given back, or supervisors of an earlier JobManager have not been found again."""
+        freeing = any(isinstance(effect, ReleaseHosts | StopSupervisor) for effect in self._running)
+        return freeing or bool(self._adopting)
+
+    def adopt(self, supervisors: Iterable[StartSupervisor]) -> None:
+        """Find supervisors again that an earlier JobManager has started."""
+        self._adopting.update(supervisors)
+        self.dispatch(self._adopting)
+
     def dispatch(self, effects: Iterable[Effect]) -> None:
         """Begin to perform the effects that are recorded and not being performed already."""
         stored, failing = self._writer.stored_jobs, self._writer.failing
@@ -104,8 +117,8 @@ class EffectRunner:
     async def _perform(self, effect: Effect) -> None:
         try:
             match effect:
-                case StartSupervisor(job_id, incarnation):
-                    await self._supervise(job_id, incarnation)
+                case StartSupervisor():
+                    await self._supervise(effect)
                 case SetHosts():
                     with self._spans.command(effect):
                         await self._set_hosts(effect)
@@ -113,9 +126,11 @@ class EffectRunner:
                     with self._spans.command(effect):
                         await self._launcher.release(job_id, incarnation, nodes, grace)
                     self._owner.apply(NodesReleased(job_id, incarnation, nodes))
-                case StopSupervisor(job_id, incarnation, grace):
+                case StopSupervisor(job_id, incarnation, grace, keep, sequence):
                     with self._spans.command(effect):
-                        await self._launcher.stop(job_id, incarnation, grace)
+                        await self._launcher.stop(
+                            job_id, incarnation, grace, keep, sequence, lambda: is_pending(effect, self._jobs())
+                        )
         except ProcessesLeftError as error:
             self._log.error("processes do not end, tried again", effect=str(effect), error=str(error))
         except (OSError, ValueError) as error:
@@ -124,27 +139,35 @@ class EffectRunner:
             await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._running.discard(effect)
+            self._adopting.discard(effect)
 
     async def _set_hosts(self, effect: SetHosts) -> None:
-        if effect.job_id not in self._jobs():
+        job = self._jobs().get(effect.job_id)
+        if job is None:
+            return
+        if job.kept and not self._launcher.suits(job.id, effect.incarnation, job.spec, effect.nodes):
+            await self._launcher.stop(job.id, effect.incarnation, 0.0)  # another one is started then
             return
         seen = await self._launcher.set_hosts(effect.job_id, effect.incarnation, effect.sequence, effect.nodes)
         if seen is not None:
             self._owner.apply(seen)
 
-    async def _supervise(self, job_id: str, incarnation: int) -> None:
+    async def _supervise(self, effect: StartSupervisor) -> None:
         """Start or adopt a supervisor, follow its state, and apply how it ended."""
+        job_id, incarnation = effect.job_id, effect.incarnation
         try:
-            with self._spans.command(StartSupervisor(job_id, incarnation)):
+            with self._spans.command(effect):
                 await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
         except SupervisorStartError as error:
-            self._owner.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, ()))
+            no_room = isinstance(error, NoRoomError)
+            self._owner.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, (), no_room))
             return
         async for seen in self._launcher.watch(job_id, incarnation):
             self._owner.apply(seen)
+            self._adopting.discard(effect)
             if seen.failures and self._group is not None and job_id in self._jobs():
                 job = self._jobs()[job_id]
-                self._group.create_task(self._peers.report_failures(seen, len(job.commanded), job.held))
+                self._group.create_task(self._peers.report_failures(seen, job.commanded, job.held))
         ended = await self._collect(job_id, incarnation)
         progress = await self._peers.read_progress(job_id)
         if progress is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import ManagerPolicy
 
 
@@ -40,11 +40,18 @@ class ReleaseHosts:
 
 @dataclass(frozen=True)
 class StopSupervisor:
-    """The workers must commit, save and end within `grace_seconds`, or be killed; its supervisor follows."""
+    """The workers must commit, save and end within `grace_seconds`, or be killed; its supervisor follows.
+
+    Attributes:
+        keep_seconds: How long the supervisor stays and waits for nodes; 0: it ends at once.
+        sequence: Number of the newest command about nodes, which the stop overtakes.
+    """
 
     job_id: str
     incarnation: int
     grace_seconds: float
+    keep_seconds: float = 0.0
+    sequence: int = 0
 
 
 Effect = StartSupervisor | SetHosts | ReleaseHosts | StopSupervisor
@@ -68,7 +75,23 @@ def is_recorded(effect: Effect, stored: Mapping[str, Job]) -> bool:
         case StopSupervisor():
             return job.stop is not None
         case StartSupervisor():
-            return job.supervised
+            return job.has_supervisor
+
+
+def is_pending(stop: StopSupervisor, jobs: Mapping[str, Job]) -> bool:
+    """Whether a stop is still wanted: the supervisor has neither stayed nor been commanded anew.
+
+    Args:
+        stop: The stop.
+        jobs: The active jobs as they are now.
+    """
+    job = jobs.get(stop.job_id)
+    return (
+        job is not None
+        and job.incarnation == stop.incarnation
+        and job.stop is not None
+        and job.sequence == stop.sequence
+    )
 
 
 def may_precede_record(effect: Effect, stored: Mapping[str, Job]) -> bool:
@@ -118,7 +141,15 @@ def _others(job: Job, policy: ManagerPolicy) -> list[Effect]:
     if not job.serving:
         effects.append(StartSupervisor(job.id, job.incarnation))
     if job.stop is not None:
-        effects.append(StopSupervisor(job.id, job.incarnation, policy.stop_grace_seconds))
+        effects.append(_stop(job, policy))
     elif job.serving and job.sequence > job.taken_sequence:
         effects.append(SetHosts(job.id, job.incarnation, job.sequence, job.commanded))
     return effects
+
+
+def _stop(job: Job, policy: ManagerPolicy) -> StopSupervisor:
+    if job.stop is not StopIntent.WAIT or not policy.keep_supervisor_seconds:
+        return StopSupervisor(job.id, job.incarnation, policy.stop_grace_seconds)
+    return StopSupervisor(
+        job.id, job.incarnation, policy.stop_grace_seconds, policy.keep_supervisor_seconds, job.sequence
+    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
+from malletrain.common.gpus import node_of
 from malletrain.job_manager.change import Change, CommitUnknownError, Submission
 from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.change_writer import ChangeWriter
-from malletrain.job_manager.clock_steps import ClockSteps
 from malletrain.job_manager.effect_runner import EffectRunner
 from malletrain.job_manager.effects import StartSupervisor, required_effects
 from malletrain.job_manager.fair_share import changed_uses
@@ -39,6 +39,7 @@ from malletrain.job_manager.stimuli import (
 )
 from malletrain.job_manager.store import JobStore
 from malletrain.runtime.clock import Clock
+from malletrain.runtime.clock_steps import ClockSteps
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
@@ -87,12 +88,20 @@ class Engine:
         self._progress = ProgressBuffer()
         self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded)
         self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
+        self._has_begun = False
         self._log = structlog.get_logger(__name__)
 
     @property
     def state(self) -> ManagerState:
         """What JobManager knows now."""
         return self._state
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether what can wait may be done: the idle nodes are known, the supervisors of an earlier JobManager have
+        been found again, and no node is being given back.
+        """
+        return self._has_begun and self._state.idle is not None and not self._effects.is_urgent
 
     def is_active(self, job_id: str) -> bool:
         """Whether there is such a job that is not in a final state."""
@@ -229,10 +238,11 @@ class Engine:
         await self._sweep_strays()
         async with asyncio.TaskGroup() as group:
             with self._effects.performed_by(group):
-                supervised = [job for job in self._state.jobs.values() if job.supervised]
+                supervised = [job for job in self._state.jobs.values() if job.has_supervisor]
                 group.create_task(self._writer.run())
                 group.create_task(self._write_progress(progress_seconds))
-                self._effects.dispatch(StartSupervisor(job.id, job.incarnation) for job in supervised)
+                self._effects.adopt(StartSupervisor(job.id, job.incarnation) for job in supervised)
+                self._has_begun = True
                 while True:
                     await self._tick()
                     await asyncio.sleep(reconcile_seconds)
@@ -249,7 +259,7 @@ class Engine:
             await self._launcher.stop(job.id, job.incarnation, grace_seconds)
             self.apply(await self._launcher.collect(job.id, job.incarnation))
 
-        await asyncio.gather(*(end(job) for job in self._state.jobs.values() if job.supervised))
+        await asyncio.gather(*(end(job) for job in self._state.jobs.values() if job.has_supervisor))
 
     async def flush(self) -> None:
         """Try once more to store what waits for the database. To be called at the end."""
@@ -270,18 +280,26 @@ class Engine:
                         break
                 else:
                     raise UnavailableError("JobManager ends")
-        await self._launcher.sweep_nodes(nodes, self._supervised())
+        supervised = [job.id for job in self._state.jobs.values() if job.supervised]
+        await self._launcher.sweep_nodes(nodes, supervised)
+
+    async def remove_ended(self, numbers: Collection[int], request_ids: Collection[str]) -> None:
+        """Have jobs that have ended deleted from the database, after all that happened before.
+
+        Raises:
+            DatabaseUnavailableError: the database does not answer; they are deleted later.
+        """
+        self._writer.add(Change(removed_jobs=numbers, removed_requests=request_ids), self._state.jobs)
+        await self._writer.stored()
 
     def _are_held(self, nodes: frozenset[str]) -> bool:
-        return any(nodes.intersection(job.held) for job in self._state.jobs.values())
-
-    def _supervised(self) -> list[str]:
-        return [job.id for job in self._state.jobs.values() if job.supervised]
+        return any(node_of(name) in nodes for job in self._state.jobs.values() for name in job.held)
 
     async def _sweep_strays(self) -> None:
         for _ in range(_SWEEPS):
             try:
-                ended = await self._launcher.sweep_strays(self._supervised())
+                found = [job.id for job in self._state.jobs.values() if job.has_supervisor]
+                ended = await self._launcher.sweep_strays(found)
             except ProcessesLeftError as error:
                 # Those of one user that always begin others must not keep the jobs of all waiting.
                 self._log.error("processes that belong to no running job do not end", error=str(error))

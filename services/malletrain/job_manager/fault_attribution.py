@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from malletrain.common.gpus import node_of
 
 _LEAST_FAILURES = 2
+
+
+def failures_by_node(failures: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Failed workers by node.
+
+    Args:
+        failures: Pairs of a node, or a GPU of a member of a fleet, and how many workers have failed there.
+    """
+    found: Counter[str] = Counter()
+    for name, count in failures:
+        found[node_of(name)] += count
+    return dict(found)
 
 
 def at_fault(failures: Mapping[str, int], nodes: int) -> str | None:

@@ -35,7 +35,8 @@ def job_families(state: ManagerState, occupied: Mapping[str, int], most: int) ->
     rows = list(limited([_row(job, occupied.get(job.id, 0)) for job in ordered], most))
     scales = GaugeMetricFamily(
         "malletrain_job_manager_job_nodes",
-        "Nodes of a job: wanted by the plan, commanded, confirmed by its workers, or occupied by live workers.",
+        "Nodes of a job, or GPUs of a member of a fleet: wanted by the plan, commanded, confirmed by its workers, or "
+        "occupied by live workers.",
         labels=(*_JOB, "kind"),
     )
     counts = {

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.fleet.spec import FleetSpec
+from malletrain.job_manager.fleets import fleet_id
 from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
@@ -53,14 +55,30 @@ class JobSpec:
     family: str = ""
     backend: LauncherBackend = LauncherBackend.DEFAULT
     cold_start: bool = False
+    burst_buffer_gb: int = 0
+    fleet: FleetSpec | None = None
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.
 
+        A member of a fleet has one for each of its GPUs.
+
         Args:
             gpus: Number of GPUs of each of its nodes.
         """
+        if self.fleet is not None:
+            return 1
         return self.slots_per_node or max(1, min(gpus, default=1))
+
+    def gpus_on(self, gpus: Iterable[int]) -> int:
+        """GPUs of a node that members of its fleet may have, at least 1; 0 of a job that is no member.
+
+        Args:
+            gpus: Number of GPUs of each of its nodes.
+        """
+        if self.fleet is None:
+            return 0
+        return self.fleet.gpus_per_node or max(1, min(gpus, default=1))
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run at a scale, in nodes."""
@@ -118,10 +136,11 @@ class Job:
         share_weight: Factor of its weight that comes from its owner's fair share; 1 until it is admitted.
         trained: Nodes of the newest confirmed scale, less those that left: their workers have the training state.
         incarnation: Number of supervisors that were started for the job.
-        supervised: Whether a supervisor was started that has not ended.
+        supervised: Whether a supervisor was started that has not ended; False while it is kept without nodes.
         serving: Whether that supervisor has answered.
         sequence: Number of the newest command about nodes.
         taken_sequence: Number of the newest command that the supervisor has taken over.
+        kept: Whether its supervisor has no workers, and has taken no command since. It waits for nodes, for a while.
         stop: What becomes of the job when its supervisor has ended; None if the supervisor is not being ended.
         preempted: Whether a preemption led to the change that is not confirmed yet.
         counted_failures: Failures that count against `max_restarts`. Reset after a long good run, unlike `restarts`.
@@ -129,6 +148,9 @@ class Job:
         good_since: Since when the present processes have trained without a failure.
         stalled_since: Since when Monitor calls the job stalled.
         done_since: When it was first noticed that the trainer says that it is done.
+        passed_over: How many times a job behind it was given burst buffer while it waited for its own.
+        fleet_number: Number of the first member of its fleet; None: it is a member of none. The nodes of a member are
+            GPUs (`malletrain.common.gpus`), and its scale counts them.
     """
 
     number: int
@@ -151,6 +173,7 @@ class Job:
     sequence: int = 0
     taken_sequence: int = 0
     stop: StopIntent | None = None
+    kept: bool = False
     preempted: bool = False
     restarts: int = 0
     counted_failures: int = 0
@@ -167,6 +190,8 @@ class Job:
     end_time: float | None = None
     owner: str = ""
     share_weight: float = 1.0
+    passed_over: int = 0
+    fleet_number: int | None = None
 
     @property
     def id(self) -> str:
@@ -174,19 +199,29 @@ class Job:
         return job_id(self.number)
 
     @property
+    def fleet_id(self) -> str:
+        """Identifier of its fleet, e.g. "f000012"; empty: it is a member of none."""
+        return "" if self.fleet_number is None else fleet_id(self.fleet_number)
+
+    @property
     def admitted(self) -> bool:
         """Whether the job takes part in plans."""
         return self.state is not JobState.QUEUED and not self.state.final
 
     @property
+    def has_supervisor(self) -> bool:
+        """Whether there is a supervisor, be it one that is kept without nodes."""
+        return self.supervised or self.kept
+
+    def in_words(self, scale: int) -> str:
+        """A scale of this job in words, e.g. "1 node", or "2 GPUs" of a member of a fleet."""
+        unit = "node" if self.fleet_number is None else "GPU"
+        return f"{scale} {unit}" if scale == 1 else f"{scale} {unit}s"
+
+    @property
     def target_reached(self) -> bool:
         """Whether the job has processed as many samples as it was submitted for."""
         return 0 < self.spec.target_samples <= self.samples
-
-
-def count_nodes(count: int) -> str:
-    """A number of nodes in words, e.g. "1 node"."""
-    return f"{count} node" if count == 1 else f"{count} nodes"
 
 
 def job_number(identifier: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from malletrain.job_manager.burst_buffer import QuotaUse
 from malletrain.job_manager.jobs import Job, JobSpec
 from malletrain.job_manager.redaction import redact_environment
 from malletrain.job_manager.sharing import OwnerShare
@@ -11,6 +12,7 @@ from malletrain.job_manager.state import Omission
 from malletrain.job_manager.store import StoredEvent
 from malletrain.job_manager.transitions import JobReason
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.runtime.messages import job_state_value, timestamp
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
@@ -44,6 +46,8 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         family=spec.family,
         backend=resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{spec.backend.value}"),
         cold_start=spec.cold_start,
+        burst_buffer_gb=spec.burst_buffer_gb,
+        fleet=None if spec.fleet is None else spec_to_proto(spec.fleet),
     )
 
 
@@ -78,6 +82,8 @@ def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:
         start_time=None if job.start_time is None else timestamp(job.start_time),
         end_time=None if job.end_time is None else timestamp(job.end_time),
         not_before=None if job.not_before is None else timestamp(job.not_before),
+        passed_over=job.passed_over,
+        fleet_id=job.fleet_id,
     )
 
 
@@ -95,6 +101,11 @@ def event_message(stored: StoredEvent) -> job_manager_pb2.JobEvent:
         nodes=event.nodes,
         release_seconds=event.release_seconds,
     )
+
+
+def quota_message(use: QuotaUse) -> job_manager_pb2.BurstBufferQuota:
+    """The quota of burst buffer."""
+    return job_manager_pb2.BurstBufferQuota(granted_gb=use.granted_gb, held_gb=use.held_gb, free_gb=use.free_gb)
 
 
 def owner_message(share: OwnerShare) -> job_manager_pb2.OwnerShare:

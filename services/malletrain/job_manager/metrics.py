@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from malletrain.common.gpus import node_of
 from malletrain.job_manager.job_metrics import job_families
 from malletrain.job_manager.measurements import measure
 from malletrain.job_manager.node_use import NodeTime, NodeUse, UseCounter, moved_nodes
@@ -133,7 +134,9 @@ class JobManagerMetrics:
             self._release.observe(passed)
         for job in result.changed:
             if not job.supervised:
-                self._forget(job.id)
+                self._occupied.pop(job.id, None)
+            if not job.has_supervisor:
+                self._failures = {key: total for key, total in self._failures.items() if key[0] != job.id}
 
     def _see(self, seen: SupervisorSeen, state: ManagerState) -> None:
         job = state.jobs.get(seen.job_id)
@@ -143,10 +146,6 @@ class JobManagerMetrics:
         key, total = (seen.job_id, seen.incarnation), sum(count for _, count in seen.failures)
         self._worker_failures.inc(max(0, total - self._failures.get(key, 0)))
         self._failures[key] = total
-
-    def _forget(self, job_id: str) -> None:
-        self._occupied.pop(job_id, None)
-        self._failures = {key: total for key, total in self._failures.items() if key[0] != job_id}
 
 
 def _counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -173,7 +172,10 @@ def _rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "malletrain_job_manager_plan_generation", "Generation of the plan in force.", taken.state.generation
     )
-    releases = [release.since for job in jobs for release in job.releases if release.left]
+    releases: dict[str, float] = {}
+    for release in (release for job in jobs for release in job.releases if release.left):
+        node = node_of(release.node)
+        releases[node] = min(release.since, releases.get(node, release.since))
     yield GaugeMetricFamily(
         "malletrain_job_manager_nodes_in_release",
         "Nodes that the main scheduler has taken and on which processes of ours may be left.",
@@ -182,7 +184,7 @@ def _rendered(taken: ManagerSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "malletrain_job_manager_oldest_release_age_seconds",
         "How long ago the first of these nodes was taken; 0 without any.",
-        max((max(0.0, taken.now - since) for since in releases), default=0.0),
+        max((max(0.0, taken.now - since) for since in releases.values()), default=0.0),
     )
     use = CounterMetricFamily(
         "malletrain_job_manager_node_seconds",

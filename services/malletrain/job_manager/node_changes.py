@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from malletrain.common.gpus import node_of
+from malletrain.job_manager.claims import Claims
 from malletrain.job_manager.jobs import Job, NodeRelease, StopIntent
 from malletrain.job_manager.state import Notice
 from malletrain.job_manager.transaction import Transaction
@@ -11,7 +13,7 @@ from malletrain.model.job_state import JobState
 
 def replace_idle_set(transaction: Transaction, nodes: frozenset[str]) -> None:
     """Take over the whole idle set. A node that a job uses and that is not in the set has left; it counts from now."""
-    used = {node for job in transaction.jobs.values() for node in (*job.held, *job.wanted)}
+    used = {node_of(name) for job in transaction.jobs.values() for name in (*job.held, *job.wanted)}
     transaction.idle = nodes
     _remove_nodes(transaction, frozenset(used - nodes), transaction.now)
 
@@ -25,7 +27,7 @@ def change_idle_set(transaction: Transaction, joined: frozenset[str], left: froz
 
 def _remove_nodes(transaction: Transaction, left: frozenset[str], since: float) -> None:
     for job in transaction.active():
-        lost = left.intersection((*job.held, *job.wanted))
+        lost = frozenset(name for name in (*job.held, *job.wanted) if node_of(name) in left)
         if lost:
             _take_from(transaction, job, lost, since)
 
@@ -86,8 +88,8 @@ def _shrink_or_stop(
 
 def _largest_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The largest permitted scale on nodes that no other job wants; nodes that have trained are taken first."""
-    others = {node for other in transaction.active() if other.id != job.id for node in other.wanted}
-    free = sorted((node for node in nodes if node not in others), key=lambda node: node not in job.trained)
+    others = Claims.of((other for other in transaction.active() if other.id != job.id), lambda other: other.wanted)
+    free = sorted((node for node in nodes if not others.holder(job, node)), key=lambda node: node not in job.trained)
     return tuple(free[: job.spec.largest_within(len(free))])
 
 

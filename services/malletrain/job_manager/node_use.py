@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 
+from malletrain.common.gpus import node_of
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.stimuli import NodesChanged, Stimulus
@@ -31,10 +32,8 @@ def count_uses(state: ManagerState) -> Mapping[NodeUse, int]:
     """
     idle = state.idle or frozenset()
     uses: Counter[NodeUse] = Counter(dict.fromkeys(NodeUse, 0))
-    for job in state.jobs.values():
-        for node in job.held:
-            if node in idle:
-                uses[_use(job, node)] += 1
+    for jobs in _sharing(state.jobs.values()).values():
+        uses.update(_uses(jobs, idle))
     uses[NodeUse.UNASSIGNED] = max(0, len(idle) - uses.total())
     return uses
 
@@ -44,7 +43,7 @@ class UseCounter:
 
     def __init__(self) -> None:
         """Begin without jobs."""
-        self._by_job: dict[str, Counter[NodeUse]] = {}
+        self._by_unit: dict[str, Counter[NodeUse]] = {}
         self._total: Counter[NodeUse] = Counter()
 
     def change(self, state: ManagerState, changed: Iterable[Job], moved: frozenset[str] | None) -> None:
@@ -56,17 +55,22 @@ class UseCounter:
             moved: Nodes that have joined or left; None: any may have.
         """
         idle = state.idle or frozenset()
-        affected = state.jobs.values() if moved is None else list(changed)
+        affected: Iterable[Job] = state.jobs.values() if moved is None else list(changed)
         if moved is None:
-            self._by_job, self._total = {}, Counter()
+            self._by_unit, self._total = {}, Counter()
         elif moved:
-            affected = [*changed, *(job for job in state.jobs.values() if not moved.isdisjoint(job.held))]
-        for job in affected:
-            self._total.subtract(self._by_job.pop(job.id, Counter()))
-            if job.id in state.jobs and job.held:
-                known = state.jobs[job.id]
-                self._by_job[job.id] = Counter(_use(known, node) for node in known.held if node in idle)
-                self._total.update(self._by_job[job.id])
+            touched = (job for job in state.jobs.values() if any(node_of(name) in moved for name in job.held))
+            affected = [*changed, *touched]
+        units = {_unit(job) for job in affected}
+        fleets = {job.fleet_id for job in affected if job.fleet_id}
+        members = [job for job in state.jobs.values() if job.fleet_id in fleets] if fleets else []
+        known = (state.jobs[job.id] for job in affected if job.id in state.jobs and not job.fleet_id)
+        sharing = _sharing({job.id: job for job in (*known, *members)}.values())
+        for unit in units:
+            self._total.subtract(self._by_unit.pop(unit, Counter()))
+            if unit in sharing:
+                self._by_unit[unit] = Counter(_uses(sharing[unit], idle))
+                self._total.update(self._by_unit[unit])
 
     def uses(self, state: ManagerState) -> Mapping[NodeUse, int]:
         """Number of idle nodes by their use."""
@@ -81,6 +85,34 @@ def moved_nodes(stimulus: Stimulus, before: ManagerState, after: ManagerState) -
     if isinstance(stimulus, NodesChanged) and before.idle is not None:
         return stimulus.joined | stimulus.left
     return None
+
+
+def _unit(job: Job) -> str:
+    """Who has nodes to itself: a job, or a fleet."""
+    return job.fleet_id or job.id
+
+
+def _sharing(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Jobs that hold something, by who has its nodes to itself."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.held:
+            found.setdefault(_unit(job), []).append(job)
+    return found
+
+
+def _uses(jobs: list[Job], idle: Set[str]) -> list[NodeUse]:
+    """Uses of the idle nodes that jobs hold which share nodes. That of a node is the first of its GPUs' uses."""
+    if jobs[0].fleet_number is None:
+        return [_use(job, node) for job in jobs for node in job.held if node in idle]
+    order = list(NodeUse)
+    found: dict[str, NodeUse] = {}
+    for job in jobs:
+        for name in job.held:
+            use, node = _use(job, name), node_of(name)
+            if node in idle:
+                found[node] = min(use, found.get(node, use), key=order.index)
+    return list(found.values())
 
 
 def _use(job: Job, node: str) -> NodeUse:

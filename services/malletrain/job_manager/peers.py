@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import grpc.aio
 import structlog
 
+from malletrain.common.gpus import node_of
 from malletrain.common.trace_context import TraceContext
-from malletrain.job_manager.fault_attribution import at_fault
+from malletrain.job_manager.fault_attribution import at_fault, failures_by_node
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from malletrain.job_manager.state import Notice
 from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, Progressed, Stimulus, SupervisorSeen
@@ -26,6 +27,7 @@ _MOST_FAILURES = 16
 """In one report; a node is quarantined after fewer."""
 _NOTICE_DEADLINE_SECONDS = 0.5
 _PROGRESS_DEADLINE_SECONDS = 1.0
+_FORGET_DEADLINE_SECONDS = 30.0
 _COMMANDS = {
     Notice.RESCALE_COMING: monitor_pb2.COMMAND_TYPE_RESCALE_COMING,
     Notice.RELEASE_REQUESTED: monitor_pb2.COMMAND_TYPE_RELEASE_REQUESTED,
@@ -71,19 +73,29 @@ class ManagerPeers:
             return None
         return next((Progressed(job_id, found.samples, stalled=False) for found in response.progress), None)
 
-    async def report_failures(self, seen: SupervisorSeen, nodes: int, held: Collection[str]) -> None:
+    async def forget(self, job_ids: Collection[str]) -> bool:
+        """Have Monitor delete what it stores of jobs. False: it is away, or of a version that can't."""
+        request = monitor_pb2.ForgetJobsRequest(job_ids=job_ids)
+        try:
+            await self._monitor().ForgetJobs(request, timeout=_FORGET_DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._log.info("ended jobs not forgotten", code=error.code().name)
+            return False
+        return True
+
+    async def report_failures(self, seen: SupervisorSeen, nodes: Collection[str], held: Collection[str]) -> None:
         """Report to the Scavenger a node on which a job's workers keep failing; every failure once.
 
         What could not be reported is reported with the next failure.
 
         Args:
             seen: A supervisor's state.
-            nodes: Number of nodes that its job uses.
-            held: The job's nodes: its supervisor can accuse no others.
+            nodes: Nodes or GPUs that its job uses.
+            held: Those that it holds: its supervisor can accuse no others.
         """
-        failures = dict(seen.failures)
-        node = at_fault(failures, nodes)
-        if node is None or node not in held:
+        failures = failures_by_node(seen.failures)
+        node = at_fault(failures, len({node_of(name) for name in nodes}))
+        if node is None or node not in {node_of(name) for name in held}:
             return
         key = (seen.job_id, seen.incarnation, node)
         new = failures[node] - self._reported.get(key, 0)

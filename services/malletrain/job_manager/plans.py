@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from malletrain.common.gpus import gpu_number, node_of
+from malletrain.job_manager.claims import Claims
+from malletrain.job_manager.fleets import MOST_GPUS_PER_NODE
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import Omission
 from malletrain.job_manager.stimuli import PlanReceived
@@ -61,21 +64,22 @@ def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tu
             parts[job_id] = nodes
     unusable = _unusable_nodes(transaction)
     while True:
-        owners = {node: job.id for job in transaction.active() if job.id not in parts for node in job.wanted}
+        owners = Claims.of((job for job in transaction.active() if job.id not in parts), lambda job: job.wanted)
         before = dict(parts)
         for job_id, nodes in before.items():
-            lost = _lost_nodes(transaction, job_id, nodes, unusable, owners)
-            fitting = _reduced(transaction.jobs[job_id], nodes, lost) if lost else nodes
+            job = transaction.jobs[job_id]
+            lost = _lost_nodes(transaction, job, nodes, unusable, owners)
+            fitting = _reduced(job, nodes, lost) if lost else nodes
             if fitting is None:
                 del parts[job_id]
-                kept = set(transaction.jobs[job_id].wanted)
+                kept = set(job.wanted)
                 omissions.append(Omission(job_id, tuple(n for n in nodes if n not in kept), next(iter(lost.values()))))
                 break
             if lost:
                 parts[job_id] = fitting
                 left_out = tuple(node for node in nodes if node not in fitting)
                 omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
-            owners |= dict.fromkeys(fitting, job_id)
+            owners.add(job, fitting)
         if parts == before:
             return parts, tuple(omissions)
 
@@ -93,44 +97,64 @@ def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) ->
         return f"job {job_id} is ending: {job.reason}"
     if job.not_before is not None and transaction.now < job.not_before:
         return f"job {job_id} gets no nodes for another {job.not_before - transaction.now:.1f} s: {job.reason}"
+    if wrong := _wrong_names(job, nodes):
+        return wrong
     spec = job.spec
     if not spec.permits(len(nodes)):
         sizes = f"one of {list(spec.permitted_nodes)}" if spec.permitted_nodes else f"{spec.min_nodes}-{spec.max_nodes}"
-        return f"job {job_id}: expected {sizes} nodes, got {len(nodes)}"
-    if _migrates(job.wanted, nodes) and _migrates(job.commanded, nodes):
-        return _MIGRATES.format(job_id=job_id)
+        units = "nodes" if job.fleet_number is None else "GPUs"
+        return f"job {job_id}: expected {sizes} {units}, got {len(nodes)}"
+    if _migrates(job, nodes):
+        return f"job {job_id}: expected to gain or to lose nodes, not both at once"
     return ""
 
 
-_MIGRATES = "job {job_id}: expected to gain or to lose nodes, not both at once"
+def _wrong_names(job: Job, nodes: tuple[str, ...]) -> str:
+    """Members of a fleet have GPUs, all other jobs have nodes, and each of them once."""
+    if twice := next((name for name, count in Counter(nodes).items() if count > 1), ""):
+        return f"job {job.id}: expected each node or GPU once, got {twice} twice"
+    if job.spec.fleet is None:
+        return next((f"job {job.id}: expected nodes, got GPU {name}" for name in nodes if node_of(name) != name), "")
+    limit = job.spec.fleet.gpus_per_node or MOST_GPUS_PER_NODE
+    for name in nodes:
+        number = gpu_number(name)
+        if number is None:
+            return f"job {job.id}: expected GPUs, as for every member of a fleet, got node {name}"
+        if number >= limit:
+            return f"job {job.id}: expected GPUs with numbers below {limit}, got {name}"
+    return ""
 
 
-def _migrates(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
-    return bool(set(before) - set(after)) and bool(set(after) - set(before))
+def _migrates(job: Job, after: tuple[str, ...]) -> bool:
+    """Whether a job would both gain and lose nodes. Members of a fleet may: flotillas are made for all at once."""
+    return job.fleet_number is None and all(
+        set(before) - set(after) and set(after) - set(before) for before in (job.wanted, job.commanded)
+    )
 
 
 def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
     """Idle nodes that are still being released after they have left."""
-    return frozenset(release.node for job in transaction.active() for release in job.releases if release.left)
+    return frozenset(node_of(release.node) for job in transaction.active() for release in job.releases if release.left)
 
 
 def _lost_nodes(
     transaction: Transaction,
-    job_id: str,
+    job: Job,
     nodes: tuple[str, ...],
     unusable: frozenset[str],
-    owners: Mapping[str, str],
+    owners: Claims,
 ) -> dict[str, str]:
-    """Nodes that a job can't have, and why."""
+    """Nodes or GPUs that a job can't have, and why."""
     idle = transaction.idle or frozenset()
     lost = {}
-    for node in nodes:
-        if node not in idle:
-            lost[node] = f"node {node} (for job {job_id}) is not idle"
-        elif node in unusable:
-            lost[node] = f"node {node} (for job {job_id}) is still being released"
-        elif node in owners:
-            lost[node] = f"node {node} (for job {job_id}) is job {owners[node]}'s"
+    for name in nodes:
+        what = f"{'node' if job.fleet_number is None else 'GPU'} {name} (for job {job.id})"
+        if node_of(name) not in idle:
+            lost[name] = f"{what} is not idle"
+        elif node_of(name) in unusable:
+            lost[name] = f"{what} is still being released"
+        elif owner := owners.holder(job, name):
+            lost[name] = f"{what} is {owner}'s"
     return lost
 
 
@@ -140,6 +164,6 @@ def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple
     first = sorted(left, key=lambda node: node not in job.commanded)
     chosen = set(first[: job.spec.largest_within(len(left))])
     fitting = tuple(node for node in left if node in chosen)
-    if not fitting or (_migrates(job.wanted, fitting) and _migrates(job.commanded, fitting)):
+    if not fitting or _migrates(job, fitting):
         return None
     return fitting

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from malletrain.job_manager.admission import admit
-from malletrain.job_manager.jobs import Job, StopIntent, count_nodes
+from malletrain.common.gpus import node_of
+from malletrain.job_manager.admitting import admit
+from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import Notice
 from malletrain.job_manager.transaction import Transaction
 from malletrain.job_manager.transitions import JobReason
@@ -12,18 +13,13 @@ from malletrain.model.job_state import JobState
 
 def reconcile(transaction: Transaction) -> None:
     """Bring every job as far as possible now: shrinks and stops before growths and starts, admission last."""
-    for job in _unsettled(transaction):
-        _end_if_target_reached(transaction, job)
-    for job in _unsettled(transaction):
-        _give_up_nodes(transaction, job)
-    for job in _unsettled(transaction):
-        _take_nodes(transaction, job)
+    # A settled job stays so until it is changed, and each step changes only the job that it is for.
+    unsettled = [job.id for job in transaction.jobs.values() if not _is_settled(job)]
+    for step in (_end_if_target_reached, _give_up_nodes, _take_nodes):
+        for job in [transaction.jobs[name] for name in unsettled]:
+            if not _is_settled(job) and not job.state.final:
+                step(transaction, job)
     admit(transaction)
-
-
-def _unsettled(transaction: Transaction) -> list[Job]:
-    """Jobs for which there may be something to do. Most train on the nodes that are wanted for them."""
-    return [job for job in transaction.jobs.values() if not _is_settled(job) and not job.state.final]
 
 
 def _is_settled(job: Job) -> bool:
@@ -35,7 +31,7 @@ def _end_if_target_reached(transaction: Transaction, job: Job) -> None:
     if not job.target_reached or not job.admitted:
         return
     reason = f"reached its target of {job.spec.target_samples} samples"
-    if job.supervised:
+    if job.has_supervisor:
         transaction.stop(job, StopIntent.COMPLETE, JobReason.TARGET_REACHED, reason)
     else:
         transaction.finish(job, JobState.COMPLETED, JobReason.TARGET_REACHED, reason)
@@ -53,7 +49,7 @@ def _give_up_nodes(transaction: Transaction, job: Job) -> None:
         return
     kept = tuple(node for node in job.commanded if node in job.wanted)
     gained = _gained_nodes(job)
-    if gained and _are_free(transaction, gained):
+    if gained and _are_free(transaction, job, gained):
         kept += gained
     elif not job.spec.permits(len(kept)) and kept:
         # The new scale needs nodes that are not free yet, and the scale without them is not permitted.
@@ -75,22 +71,22 @@ def _take_nodes(transaction: Transaction, job: Job) -> None:
         _start(transaction, job)
     if job.state is JobState.RUNNING and not set(job.commanded) - set(job.wanted):
         gained = _gained_nodes(job)
-        if gained and _are_free(transaction, gained):
+        if gained and _are_free(transaction, job, gained):
             _rescale(transaction, job, job.commanded + gained)
 
 
 def _may_start(transaction: Transaction, job: Job) -> bool:
     eligible = job.not_before is None or transaction.now >= job.not_before
-    return eligible and not job.supervised and _are_free(transaction, job.wanted)
+    return eligible and not job.supervised and _are_free(transaction, job, job.wanted)
 
 
 def _gained_nodes(job: Job) -> tuple[str, ...]:
     return tuple(node for node in job.wanted if node not in job.commanded)
 
 
-def _are_free(transaction: Transaction, nodes: tuple[str, ...]) -> bool:
-    holders = transaction.holders()
-    return transaction.idle is not None and all(node in transaction.idle and node not in holders for node in nodes)
+def _are_free(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> bool:
+    holders, idle = transaction.holders(), transaction.idle
+    return idle is not None and all(node_of(node) in idle and not holders.holder(job, node) for node in nodes)
 
 
 def _start(transaction: Transaction, job: Job) -> None:
@@ -98,12 +94,12 @@ def _start(transaction: Transaction, job: Job) -> None:
         job,
         JobState.STARTING,
         JobReason.PLAN_STARTED,
-        f"plan {job.plan_generation}: starts on {count_nodes(len(job.wanted))}",
+        f"plan {job.plan_generation}: starts on {job.in_words(len(job.wanted))}",
         commanded=job.wanted,
         held=job.wanted,
-        incarnation=job.incarnation + 1,
+        incarnation=job.incarnation if job.kept else job.incarnation + 1,
         supervised=True,
-        serving=False,
+        serving=job.kept,
         sequence=job.sequence + 1,
         changed_at=transaction.now,
         preempted=False,
@@ -118,7 +114,7 @@ def _rescale(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> None
         job,
         JobState.RESCALING,
         JobReason.PLAN_RESCALED,
-        f"plan {job.plan_generation}: from {len(job.commanded)} to {count_nodes(len(nodes))}",
+        f"plan {job.plan_generation}: from {len(job.commanded)} to {job.in_words(len(nodes))}",
         commanded=nodes,
         held=job.held + tuple(node for node in nodes if node not in job.held),
         sequence=job.sequence + 1,

@@ -14,6 +14,7 @@ import grpc.aio
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.addresses import is_loopback
 from malletrain.job_manager import messages, submission
+from malletrain.job_manager.burst_buffer import quota_use
 from malletrain.job_manager.change import Submission
 from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.engine import Engine
@@ -25,10 +26,12 @@ from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.starting import LaunchSettings
-from malletrain.job_manager.logs import MOST_TAIL_LINES, stream
+from malletrain.job_manager.logs import MOST_TAIL_LINES, check_positions, stream
 from malletrain.job_manager.metrics import JobManagerMetrics
+from malletrain.job_manager.notifications.notifier import open_notifiers
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
+from malletrain.job_manager.retention import Retention
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.job_manager.sharing import owner_shares
 from malletrain.job_manager.state_machine import TransactionResult
@@ -47,7 +50,7 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
 from malletrain.runtime.messages import job_state_of
-from malletrain.runtime.node_names import check_node_names
+from malletrain.runtime.node_names import check_assigned_names, check_node_names
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.propagation import present_context
@@ -107,6 +110,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.head_address,
             section.interfaces,
             section.standby_memory_mib << 20,
+            section.keep_supervisor_seconds,
             section.run_as == "service",
         )
         policy = section.policy()
@@ -126,6 +130,18 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
         self._metrics = JobManagerMetrics(clock)
         self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock, self._metrics, self._spans)
+        self._retention = Retention(
+            self._store,
+            self._launcher.folder,
+            self._peers.forget,
+            self._engine.remove_ended,
+            state_dir,
+            section.keep_ended_jobs_days,
+            clock,
+        )
+        self._notifiers = open_notifiers(
+            section.notifications, self._store, lambda: tuple(self._engine.state.jobs.values()), state_dir, clock
+        )
         self._closing = False
         self._failed = False
 
@@ -144,7 +160,10 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 group.create_task(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds))
                 group.create_task(self._secrets.keep(self._active_folders))
                 group.create_task(self._certificates.keep())
-                group.create_task(self._launcher.keep_standby(self._active_specs))
+                group.create_task(self._retention.run())
+                for notifier in self._notifiers:
+                    group.create_task(notifier.run())
+                group.create_task(self._launcher.keep_standby(self._active_specs, lambda: self._engine.is_quiet))
                 group.create_task(
                     self._peers.follow(
                         self._engine.apply,
@@ -198,7 +217,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                 )
             return pb.SubmitJobsResponse(jobs=[self._message(number) for number in earlier.job_numbers])
         with acting_as(self._accounts.of_owner(owner)):
-            specs = submission.check_specs(request.specs, search_path(os.environ, self._section.trainer_python))
+            path = search_path(os.environ, self._section.trainer_python)
+            specs = submission.check_specs(request.specs, path, self._section.burst_buffer_gb)
         self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
         first = self._engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))
@@ -224,14 +244,16 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         await self._engine.caught_up()
         found = self._store.jobs(position, size + 1, states, request.owner)
         token = str(found[size - 1].number) if len(found) > size else ""
-        return pb.ListJobsResponse(jobs=map(self._shown, found[:size]), next_page_token=token)
+        jobs = map(self._shown, found[:size])
+        return pb.ListJobsResponse(jobs=jobs, next_page_token=token, burst_buffer=self._quota())
 
     async def ListOwners(self, request: pb.ListOwnersRequest, context: Context) -> pb.ListOwnersResponse:
         """What the owners use and have used."""
         del request, context
         half_life = self._section.fair_share_half_life_seconds
         found = owner_shares(self._engine.state, self._clock.time(), half_life)
-        return pb.ListOwnersResponse(owners=map(messages.owner_message, found), half_life_seconds=half_life)
+        owners = map(messages.owner_message, found)
+        return pb.ListOwnersResponse(owners=owners, half_life_seconds=half_life, burst_buffer=self._quota())
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Context) -> pb.CancelJobResponse:
         """Cancel a job. A job in a final state stays as it is."""
@@ -263,7 +285,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if not 0 < request.generation <= _LAST_GENERATION:
             raise InvalidInputError("generation", f"1 to {_LAST_GENERATION}", request.generation)
         assignments = tuple(
-            (entry.job_id, check_node_names(entry.nodes, f"assignments[{index}].nodes"))
+            (entry.job_id, check_assigned_names(entry.nodes, f"assignments[{index}].nodes"))
             for index, entry in enumerate(request.assignments)
         )
         with self._spans.taking_plan(request.generation) as taken:
@@ -292,15 +314,16 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         if not 0 <= request.tail_lines <= MOST_TAIL_LINES:
             raise InvalidInputError("tail_lines", f"0 to {MOST_TAIL_LINES}", request.tail_lines)
+        positions = check_positions(request.positions, "positions")
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "read its log")
 
         def ended() -> bool:
-            return self._closing or job.id not in self._engine.state.jobs
+            return job.id not in self._engine.state.jobs
 
         folder = self._launcher.folder(job.id)
-        async for lines in stream(folder, request.tail_lines, request.follow, ended):
-            yield pb.StreamLogsResponse(lines=lines)
+        async for part in stream(folder, request.tail_lines, request.follow, positions, ended, lambda: self._closing):
+            yield pb.StreamLogsResponse(lines=part.lines, positions=part.positions, ended=part.ended)
 
     async def ListJobEvents(self, request: pb.ListJobEventsRequest, context: Context) -> pb.ListJobEventsResponse:
         """Rows of the journal, oldest first."""
@@ -316,6 +339,10 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             for stored in found[:size]
         ]
         return pb.ListJobEventsResponse(events=events, next_page_token=token)
+
+    def _quota(self) -> pb.BurstBufferQuota | None:
+        use = quota_use(self._engine.state.jobs.values(), self._section.burst_buffer_gb)
+        return messages.quota_message(use) if use.granted_gb or use.held_gb else None
 
     async def _find_job(self, identifier: str) -> Job:
         """A job; one that has ended is read from the store, once its end is there."""

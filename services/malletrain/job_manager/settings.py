@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from malletrain.job_manager.admission_window import LONGEST_WINDOW, MOST_BURST_BUFFER_GB, MOST_PLACES, AdmissionRule
+from malletrain.job_manager.notifications.settings import NotificationSettings
 from malletrain.job_manager.state import ManagerPolicy
 
 
@@ -25,6 +27,30 @@ class JobManagerSettings(BaseModel):
         ge=0,
         le=1e9,
         description="After this time half of what an owner has used still counts (7 d); 0: no fair share.",
+    )
+    burst_buffer_gb: int = Field(
+        default=0,
+        ge=0,
+        le=MOST_BURST_BUFFER_GB,
+        description="Quota of burst buffer, of which admitted jobs hold what they ask for until they end, in GB; 0: "
+        "none is granted.",
+    )
+    admission: AdmissionRule = Field(
+        default=AdmissionRule.FIFO,
+        description="Who gets burst buffer: `fifo`: first come, first served; `window`: the selection of the first "
+        "jobs that uses places and burst buffer best (BBSched).",
+    )
+    window: int = Field(
+        default=20,
+        ge=1,
+        le=LONGEST_WINDOW,
+        description="How many of the jobs that ask for burst buffer are looked at together, with `window`.",
+    )
+    starvation_bound: int = Field(
+        default=50,
+        ge=1,
+        le=1_000_000,
+        description="How many times a job may be passed over, with `window`; then it comes before all others.",
     )
     max_jobs_per_owner: int = Field(
         default=10_000, ge=1, description="Most jobs of one owner that have not ended; operators are bound by it, too."
@@ -63,6 +89,13 @@ class JobManagerSettings(BaseModel):
         le=1 << 20,
         description="Largest share of memory of a standby process on this machine, from which workers are forked, in "
         "MiB, e.g. 2048; 0: none is kept.",
+    )
+    keep_supervisor_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        le=86_400,
+        description="How long the supervisor of a job that has lost its last node stays without workers, so that its "
+        "next node costs no start of it; 0: it ends at once.",
     )
     interfaces: tuple[str, ...] = Field(
         default=("lo",), min_length=1, description="Network interfaces by which the nodes reach each other."
@@ -105,11 +138,29 @@ class JobManagerSettings(BaseModel):
         le=600,
         description="Time between two writes of the jobs' samples, as far as these decide nothing.",
     )
+    keep_ended_jobs_days: float = Field(
+        default=90.0,
+        ge=0,
+        le=100_000,
+        description="Days for which a job that has ended is kept: its rows in the databases, and the logs in its "
+        "folder; 0: for ever. Checkpoints and what else the job has placed there are never deleted.",
+    )
     stop_jobs_on_exit: bool = Field(
         default=True,
         description="Stop the jobs when JobManager ends in good order; they start again with the next one. "
         "False leaves their processes running, and the next JobManager adopts them.",
     )
+
+    notifications: NotificationSettings = Field(
+        default_factory=NotificationSettings, description="Whom to tell what has become of jobs."
+    )
+
+    @field_validator("admission")
+    @classmethod
+    def _few_places(cls, value: AdmissionRule, info: ValidationInfo) -> AdmissionRule:
+        if value is AdmissionRule.WINDOW and info.data.get("max_parallel", 1) > MOST_PLACES:
+            raise ValueError(f"expected fifo with more than {MOST_PLACES} places (job_manager.max_parallel)")
+        return value
 
     def policy(self) -> ManagerPolicy:
         """The part that the state machine needs."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from malletrain.common.gpus import node_of
 from malletrain.job_manager.fair_share import settled, weighed
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.state import ManagerState
@@ -24,9 +25,7 @@ def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
         return
     half_life, now = transaction.policy.fair_share_half_life_seconds, transaction.now
     admitted = [job for job in transaction.jobs.values() if job.admitted]
-    held: Counter[str] = Counter()
-    for job in admitted:
-        held[job.owner] += len(job.held)
+    held = _held_nodes(admitted)
     if half_life <= 0:
         transaction.ledger = {}
     else:
@@ -39,6 +38,20 @@ def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
         weight /= means.get(job.owner, 1.0)
         if job.share_weight != weight:
             transaction.put(job, share_weight=weight)
+
+
+def _held_nodes(jobs: Iterable[Job]) -> Counter[str]:
+    """Nodes that jobs hold, by owner. A node whose GPUs members of a fleet have counts once."""
+    held: Counter[str] = Counter()
+    shared: dict[str, str] = {}
+    for job in jobs:
+        if job.fleet_number is None:
+            held[job.owner] += len(job.held)
+        else:
+            held[job.owner] += 0
+            shared.update((node_of(name), job.owner) for name in job.held)
+    held.update(shared.values())
+    return held
 
 
 def _mean_own_weights(admitted: Iterable[Job]) -> dict[str, float]:
@@ -63,6 +76,7 @@ class OwnerShare:
     used_node_seconds: float
     used_fraction: float
     weight: float
+    burst_buffer_gb: int = 0
 
 
 def owner_shares(state: ManagerState, now: float, half_life: float) -> list[OwnerShare]:
@@ -75,9 +89,10 @@ def owner_shares(state: ManagerState, now: float, half_life: float) -> list[Owne
     """
     jobs = Counter(job.owner for job in state.jobs.values())
     admitted = Counter(job.owner for job in state.jobs.values() if job.admitted)
-    nodes = Counter(dict.fromkeys(jobs, 0))
+    nodes = _held_nodes(state.jobs.values())
+    burst_buffer: Counter[str] = Counter()
     for job in state.jobs.values():
-        nodes[job.owner] += len(job.held)
+        burst_buffer[job.owner] += job.spec.burst_buffer_gb if job.admitted else 0
     uses = {owner: use.at(now, half_life) for owner, use in state.ledger.items()} if half_life > 0 else {}
     total = sum(used for owner, used in uses.items() if owner in admitted)
     return [
@@ -89,6 +104,7 @@ def owner_shares(state: ManagerState, now: float, half_life: float) -> list[Owne
             used_node_seconds=uses.get(owner, 0.0),
             used_fraction=uses.get(owner, 0.0) / total if total > 0 and owner in admitted else 0.0,
             weight=state.ledger[owner].weight if owner in uses else 1.0,
+            burst_buffer_gb=burst_buffer[owner],
         )
         for owner in sorted(jobs.keys() | uses.keys())
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.job_manager.admission_window import AdmissionRule, BurstBufferPolicy
 from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.transitions import JobReason
@@ -27,6 +28,16 @@ class ManagerPolicy:
     finish_seconds: float = 10.0
     max_parallel_per_owner: int = 0
     fair_share_half_life_seconds: float = 0.0  # recordings of versions without fair share do not have it
+    keep_supervisor_seconds: float = 0.0  # nor those of versions that keep none
+    burst_buffer_gb: int = 0
+    admission: AdmissionRule = AdmissionRule.FIFO
+    window: int = 20
+    starvation_bound: int = 50
+
+    @property
+    def burst_buffer(self) -> BurstBufferPolicy:
+        """How burst buffer is given to jobs."""
+        return BurstBufferPolicy(self.burst_buffer_gb, self.admission, self.window, self.starvation_bound)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from malletrain.job_manager.admission import enqueue
+from malletrain.job_manager.admitting import enqueue
 from malletrain.job_manager.clock_steps import move_times
 from malletrain.job_manager.effects import Effect, required_effects
 from malletrain.job_manager.jobs import Job, StopIntent
@@ -133,7 +133,7 @@ def _apply_stimulus(transaction: Transaction, stimulus: Stimulus) -> tuple[tuple
 
 def _cancel(transaction: Transaction, job: Job, by: str) -> None:
     reason = "cancelled by its owner" if by in ("", job.owner) else f"cancelled by {by}"
-    if job.supervised:
+    if job.has_supervisor:
         transaction.stop(job, StopIntent.CANCEL, JobReason.CANCELLED, reason)
     else:
         transaction.finish(job, JobState.CANCELLED, JobReason.CANCELLED, reason)

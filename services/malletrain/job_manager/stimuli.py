@@ -79,11 +79,12 @@ class SupervisorSeen:
     Attributes:
         job_id: Job identifier.
         incarnation: Which of the job's supervisors.
-        commanded_sequence: Number of the newest command that it has taken over.
+        commanded_sequence: Number of the newest command that it has taken over, or that a stop has overtaken.
         confirmed_sequence: Number of the newest command whose nodes the workers have confirmed.
         confirmed: Nodes that the workers have confirmed.
         occupied: Nodes with a live worker process.
         failures: Pairs of a node and how many workers have failed on it by themselves.
+        kept: Whether it has no workers, no node is left to it, and it waits for others.
     """
 
     job_id: str
@@ -93,6 +94,7 @@ class SupervisorSeen:
     confirmed: frozenset[str]
     occupied: frozenset[str]
     failures: tuple[tuple[str, int], ...] = ()
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class SupervisorEnded:
         message: How they ended, for people.
         completion: Present when the trainer said that it is done.
         log_tail: The last lines of the job's log.
+        no_room: Whether it could not be started for want of room on a disk.
     """
 
     job_id: str
@@ -147,6 +150,7 @@ class SupervisorEnded:
     message: str
     completion: Completion | None
     log_tail: tuple[str, ...]
+    no_room: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Row,
+    Select,
     String,
     Table,
     Text,
@@ -35,6 +37,7 @@ from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.runtime.database.errors import DatabaseTakenError, DatabaseUnavailableError
 
+_T = TypeVar("_T")
 METADATA = MetaData()
 _BIG_INTEGER = BigInteger().with_variant(Integer, "sqlite")
 _JOBS = Table(
@@ -85,6 +88,8 @@ _GENERATION = "plan_generation"
 _LAST_CHANGE = "last_change"
 _HALF = 31
 """Bits of the number of a change, and of the number of the process that made it."""
+_MOST_VALUES = 500
+"""Of one query: some builds of SQLite take no more than 999, and a submission has up to 10,000 jobs."""
 _SELECT_JOB = select(_JOBS.c.body, _JOBS.c.owner)
 _FINAL_STATES = [state.value for state in JobState if state.final]
 
@@ -210,6 +215,11 @@ class JobStore:
         with self._engine.connect() as connection:
             return [_stored_event(row) for row in connection.execute(query)]
 
+    def last_sequence(self) -> int:
+        """Number of the last row of the journal; 0 where there is none."""
+        with self._engine.connect() as connection:
+            return connection.scalar(select(func.max(_JOURNAL.c.sequence))) or 0
+
     def last_events(self, identifier: str, limit: int = 20) -> list[JobEvent]:
         """The last rows of the journal of a job, oldest first; of all jobs if the identifier is empty."""
         query = select(_JOURNAL).order_by(_JOURNAL.c.sequence.desc()).limit(limit)
@@ -217,6 +227,41 @@ class JobStore:
             query = query.where(_JOURNAL.c.job_number == job_number(identifier))
         with self._engine.connect() as connection:
             return [_stored_event(row).event for row in connection.execute(query)][::-1]
+
+    def ended_before(self, unix_seconds: float, after: int, limit: int) -> list[int]:
+        """Numbers of jobs that ended before a time, lowest first, from above `after`.
+
+        The newest job is not among them: the next number is counted from it.
+        """
+        query = _ended_before(unix_seconds).where(_JOBS.c.number > after).order_by(_JOBS.c.number).limit(limit)
+        with self._engine.connect() as connection:
+            return list(connection.scalars(query))
+
+    def removable(self, numbers: Sequence[int], unix_seconds: float) -> tuple[list[int], list[str]]:
+        """What may be deleted of jobs that ended before a time: a submission is answered with all its jobs or none.
+
+        Args:
+            numbers: Numbers of such jobs.
+            unix_seconds: The time.
+
+        Returns:
+            Those of the jobs whose submission has no job that did not end before then, and the `request_id` of each of
+            these submissions, which go with the first of their jobs.
+        """
+        asked = frozenset(numbers)
+        with self._engine.connect() as connection:
+            stored = connection.execute(select(_SUBMISSIONS.c.request_id, _SUBMISSIONS.c.job_numbers))
+            touched = {
+                row.request_id: jobs for row in stored if asked & (jobs := frozenset(json.loads(row.job_numbers)))
+            }
+            others = sorted(frozenset().union(*touched.values()) - asked)
+            kept: set[int] = set()
+            for chunk in _chunks(others):
+                kept |= set(connection.scalars(select(_JOBS.c.number).where(_JOBS.c.number.in_(chunk))))
+                kept -= set(connection.scalars(_ended_before(unix_seconds).where(_JOBS.c.number.in_(chunk))))
+        held = frozenset().union(*(jobs for jobs in touched.values() if jobs & kept))
+        requests = [request_id for request_id, jobs in touched.items() if not jobs & kept]
+        return [number for number in numbers if number not in held], requests
 
     def submission(self, request_id: str) -> Submission | None:
         """The submission with a request_id; None if there was none."""
@@ -228,29 +273,58 @@ class JobStore:
         return Submission(row.request_id, row.digest, tuple(json.loads(row.job_numbers)))
 
 
+def _ended_before(unix_seconds: float) -> Select[tuple[int]]:
+    """Numbers of jobs that ended before a time, without the newest job."""
+    newest = select(func.max(_JOBS.c.number)).scalar_subquery()
+    return (
+        select(_JOBS.c.number)
+        .join(_JOURNAL, _JOURNAL.c.job_number == _JOBS.c.number)
+        .where(_JOBS.c.state.in_(_FINAL_STATES), _JOBS.c.number < newest)
+        .where(_JOURNAL.c.to_state.in_(_FINAL_STATES), _JOURNAL.c.unix_seconds < unix_seconds)
+        .distinct()
+    )
+
+
+def _chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (values[begin : begin + _MOST_VALUES] for begin in range(0, len(values), _MOST_VALUES))
+
+
 def _counter(connection: Connection, name: str) -> int | None:
     return connection.scalar(select(_COUNTERS.c.value).where(_COUNTERS.c.name == name))
 
 
 def _write(connection: Connection, change: Change) -> None:
-    for job in change.jobs:
-        _replace_job(connection, job)
+    _replace_jobs(connection, change.jobs)
     if change.events:
         connection.execute(insert(_JOURNAL), [_event_row(event) for event in change.events])
     if change.generation is not None:
         connection.execute(delete(_COUNTERS).where(_COUNTERS.c.name == _GENERATION))
         connection.execute(insert(_COUNTERS).values(name=_GENERATION, value=change.generation))
     _replace_uses(connection, change.uses, change.forgotten)
+    if change.removed_jobs:
+        _remove_jobs(connection, change.removed_jobs, change.removed_requests)
     if (submission := change.submission) is not None:
         numbers = json.dumps(submission.job_numbers)
         row = {"request_id": submission.request_id, "digest": submission.digest, "job_numbers": numbers}
         connection.execute(insert(_SUBMISSIONS).values(row))
 
 
-def _replace_job(connection: Connection, job: Job) -> None:
-    values = {"state": job.state.value, "body": encode(job), "owner": job.owner}
-    if connection.execute(update(_JOBS).where(_JOBS.c.number == job.number).values(values)).rowcount == 0:
-        connection.execute(insert(_JOBS).values(number=job.number, **values))
+def _remove_jobs(connection: Connection, numbers: Collection[int], request_ids: Collection[str]) -> None:
+    """Delete jobs, as far as they have ended, their journal, and submissions."""
+    ended = select(_JOBS.c.number).where(_JOBS.c.number.in_(numbers), _JOBS.c.state.in_(_FINAL_STATES))
+    connection.execute(delete(_JOURNAL).where(_JOURNAL.c.job_number.in_(ended)))
+    connection.execute(delete(_JOBS).where(_JOBS.c.number.in_(numbers), _JOBS.c.state.in_(_FINAL_STATES)))
+    connection.execute(delete(_SUBMISSIONS).where(_SUBMISSIONS.c.request_id.in_(request_ids)))
+
+
+def _replace_jobs(connection: Connection, jobs: Collection[Job]) -> None:
+    for chunk in _chunks(list(jobs)):
+        connection.execute(delete(_JOBS).where(_JOBS.c.number.in_([job.number for job in chunk])))
+        connection.execute(insert(_JOBS), [_job_row(job) for job in chunk])
+
+
+def _job_row(job: Job) -> dict[str, object]:
+    return {"number": job.number, "state": job.state.value, "body": encode(job), "owner": job.owner}
 
 
 def _replace_uses(connection: Connection, uses: Mapping[str, OwnerUse], forgotten: Collection[str]) -> None:

@@ -10,8 +10,10 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from malletrain.common.environment import PREFIX
+from malletrain.common.environment import OF_USERS, PREFIX
 from malletrain.common.python_command import parse_python_command
+from malletrain.fleet.spec import FleetSpec
+from malletrain.job_manager.fleet_submission import check_fleet
 from malletrain.job_manager.jobs import DEFAULT_MAX_RESTARTS, JobProfileMode, JobSpec, LauncherBackend
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
@@ -28,19 +30,25 @@ _MOST_FOLDERS = 100
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def check_specs(specs: Sequence[resources_pb2.JobSpec], search_path: str) -> tuple[JobSpec, ...]:
+def check_specs(
+    specs: Sequence[resources_pb2.JobSpec], search_path: str, burst_buffer_gb: int = 0
+) -> tuple[JobSpec, ...]:
     """The specs of a submission with their defaults filled in.
 
     Args:
         specs: What was submitted.
         search_path: Where the workers look for programs, as in PATH.
+        burst_buffer_gb: The quota of burst buffer in GB.
 
     Raises:
         InvalidInputError: a field can't be used; it is named like `specs[0].min_nodes`.
     """
     if not 1 <= len(specs) <= MOST_SPECS:
         raise InvalidInputError("specs", f"1 to {MOST_SPECS} jobs", len(specs))
-    return tuple(_check_spec(f"specs[{index}]", spec, search_path) for index, spec in enumerate(specs))
+    fleet = check_fleet(specs, burst_buffer_gb)
+    return tuple(
+        _check_spec(f"specs[{index}]", spec, search_path, burst_buffer_gb, fleet) for index, spec in enumerate(specs)
+    )
 
 
 def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
@@ -52,7 +60,9 @@ def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
     return whole.hexdigest()
 
 
-def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSpec:
+def _check_spec(
+    at: str, spec: resources_pb2.JobSpec, search_path: str, quota_gb: int, fleet: FleetSpec | None
+) -> JobSpec:
     if spec.ByteSize() > _LARGEST_SPEC_BYTES:
         raise InvalidInputError(at, f"at most {_LARGEST_SPEC_BYTES} bytes in all", spec.ByteSize())
     if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not spec.name.isprintable():
@@ -60,6 +70,7 @@ def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSp
     _check_bounds(at, spec)
     _check_permitted(at, spec)
     _check_figures(at, spec)
+    _check_burst_buffer(at, spec.burst_buffer_gb, quota_gb)
     _check_working_directory(at, spec.working_directory)
     environment = _check_environment(at, spec)
     check_command(at, spec.command, spec.working_directory, environment.get("PATH", search_path))
@@ -82,6 +93,8 @@ def _check_spec(at: str, spec: resources_pb2.JobSpec, search_path: str) -> JobSp
         family=_check_family(at, spec.family),
         backend=_check_backend(at, spec),
         cold_start=spec.cold_start,
+        burst_buffer_gb=spec.burst_buffer_gb,
+        fleet=fleet,
     )
 
 
@@ -135,6 +148,12 @@ def _check_figures(at: str, spec: resources_pb2.JobSpec) -> None:
         raise InvalidInputError(f"{at}.max_restarts", "at least 0", spec.max_restarts)
 
 
+def _check_burst_buffer(at: str, asked_gb: int, quota_gb: int) -> None:
+    if not 0 <= asked_gb <= quota_gb:
+        granted = f"0 to {quota_gb} GB, the quota" if quota_gb else "0, since no burst buffer is granted"
+        raise InvalidInputError(f"{at}.burst_buffer_gb", f"{granted} (job_manager.burst_buffer_gb)", asked_gb)
+
+
 def _check_finite(field: str, value: float, expected: str = "a finite number, at least 0") -> None:
     if not math.isfinite(value) or value < 0:
         raise InvalidInputError(field, expected, value)
@@ -160,7 +179,7 @@ def _check_environment(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
         field = f"{at}.environment[{name!r}]"
         if not _VARIABLE.match(name):
             raise InvalidInputError(field, "a name of letters, digits and _ that does not begin with a digit", name)
-        if name.startswith(PREFIX):
+        if name.startswith(PREFIX) and name not in OF_USERS:
             raise InvalidInputError(field, f"a name that does not begin with {PREFIX}, which is reserved", name)
         if "\0" in value:
             raise InvalidInputError(field, "a value without zero bytes")  # which may be a secret, so it is not quoted

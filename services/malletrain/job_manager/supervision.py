@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from malletrain.job_manager.jobs import Job, NodeRelease, StopIntent, count_nodes
+from malletrain.job_manager.jobs import Job, NodeRelease, StopIntent
 from malletrain.job_manager.stimuli import NodesReleased, Outcome, SupervisorEnded, SupervisorSeen
 from malletrain.job_manager.transaction import Transaction
 from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
 
+_NO_ROOM_SECONDS = 30.0
 _NO_PROCESSES: dict[str, Any] = {
     "supervised": False,
     "serving": False,
@@ -41,7 +42,13 @@ def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> No
     if job.stop is not None:
         confirmed = ()
     job = transaction.put(job, serving=True, taken_sequence=seen.commanded_sequence, confirmed=confirmed)
-    if job.stop is not None or seen.confirmed_sequence < job.sequence:
+    if job.stop is not None:
+        if _keeps_after_stop(job, seen) and transaction.policy.keep_supervisor_seconds:
+            _wait_beside_supervisor(transaction, transaction.put(job, kept=True))
+        return
+    if job.kept and seen.commanded_sequence >= job.sequence:
+        job = transaction.put(job, kept=False)
+    if seen.confirmed_sequence < job.sequence:
         return
     if seen.confirmed == frozenset(job.commanded):
         if job.state is not JobState.RUNNING:
@@ -53,13 +60,28 @@ def handle_supervisor_seen(transaction: Transaction, seen: SupervisorSeen) -> No
         transaction.move(job, JobState.RESCALING, JobReason.WORKERS_LOST, reason, changed_at=transaction.now)
 
 
+def _keeps_after_stop(job: Job, seen: SupervisorSeen) -> bool:
+    """Whether its supervisor stays after this very stop; a state from an earlier one may still arrive."""
+    return seen.kept and job.stop is StopIntent.WAIT and seen.commanded_sequence >= job.sequence
+
+
+def _wait_beside_supervisor(transaction: Transaction, job: Job) -> None:
+    """Let a job that was stopped wait, if no process of it is left but its supervisor, which is kept.
+
+    A release that is not answered yet may still reach that supervisor: it is waited for.
+    """
+    if job.kept and job.stop is StopIntent.WAIT and not job.releases:
+        bare = transaction.set_aside(replace(job, **_NO_PROCESSES))
+        transaction.move(bare, JobState.WAITING, JobReason.STOPPED, f"waits for nodes ({job.reason})")
+
+
 def _confirm_scale(transaction: Transaction, job: Job) -> Job:
     first = job.state is JobState.STARTING
     return transaction.move(
         job,
         JobState.RUNNING,
         JobReason.CONFIRMED,
-        f"trains on {count_nodes(len(job.commanded))}",
+        f"trains on {job.in_words(len(job.commanded))}",
         preempted=False,
         trained=job.commanded,
         start_time=transaction.now if job.start_time is None else job.start_time,
@@ -87,11 +109,12 @@ def handle_nodes_released(transaction: Transaction, released: NodesReleased) -> 
     if job.stop is not None:
         free = set(released.nodes).intersection(release.node for release in job.releases)
     _note_releases(transaction, job, [release for release in job.releases if release.node in free])
-    transaction.put(
+    job = transaction.put(
         job,
         held=tuple(node for node in job.held if node not in free),
         releases=tuple(release for release in job.releases if release.node not in free),
     )
+    _wait_beside_supervisor(transaction, job)
 
 
 def _note_releases(transaction: Transaction, job: Job, releases: list[NodeRelease]) -> None:
@@ -104,21 +127,42 @@ def _note_releases(transaction: Transaction, job: Job, releases: list[NodeReleas
 
 def handle_supervisor_ended(transaction: Transaction, ended: SupervisorEnded) -> None:
     """Decide what becomes of a job whose supervisor has ended with all its processes."""
-    job = _job_of(transaction, ended.job_id, ended.incarnation)
+    job = _job_with_supervisor(transaction, ended.job_id, ended.incarnation)
     if job is None:
         return
     _note_releases(transaction, job, list(job.releases))
-    bare = replace(job, **_NO_PROCESSES)
+    bare = replace(job, **_NO_PROCESSES, kept=False)
     transaction.set_aside(bare)
     if _has_completed(job, ended):
         _complete(transaction, bare, ended)
     elif job.stop is not None:
         _end_stopped(transaction, bare, job.stop, ended)
+    elif job.kept:
+        _go_on_without_kept(transaction, job, bare, ended)
+    elif ended.no_room:
+        _postpone(transaction, bare, ended)
     elif job.preempted:
         reason = f"did not survive a preemption, waits for nodes ({_failure_text(ended)})"
         transaction.move(bare, JobState.WAITING, JobReason.PREEMPTION_NOT_SURVIVED, reason)
     else:
         _fail(transaction, replace(bare, wanted=()), JobReason.WORKER_FAILED, _failure_text(ended), ended.log_tail)
+
+
+def _go_on_without_kept(transaction: Transaction, job: Job, bare: Job, ended: SupervisorEnded) -> None:
+    """A supervisor that was kept has ended, before it had any process: that is no failure of the job."""
+    if job.supervised:
+        reason = f"its supervisor, kept without nodes, had ended ({_failure_text(ended)}); another one is started"
+        transaction.move(bare, JobState.WAITING, JobReason.START_POSTPONED, reason)
+    else:
+        transaction.put(job, kept=False)
+
+
+def _postpone(transaction: Transaction, job: Job, ended: SupervisorEnded) -> None:
+    """Start a job later that could not be started, and not by its own fault."""
+    pause = min(_NO_ROOM_SECONDS, transaction.policy.restart_backoff_max_seconds)
+    reason = f"could not be started, tried again in {pause:g} s: {_failure_text(ended)}"
+    when = transaction.now + pause
+    transaction.move(job, JobState.WAITING, JobReason.START_POSTPONED, reason, wanted=(), not_before=when)
 
 
 def _has_completed(job: Job, ended: SupervisorEnded) -> bool:
@@ -198,3 +242,8 @@ def _failure_text(ended: SupervisorEnded) -> str:
 def _job_of(transaction: Transaction, job_id: str, incarnation: int) -> Job | None:
     job = transaction.jobs.get(job_id)
     return job if job is not None and job.supervised and job.incarnation == incarnation else None
+
+
+def _job_with_supervisor(transaction: Transaction, job_id: str, incarnation: int) -> Job | None:
+    job = transaction.jobs.get(job_id)
+    return job if job is not None and job.has_supervisor and job.incarnation == incarnation else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from malletrain.job_manager.claims import Claims
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice
 from malletrain.job_manager.transitions import IllegalTransitionError, JobReason, permits_transition
@@ -27,7 +27,7 @@ class Transaction:
         self.changed: dict[str, Job] = {}
         self.events: list[JobEvent] = []
         self.notices: list[tuple[str, Notice]] = []
-        self._holders: dict[str, str] | None = None
+        self._holders: Claims | None = None
 
     def state(self) -> ManagerState:
         """What JobManager knows after the transaction."""
@@ -40,10 +40,10 @@ class Transaction:
         """Jobs not in a final state, in order of submission."""
         return [job for job in self.jobs.values() if not job.state.final]
 
-    def holders(self) -> Mapping[str, str]:
-        """Identifier of the job that holds a node, by node."""
+    def holders(self) -> Claims:
+        """Which jobs hold which nodes and GPUs."""
         if self._holders is None:
-            self._holders = {node: job.id for job in self.jobs.values() for node in job.held}
+            self._holders = Claims.of(self.jobs.values(), lambda job: job.held)
         return self._holders
 
     def add(self, job: Job) -> Job:
@@ -95,7 +95,7 @@ class Transaction:
         wanted: tuple[str, ...] = (),
         commanded: tuple[str, ...] | None = None,
     ) -> Job:
-        """End the processes of a supervised job. Nothing changes if a stop with an intent of this rank is under way.
+        """End the processes of a job with a supervisor. Nothing changes if a stop of this rank is under way.
 
         The job holds its nodes until its processes are confirmed to be gone: no other job may use them before.
 
@@ -115,6 +115,8 @@ class Transaction:
             code,
             reason,
             stop=intent,
+            supervised=True,
+            serving=job.serving or job.kept,
             wanted=wanted,
             commanded=job.commanded if commanded is None else commanded,
             confirmed=(),
@@ -131,10 +133,9 @@ class Transaction:
         before = self.jobs.get(job.id)
         self.jobs[job.id] = job
         if self._holders is not None and (before is None or before.held != job.held):
-            for node in () if before is None else before.held:
-                if self._holders.get(node) == job.id:
-                    del self._holders[node]
-            self._holders.update(dict.fromkeys(job.held, job.id))
+            if before is not None:
+                self._holders.remove(before, before.held)
+            self._holders.add(job, job.held)
         return job
 
     def _store(self, job: Job) -> Job:

@@ -48,6 +48,8 @@ class JobReason(StrEnum):
     CANCELLED = "CANCELLED"
     SHUTDOWN = "SHUTDOWN"
     OWNER_LIMIT = "OWNER_LIMIT"
+    START_POSTPONED = "START_POSTPONED"
+    BURST_BUFFER = "BURST_BUFFER"
 
     @classmethod
     def _missing_(cls, value: object) -> JobReason:
@@ -65,11 +67,12 @@ _PROCESSES_ENDED = {
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
     _S.QUEUED: {
-        _S.WAITING: "admitted; see malletrain.job_manager.admission",
+        _S.WAITING: "admitted; see malletrain.job_manager.admission and admission_window",
         _S.CANCELLED: "cancelled before it was admitted",
     },
     _S.WAITING: {
         _S.STARTING: "a plan gave it nodes, and they are free",
+        _S.STOPPING: "cancelled, or its target turns out to be reached, while its supervisor is kept without nodes",
         _S.COMPLETED: "its target turns out to be reached",
         _S.CANCELLED: "cancelled while it had no processes",
     },

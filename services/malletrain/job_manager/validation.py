@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from malletrain.common.gpus import gpu_number, node_of
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
@@ -18,7 +19,7 @@ WITH_PROCESSES = frozenset((JobState.STARTING, JobState.RUNNING, JobState.RESCAL
 """States of jobs that have a supervisor."""
 
 _NODE_FIELDS = ("wanted", "commanded", "confirmed", "held", "trained")
-_GROWING = ("incarnation", "sequence", "plan_generation", "restarts", "rescales", "preemptions")
+_GROWING = ("incarnation", "sequence", "plan_generation", "restarts", "rescales", "preemptions", "passed_over")
 
 
 class StateInvariantError(InvariantError):
@@ -73,11 +74,20 @@ def _check_numbers(state: ManagerState) -> None:
     for job in state.jobs.values():
         if job.plan_generation > state.generation:
             raise StateInvariantError(job.id, f"has plan {job.plan_generation}; the newest is {state.generation}")
+    _check_queue(state.jobs.values())
+
+
+def _check_queue(jobs: Iterable[Job]) -> None:
+    """Jobs of an owner are admitted in order, and the members of a fleet together."""
+    asking = {job.fleet_id or job.id for job in jobs if job.spec.burst_buffer_gb}
+    admitted: dict[str, bool] = {}
     waiting: dict[str, str] = {}
-    for job in state.jobs.values():
-        if not job.admitted:
+    for job in jobs:
+        if admitted.setdefault(job.fleet_id or job.id, job.admitted) != job.admitted:
+            raise StateInvariantError(job.id, f"is admitted without the other members of {job.fleet_id}, or they are")
+        if not job.admitted and (job.fleet_id or job.id) not in asking:  # those that ask may be passed over
             waiting.setdefault(job.owner, job.id)
-        elif job.owner in waiting:
+        elif job.admitted and job.owner in waiting:
             raise StateInvariantError(job.id, f"is admitted, and {waiting[job.owner]}, submitted before, is not")
 
 
@@ -87,7 +97,9 @@ def _check_ledger(state: ManagerState) -> None:
         return
     held: Counter[str] = Counter()
     for job in state.jobs.values():
-        held[job.owner] += len(job.held)
+        held[job.owner] += 0 if job.fleet_number is not None else len(job.held)
+    for owner, _ in {(job.owner, node_of(name)) for job in state.jobs.values() if job.fleet_id for name in job.held}:
+        held[owner] += 1
     for owner in {*held, *state.ledger}:
         charged = state.ledger[owner].nodes if owner in state.ledger else 0
         if charged != held[owner]:
@@ -102,6 +114,19 @@ def _check_sharing(jobs: Iterable[Job]) -> None:
             for node in getattr(job, name):
                 if owners.setdefault(node, job.id) != job.id:
                     raise StateInvariantError(job.id, f"node {node} is {name} by job {owners[node]}, too")
+        _check_units(jobs, name)
+
+
+def _check_units(jobs: Iterable[Job], name: str) -> None:
+    """Each node is one job's, or one fleet's. Members of fleets have GPUs, all others have nodes."""
+    units: dict[str, str] = {}
+    for job in jobs:
+        unit = job.fleet_id or job.id
+        for entry in getattr(job, name):
+            if (gpu_number(entry) is None) != (job.fleet_number is None):
+                raise StateInvariantError(job.id, f"{entry} is {name}, which is no node or GPU as its others are")
+            if units.setdefault(node_of(entry), unit) != unit:
+                raise StateInvariantError(job.id, f"{entry} is {name}, whose node is {units[node_of(entry)]}'s, too")
 
 
 def _violations(job: Job) -> Iterator[str]:
@@ -113,6 +138,10 @@ def _violations(job: Job) -> Iterator[str]:
         yield "has a supervisor in a state without one, or has none in a state with one"
     if job.supervised and (job.incarnation < 1 or job.sequence < 1):
         yield "has a supervisor that was never started"
+    if job.kept and job.state not in (JobState.WAITING, JobState.STARTING, JobState.STOPPING):
+        yield "has a supervisor without workers in a state with workers"
+    if job.kept and not job.incarnation:
+        yield "keeps a supervisor that was never started"
     if (job.stop is not None) != (job.state is JobState.STOPPING):
         yield "is told to stop and is not STOPPING, or the other way round"
     if not job.supervised:
@@ -126,6 +155,8 @@ def _violations(job: Job) -> Iterator[str]:
         yield "backs off and is not WAITING"
     if job.counted_failures > job.spec.max_restarts:
         yield f"has failed {job.counted_failures} times; {job.spec.max_restarts} restarts are allowed"
+    if (job.spec.fleet is None) != (job.fleet_number is None):
+        yield "is a member of a fleet without its spec, or the other way round"
     if job.end_time is not None:
         yield "has ended and is not in a final state"
 
@@ -158,15 +189,15 @@ def _idle_violations(job: Job, idle: frozenset[str] | None) -> Iterator[str]:
     if idle is None:
         return
     releases = {release.node for release in job.releases}
-    if gone := set(job.held) - releases - idle:
+    if gone := {name for name in set(job.held) - releases if node_of(name) not in idle}:
         yield f"{' '.join(sorted(gone))} left, and are not being released"
-    if gone := set(job.wanted) - idle:
+    if gone := {name for name in job.wanted if node_of(name) not in idle}:
         yield f"{' '.join(sorted(gone))} left, and are wanted"
 
 
 def _check_ended(jobs: Iterable[Job]) -> None:
     for job in jobs:
-        if job.supervised or job.held or job.wanted or job.commanded or job.confirmed or job.releases:
+        if job.has_supervisor or job.held or job.wanted or job.commanded or job.confirmed or job.releases:
             raise StateInvariantError(job.id, f"has ended and still holds something; {_describe(job)}")
         if job.end_time is None:
             raise StateInvariantError(job.id, f"has ended at no time; {_describe(job)}")

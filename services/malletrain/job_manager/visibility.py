@@ -14,14 +14,15 @@ PUBLIC_JOB_FIELDS = frozenset(
         *("id", "owner", "spec", "state", "reason_code", "admitted", "samples"),
         *("create_time", "update_time", "start_time", "end_time", "not_before"),
         *("wanted_nodes", "commanded_nodes", "confirmed_nodes", "plan_generation"),
-        *("restarts", "rescales", "preemptions", "share_weight", "supervisor_version"),
+        *("restarts", "rescales", "preemptions", "share_weight", "supervisor_version", "passed_over"),
+        "fleet_id",
     }
 )
 PUBLIC_SPEC_FIELDS = frozenset(
     {
         *("name", "min_nodes", "max_nodes", "permitted_nodes", "slots_per_node", "backend", "cold_start"),
         *("scale_up_seconds", "scale_down_seconds", "curve", "profile"),
-        *("weight", "target_samples", "max_restarts"),
+        *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet"),
     }
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.job_manager.jobs import Job, StopIntent, count_nodes
+from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.transaction import Transaction
 from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
@@ -54,7 +54,7 @@ def _check_job(transaction: Transaction, job: Job) -> None:
         reason = f"done, but did not end within {policy.finish_seconds:g} s"
         transaction.stop(job, StopIntent.COMPLETE, JobReason.TRAINER_DONE, reason)
     elif job.state is not JobState.RUNNING and now - job.changed_at >= _rescale_limit(transaction, job):
-        scale = count_nodes(len(job.commanded))
+        scale = job.in_words(len(job.commanded))
         reason = f"scale of {scale} not confirmed within {_rescale_limit(transaction, job):g} s"
         transaction.stop(job, StopIntent.RESTART, JobReason.RESCALE_TIMED_OUT, reason, job.wanted)
     elif job.state is JobState.RUNNING:

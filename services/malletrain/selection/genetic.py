@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.runtime.jit import jit
+from malletrain.selection import generations as array_generations
 from malletrain.selection.arrays import Ints, ProblemArrays
 from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.search import add, fits
@@ -110,7 +111,7 @@ def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
     return int(min(kept, count - dominated.sum()))
 
 
-@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8)")
+@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8)", otherwise=array_generations.evolve)
 def _evolve(
     jobs: Ints,
     limits: Ints,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from malletrain.runtime.jit import jit
+from malletrain.selection import levels
 from malletrain.selection.arrays import Ints
 
 
@@ -64,7 +65,7 @@ def _most_to_come(values: Ints) -> Ints:
     return most
 
 
-@jit("i8[::1](i8[:, ::1], i8[::1], i8[:, ::1], i8[::1], i8, i8, i8)")
+@jit("i8[::1](i8[:, ::1], i8[::1], i8[:, ::1], i8[::1], i8, i8, i8)", otherwise=levels.best_selection)
 def best_selection(
     jobs: Ints, limits: Ints, values: Ints, spill_costs: Ints, cap: int, least: int, most_visits: int
 ) -> Ints:
@@ -155,7 +156,7 @@ def _without_dominated(found: Ints, size: int, now: Ints) -> int:
     return kept
 
 
-@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8)")
+@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8)", otherwise=levels.pareto_front)
 def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, least: int, most_visits: int) -> Ints:
     """The distinct points that no other one dominates, each with the selection at the front of the window.
 

@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class AgentLink:
-    """The connection to the agent of one node.
+    """The connection to the agent of one node. Each GPU of a member of a fleet has its own, to the agent of its node.
 
     When the connection is lost, the agent kills the workers that were started over it, and the link reports them as
     killed. A link is not reconnected: new workers get a new link.
 
     Attributes:
-        host: Name of the node.
+        host: Name of the node, or of the GPU.
         address: HOST:PORT of the agent.
         is_leaving: Whether the agent has reported that its node is wanted back.
     """
@@ -78,14 +78,14 @@ class AgentLink:
         self._call.send(request)
 
     def sweep(self, job_id: str) -> bool:
-        """Kill all processes of a job on the node.
+        """Kill all processes of a job on the node, or on the GPU.
 
         Returns:
             Whether the agent has confirmed within 2 s that none is left.
         """
         number, event = next(self._numbers), threading.Event()
         self._sweeps[number] = event
-        self.send(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=number, job_id=job_id)))
+        self.send(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=number, job_id=job_id, node=self.host)))
         for _ in range(int(_SWEEP_SECONDS / _POLL_SECONDS)):
             if self.is_lost or event.wait(_POLL_SECONDS):
                 break
@@ -177,9 +177,10 @@ class AgentLinks:
                 link.send(pb.ControlWorkersRequest(cut_connections=pb.CutConnections()))
 
     def close(self) -> None:
-        """Disconnect from all agents."""
+        """Disconnect from all agents. Those that are needed again are connected anew."""
         for link in self._links.values():
             link.close()
+        self._links = {}
 
 
 def start_message(

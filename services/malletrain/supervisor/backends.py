@@ -60,7 +60,7 @@ def _open_group(context: Context, later: Later) -> WorkerGroup:
     if launch.backend == "command":
         from malletrain.supervisor.command_backend import CommandBackend
 
-        return _restarting_group(context, CommandBackend(context.folder))
+        return _restarting_group(context, CommandBackend(context.folder, launch.environment))
     raise UnknownBackendError(f"backend: expected one of {', '.join(BACKENDS)}, got {launch.backend!r}")
 
 

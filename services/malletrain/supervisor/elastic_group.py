@@ -273,6 +273,12 @@ class ElasticGroup:
             self._form_if_ready(now)
         return not self.trainers
 
+    def reset(self) -> None:
+        """Forget what is commanded; the next group is formed of new workers."""
+        self.trainers.sweep()
+        self.membership = self.membership.dissolved().release(frozenset(self.membership.commanded))
+        self._hangs = ElasticHangs()
+
     def advance_finish(self, late: bool) -> bool:
         """Have members end by themselves. Kill them if they are late, or if all wait for a new group in vain."""
         late = late or self.membership.stuck

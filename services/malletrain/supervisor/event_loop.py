@@ -17,6 +17,7 @@ from malletrain.supervisor.call_queue import CallQueue
 from malletrain.supervisor.command_reports import RELEASE_HOSTS, SET_HOSTS, STOP, CommandReports
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict
+from malletrain.supervisor.keeping import Keep, Keeping
 from malletrain.supervisor.releases import Release, Releases
 from malletrain.supervisor.view import UNDECIDED, Outcome, Seen, State, view
 from malletrain.supervisor.worker_exit import WorkerExit
@@ -24,6 +25,7 @@ from malletrain.supervisor.worker_group import WorkerGroup
 from malletrain.v1 import supervisor_pb2
 
 _LOOK_SECONDS = 0.02
+_KEPT_LOOK_SECONDS = 0.25
 _ENDING_SECONDS = 300.0
 """How long rank 0 may take to end after others have ended with exit status 0: it may evaluate, or save."""
 _OTHERS_SECONDS = 10.0
@@ -47,6 +49,7 @@ class EventLoop:
         """
         self._job_id = context.launch.job_id
         self._first_command = context.launch.sequence, dict(context.launch.hosts)
+        self._keep_after_release = Keep(context.launch.keep_seconds) if context.launch.keep_seconds > 0 else None
         self._group = group
         self._calls = calls
         self._agents = context.agents
@@ -62,6 +65,8 @@ class EventLoop:
         self._winding_down_since: float | None = None
         self._finishing_at: float | None = None
         self._kill_all_at: float | None = None
+        self._keeping = Keeping()
+        self._stops: list[Future[State]] = []
         self._message = ""
         self._outcome: Outcome = UNDECIDED
         self._published = State()
@@ -90,9 +95,15 @@ class EventLoop:
         """Take hosts out of the job; returns once no process of it is left on them."""
         return self._calls.ask(lambda done: self._release_hosts(hosts, grace, done, traceparent))
 
-    def stop(self, grace: float, traceparent: str = "") -> State:
-        """End every worker; returns once none is left."""
-        return self._calls.ask(lambda done: self._stop(grace, done, traceparent))
+    def stop(self, grace: float, traceparent: str = "", keep: Keep | None = None) -> State:
+        """End every worker; returns once none is left.
+
+        Args:
+            grace: Seconds that they have to save and end.
+            traceparent: The command as a span; empty where nothing is traced.
+            keep: How long this process stays then; None: it ends, too.
+        """
+        return self._calls.ask(lambda done: self._stop(grace, done, traceparent, keep))
 
     def expect_stop(self) -> None:
         """A stop will follow: workers that end from now on may have been asked to, as this process was.
@@ -109,7 +120,7 @@ class EventLoop:
         self._announce()
         self._set_hosts(*self._first_command, Future(), self._first_traceparent)
         while self._outcome == UNDECIDED:
-            self._calls.handle(_LOOK_SECONDS)
+            self._calls.handle(_LOOK_SECONDS if self._keeping.until is None else _KEPT_LOOK_SECONDS)
             now = time.monotonic()
             self._see_ends(now)
             if not self._finishing:
@@ -128,8 +139,9 @@ class EventLoop:
 
     def _set_hosts(self, sequence: int, hosts: dict[str, int], done: Future[State], traceparent: str) -> None:
         hosts = {host: slots for host, slots in hosts.items() if host not in self._releases.hosts}
-        if hosts and not (self._stopping or self._finishing):
+        if hosts and self._keeping.takes(sequence) and not (self._stopping or self._finishing):
             log.info("command %d: %s", sequence, hosts)
+            self._keeping = self._keeping.end()
             if sequence > self._group.progress.sequence:
                 self._reports.begin(SET_HOSTS, traceparent, hosts, sequence)
             try:
@@ -143,14 +155,19 @@ class EventLoop:
         self._reports.begin(RELEASE_HOSTS, traceparent, dict.fromkeys(hosts, 0))
         if self._group.progress.commanded and self._group.progress.commanded.keys() <= hosts and not self._stopping:
             self._message = "all hosts were released"
-            self._stop(grace, done)
+            self._stop(grace, done, keep=self._keep_after_release)
             return
         self._releases.add(Release(hosts, self._group.release(hosts, grace, time.monotonic()), done))
 
-    def _stop(self, grace: float, done: Future[State], traceparent: str = "") -> None:
-        """End all; whoever asked is answered when the loop is over."""
-        del done
+    def _stop(self, grace: float, done: Future[State], traceparent: str = "", keep: Keep | None = None) -> None:
+        """End all; whoever asked is answered when no worker is left."""
+        if keep is not None and 0 < keep.sequence < self._group.progress.sequence:
+            log.info("the stop after command %d has been overtaken", keep.sequence)
+            done.set_result(self._state())
+            return
         log.info("stop within %.2f s", grace)
+        self._stops.append(done)
+        self._keeping = self._keeping.stop(keep, under_way=self._stopping)
         self._reports.begin(STOP, traceparent, dict.fromkeys((slot.host for slot, _ in self._group.pids()), 0))
         kill_at = time.monotonic() + grace
         if self._kill_all_at is not None:
@@ -221,7 +238,10 @@ class EventLoop:
             self._advance_finish(now, self._finishing_at)
         elif self._kill_all_at is not None:
             if self._group.advance_stop(now, now >= self._kill_all_at):
-                self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_STOPPED
+                self._end_stop(now)
+        elif self._keeping.until is not None:
+            if now >= self._keeping.until:
+                self._outcome, self._message = supervisor_pb2.SUPERVISOR_OUTCOME_STOPPED, "it got no nodes any more"
         else:
             self._limit_winding_down(now)
             try:
@@ -239,6 +259,21 @@ class EventLoop:
         gone = self._group.advance_finish(now >= kill_at)
         if gone and (now >= min(kill_at, since + _DELIVERY_SECONDS) or not self._group.trainers.leftovers()):
             self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_EXITED
+
+    def _end_stop(self, now: float) -> None:
+        """No worker is left: end, or stay for a while."""
+        if self._keeping.keep is None or self._stop_expected or self._completed.exists():
+            self._outcome = supervisor_pb2.SUPERVISOR_OUTCOME_STOPPED
+            return
+        self._group.reset()
+        self._agents.close()
+        self._reports.close()
+        self._keeping = self._keeping.begin(now)
+        self._kill_all_at, self._message = None, ""
+        log.info("no worker is left: this process stays for a while")
+        for done in self._stops:
+            done.set_result(self._state())
+        self._stops.clear()
 
     def _limit_winding_down(self, now: float) -> None:
         if not self._group.progress.winding_down:
@@ -272,7 +307,10 @@ class EventLoop:
         progress = self._group.progress
         ending = self._finishing or progress.winding_down
         confirmed = self._published.confirmed_hosts if ending else progress.confirmed_hosts
-        seen = Seen(progress, tuple(confirmed), tuple(self._group.pids()), dict(self._group.failures))
-        state = view(self._job_id, seen, self._stopping, self._outcome, self._message)
+        kept = self._keeping.until is not None and not self._keeping.awaits_stop
+        pids, overtaken = tuple(self._group.pids()), self._keeping.overtaken
+        seen = Seen(progress, tuple(confirmed), pids, dict(self._group.failures), kept, overtaken)
+        stopping = self._stopping or self._keeping.awaits_stop
+        state = view(self._job_id, seen, stopping, self._outcome, self._message)
         state.command_reports.extend(self._reports.finished)
         return state

@@ -22,7 +22,7 @@ from malletrain.supervisor.backend import SlotEvent
 from malletrain.supervisor.membership import Formation, Slot
 from malletrain.supervisor.rank_assignment import RankAssignment
 from malletrain.supervisor.rendezvous_config import RendezvousConfig
-from malletrain.supervisor.rendezvous_server import GuardedRendezvousServer, WorkerAddresses
+from malletrain.supervisor.rendezvous_server import GuardedRendezvousServer, WorkerAddresses, host_name, world_name
 
 _GLOO_SECONDS = {True: "10", False: "60"}
 """Gloo's time-out, by whether workers are warm when they join: if not, the others wait while one boots."""
@@ -61,8 +61,8 @@ class HorovodBackend:
 
     def form(self, formation: Formation) -> Mapping[Slot, Mapping[str, str]]:
         """Open the rendezvous of a new group."""
-        infos = get_host_assignments([HostInfo(host, slots) for host, slots in formation.hosts], 1)
-        places = {Slot(info.hostname, info.local_rank): info for info in infos}
+        infos = get_host_assignments([HostInfo(world_name(host), slots) for host, slots in formation.hosts], 1)
+        places = {Slot(host_name(info.hostname), info.local_rank): info for info in infos}
         self._server.init(infos)
         for slot in formation.removed:
             self._clients.pop(slot, None)

@@ -38,6 +38,7 @@ class Launch:
         interfaces: Network interfaces by which workers reach each other.
         cold_start: Whether each worker must be a new interpreter, never forked from a standby process.
         standby_memory_bytes: Largest share of memory of a standby process on this machine; 0: there is none.
+        keep_seconds: How long this process stays without workers after all hosts have been released; 0: it ends.
         user_id: The user that this process must be, with no way back; None: any.
         traceparent: The launch as a span, as W3C writes it; empty where nothing is traced.
     """
@@ -57,6 +58,7 @@ class Launch:
     interfaces: tuple[str, ...] = ("lo",)
     cold_start: bool = False
     standby_memory_bytes: int = 0
+    keep_seconds: float = 0.0
     user_id: int | None = None
     traceparent: str = ""
 
@@ -86,6 +88,7 @@ def read_launch(folder: Path) -> Launch:
             interfaces=tuple(raw.get("interfaces", ("lo",))),
             cold_start=bool(raw.get("cold_start", False)),
             standby_memory_bytes=int(raw.get("standby_memory_bytes", 0)),
+            keep_seconds=float(raw.get("keep_seconds", 0.0)),
             user_id=None if raw.get("user_id") is None else int(raw["user_id"]),
             traceparent=str(raw.get(HEADER, "")),
         )

@@ -14,6 +14,7 @@ from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.common.standby.process import StandbyProcess, adopt_standby
 from malletrain.common.standby.recipe import recipe_for
 from malletrain.supervisor.membership import Slot
+from malletrain.supervisor.priority import lower_priority
 from malletrain.supervisor.worker import LocalWorker
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class LocalWorkers:
         self._keeper = keeper
         self._own = frozenset(own_pids)
         self._workers: dict[int, LocalWorker] = {}
+        self._urgent = set[int]()  # workers whose priority is to be lowered
         adopt_orphans()
 
     def start(
@@ -47,6 +49,7 @@ class LocalWorkers:
         """
         worker = LocalWorker(slot, command, folder, environment, file, warm=warm, standby=self._keeper)
         self._workers[worker.pid] = worker
+        self._urgent.add(worker.pid)
         return worker
 
     def is_worth_waiting(
@@ -58,6 +61,7 @@ class LocalWorkers:
     def tick(self) -> None:
         """Look after the standby process, and collect what workers have left behind. Call it often."""
         self._workers = {pid: worker for pid, worker in self._workers.items() if worker.poll() is None}
+        self._urgent = {pid for pid in self._urgent & self._workers.keys() if not lower_priority(pid)}
         self._keeper.tick(busy=any(not worker.is_warm() for worker in self._workers.values()))
         reap_orphans({*self._workers, *self._own, self._keeper.pid})
 

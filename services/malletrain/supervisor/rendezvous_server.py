@@ -20,6 +20,8 @@ _FIRST_SCOPE, _FIRST_KEY = "global", "rank_"
 """The key that a worker writes first when it connects to the others: it contains its rank."""
 _LARGEST_BYTES = 1 << 20
 _LONGEST_KEY = 256
+_GPU_MARK = "~"
+"""Not part of any node's name, and kept as it is in an address."""
 
 log = logging.getLogger(__name__)
 
@@ -121,4 +123,14 @@ def worker_addresses(value: bytes, peer: str) -> tuple[WorkerAddresses, bytes]:
 
 def _slot(key: str) -> Slot:
     host, _, index = key.rpartition(":")
-    return Slot(host, int(index))
+    return Slot(host_name(host), int(index))
+
+
+def world_name(host: str) -> str:
+    """What Horovod calls a host. Workers ask for it by an address in which # would begin what is not sent."""
+    return host.replace("#", _GPU_MARK)
+
+
+def host_name(name: str) -> str:
+    """The host that Horovod calls by a name."""
+    return name.replace(_GPU_MARK, "#")

@@ -261,6 +261,11 @@ class RestartingGroup:
             self.trainers.kill()
         return not (self.trainers or self._next)
 
+    def reset(self) -> None:
+        """Forget what is commanded; the next generation is formed of new workers."""
+        self.trainers.sweep()
+        self._generation = self._generation.release(self._generation.commanded.keys())
+
     def advance_finish(self, late: bool) -> bool:
         """Have members end by themselves; kill them if they are late."""
         self._next.kill()

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from malletrain.supervisor.event_loop import EventLoop
+from malletrain.supervisor.keeping import Keep
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 
@@ -100,4 +101,5 @@ class SupervisorService(supervisor_pb2_grpc.SupervisorServiceServicer):
         """End the job's workers, then the supervisor."""
         del context
         grace, traceparent = max(0.0, request.grace_seconds), request.trace_context.traceparent
-        return supervisor_pb2.StopResponse(state=self._event_loop.stop(grace, traceparent))
+        keep = Keep(request.keep_seconds, request.sequence) if request.keep_seconds > 0 else None
+        return supervisor_pb2.StopResponse(state=self._event_loop.stop(grace, traceparent, keep))

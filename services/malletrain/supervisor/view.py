@@ -53,12 +53,16 @@ class Seen:
         confirmed_hosts: Hosts that count as confirmed.
         pids: Its workers' process ids.
         failures: How many workers have failed by themselves, by host.
+        kept: Whether it has no workers, and its supervisor waits for hosts.
+        overtaken: Commands up to this sequence came before a stop, and are not carried out any more.
     """
 
     progress: CommandProgress
     confirmed_hosts: tuple[str, ...]
     pids: tuple[tuple[Slot, int], ...]
     failures: Mapping[str, int]
+    kept: bool = False
+    overtaken: int = 0
 
 
 def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str) -> State:
@@ -74,8 +78,8 @@ def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str
     progress = seen.progress
     return State(
         job_id=job_id,
-        phase=_phase(progress, stopping, outcome),
-        commanded_sequence=progress.sequence,
+        phase=_phase(seen, stopping, outcome),
+        commanded_sequence=max(progress.sequence, seen.overtaken),
         commanded_hosts=[supervisor_pb2.Host(name=name, slots=n) for name, n in progress.commanded.items()],
         confirmed_sequence=progress.confirmed_sequence,
         confirmed_hosts=seen.confirmed_hosts,
@@ -91,11 +95,13 @@ def view(job_id: str, seen: Seen, stopping: bool, outcome: Outcome, message: str
     )
 
 
-def _phase(progress: CommandProgress, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
+def _phase(seen: Seen, stopping: bool, outcome: Outcome) -> supervisor_pb2.SupervisorPhase.ValueType:
     if outcome != UNDECIDED:
         return supervisor_pb2.SUPERVISOR_PHASE_ENDED
     if stopping:
         return supervisor_pb2.SUPERVISOR_PHASE_STOPPING
-    if progress.confirmed_sequence:
+    if seen.kept:
+        return supervisor_pb2.SUPERVISOR_PHASE_KEPT
+    if seen.progress.confirmed_sequence:
         return supervisor_pb2.SUPERVISOR_PHASE_RUNNING
     return supervisor_pb2.SUPERVISOR_PHASE_STARTING

@@ -108,6 +108,12 @@ class WorkerGroup(Occupants, Protocol):
             Whether no worker is left.
         """
 
+    def reset(self) -> None:
+        """Forget what is commanded after a stop, once no worker is left; kill what workers have left behind.
+
+        The workers of the next command go on from the checkpoint.
+        """
+
     def advance_finish(self, late: bool) -> bool:
         """Have the other workers end after the training is over.
 

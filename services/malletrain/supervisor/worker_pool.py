@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 from malletrain.common import environment as env
+from malletrain.common.gpus import gpu_number, visible_gpu
 from malletrain.common.job_folder import worker_log
 from malletrain.common.worker_process import kill_workers
 from malletrain.supervisor.agent_links import AgentLinks, start_message
@@ -108,6 +109,8 @@ class WorkerPool:
         agent = self._agents.get(slot.host)
         if agent is None:
             environment = {**self._defaults, **os.environ, **self._own, env.NODE: slot.host}
+            if (gpu := gpu_number(slot.host)) is not None and env.VISIBLE_GPUS not in self._own:
+                environment[env.VISIBLE_GPUS] = visible_gpu(gpu, os.environ.get(env.VISIBLE_GPUS, ""))
             if not self._local.is_worth_waiting(command, folder, environment, warm=self._warm):
                 self._workers[slot] = self._local.start(slot, command, folder, environment, log, warm=self._warm)
         else:

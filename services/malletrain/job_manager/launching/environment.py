@@ -33,12 +33,16 @@ def search_path(own: Mapping[str, str], trainer_python: str) -> str:
     return os.pathsep.join(part for part in (folder, own.get("PATH", os.defpath)) if part)
 
 
-def worker_environment(job_id: str, folder: Path, spec: JobSpec, slots: int, monitor: MonitorAddress) -> dict[str, str]:
+def worker_environment(
+    job_id: str, folder: Path, spec: JobSpec, slots: int, monitor: MonitorAddress, node_gpus: int = 0
+) -> dict[str, str]:
     """What is added to the workers' environment: the job's own variables, and those that the client library reads."""
     known = {
+        env.NODE_GPUS: str(node_gpus or ""),
         env.MONITOR_FOR_NODES: monitor.for_nodes,
         env.MONITOR_AUTHORITY: monitor.authority,
         env.MONITOR_NAME: monitor.name,
+        env.BURST_BUFFER_GB: str(spec.burst_buffer_gb or ""),
     }
     return {
         **spec.environment,

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import structlog
 
 from malletrain.common import job_folder
 from malletrain.common.accounts import Account, acting_as
-from malletrain.common.files import make_private_folder, open_plain, write_atomically
+from malletrain.common.files import is_full, make_private_folder, open_plain, write_atomically
 from malletrain.common.processes import ProcessId
 from malletrain.job_manager.stimuli import Completion, Outcome
 
@@ -34,10 +35,15 @@ _MOST_METRICS = 1000
 _LONGEST_NAME = 200
 _MOST_SAMPLES = 1 << 63
 _FILE_MODE = 0o600
+_NO_EMPTY_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST})
 
 
 class SupervisorStartError(Exception):
     """A job's supervisor can't be started; the message is for people."""
+
+
+class NoRoomError(SupervisorStartError):
+    """There is no room on a disk, or in a quota, for what a supervisor is started with; there may be later."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,11 @@ class JobFolder:
     def is_launched(self) -> bool:
         """Whether a supervisor has been started here."""
         return self.launched() is not None
+
+    @property
+    def has_failed_for_room(self) -> bool:
+        """Whether a supervisor could neither serve nor say why, and the disk is full."""
+        return self.supervisor() is None and self.outcome() is None and is_full(self.path)
 
     def prepare(self) -> None:
         """Make the folders, which others can't enter, and remove the files of an earlier supervisor.
@@ -167,6 +178,24 @@ class JobFolder:
             metrics=_numbers(metrics) if isinstance(metrics, dict) else {},
         )
 
+    def remove_own_files(self) -> None:
+        """Delete what MalleTrain has written here: logs, and files that processes of the job shared.
+
+        Checkpoints stay, and so does whatever the job has placed here. The folder goes if nothing is left in it. Links
+        are not followed: what they lead to stays. May be repeated.
+
+        Raises:
+            OSError: something can't be deleted.
+        """
+        with self.entered(), _unless_missing_or_filled(), _folder_at(self.path) as folder:
+            _remove_files(folder, job_folder.OWN_FILES)
+            for name, suffix in job_folder.OWN_FOLDERS.items():
+                with _unless_missing_or_filled(), _folder_at(name, folder) as inner, os.scandir(inner) as entries:
+                    _remove_files(inner, [entry.name for entry in entries if _is_own(entry, suffix)])
+                _remove_if_empty(name, folder)
+            _remove_if_empty(job_folder.CHECKPOINTS_FOLDER, folder)
+        _remove_if_empty(self.path)
+
     def _read(self, name: str, most_bytes: int = _LARGEST_FILE_BYTES) -> dict[str, Any] | None:
         """A JSON object from a file; None if there is no such file or it contains something else."""
         try:
@@ -182,6 +211,41 @@ class JobFolder:
         return content if isinstance(content, dict) else None
 
 
+@contextlib.contextmanager
+def _folder_at(path: Path | str, above: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder that is no link, for as long as the context lasts."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove_files(folder: int, names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(name, dir_fd=folder)
+
+
+def _is_own(entry: os.DirEntry[str], suffix: str) -> bool:
+    return entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False)
+
+
+def _remove_if_empty(name: Path | str, above: int | None = None) -> None:
+    with _unless_missing_or_filled():
+        os.rmdir(name, dir_fd=above)
+
+
+@contextlib.contextmanager
+def _unless_missing_or_filled() -> Iterator[None]:
+    """Go on where there is no folder, a link in its place, or a folder in which something is left."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_EMPTY_FOLDER:
+            raise
+
+
 def _make_folder_of(path: Path, account: Account) -> None:
     """Make a job's folder and give it to its owner. The folder above is root's, so nobody can interfere."""
     path.mkdir(mode=0o700, exist_ok=True)
@@ -192,6 +256,11 @@ def _make_folder_of(path: Path, account: Account) -> None:
         raise SupervisorStartError(f"{path}: expected a folder of the job's owner, {account.name}")
     with acting_as(account):
         path.chmod(0o700)
+
+
+def launch_record(state_dir: Path, job_id: str) -> Path:
+    """Where JobManager itself keeps what it has launched for a job that does not run as its own account."""
+    return state_dir / "launched" / f"{job_id}.json"
 
 
 def socket_path(state_dir: Path, job_id: str, incarnation: int, account: Account | None = None) -> Path:

@@ -10,11 +10,19 @@ from typing import Any
 import structlog
 
 from malletrain.common.accounts import Account
+from malletrain.common.files import NO_ROOM
 from malletrain.common.processes import ProcessId, find_processes, identify
 from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching import processes
 from malletrain.job_manager.launching.accounts import JobAccounts
-from malletrain.job_manager.launching.folder import JobFolder, SupervisorStartError, remove_socket, socket_path
+from malletrain.job_manager.launching.folder import (
+    JobFolder,
+    NoRoomError,
+    SupervisorStartError,
+    launch_record,
+    remove_socket,
+    socket_path,
+)
 from malletrain.job_manager.launching.job_secrets import JobSecrets
 from malletrain.job_manager.launching.starting import (
     ForkedSupervisor,
@@ -28,6 +36,7 @@ from malletrain.job_manager.launching.supervisor_client import (
     SupervisorClient,
     SupervisorClients,
     TakeReports,
+    host_of,
     ignore_reports,
 )
 from malletrain.job_manager.logs import tail
@@ -83,7 +92,7 @@ class SupervisorLauncher:
         return self._folder_of(job_id, self._accounts.of_folder(path))
 
     def _folder_of(self, job_id: str, account: Account | None) -> JobFolder:
-        record = None if account is None else self._settings.state_dir / "launched" / f"{job_id}.json"
+        record = None if account is None else launch_record(self._settings.state_dir, job_id)
         return JobFolder(self._jobs / job_id, account, record)
 
     def update_hosts(self, hosts: Mapping[str, NodeHost]) -> None:
@@ -100,6 +109,7 @@ class SupervisorLauncher:
             order: Called immediately before the start; None if the job shall not start any more.
 
         Raises:
+            NoRoomError: it can't be started now, since a disk is full.
             SupervisorStartError: it can't be started.
         """
         folder = self.folder(job_id)
@@ -136,6 +146,8 @@ class SupervisorLauncher:
         except MalleTrainError as error:
             raise SupervisorStartError(str(error)) from error
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise NoRoomError(f"the disk of the job's folder is full ({error})") from error
             raise SupervisorStartError(f"can't start {self._settings.trainer_python}: {error}") from error
 
     async def _await_standby(self, order: Callable[[], LaunchOrder | None]) -> None:
@@ -192,8 +204,9 @@ class SupervisorLauncher:
             return SupervisorEnded(job_id, incarnation, Outcome.STOPPED, "it was not started", folder.completion(), ())
         self._remove_socket(job_id, incarnation, folder.account)
         outcome, message = folder.outcome() or (Outcome.FAILED, _unexplained_end(status))
+        no_room = folder.has_failed_for_room
         lines = [line[:_LONGEST_TAIL_LINE] for line in tail(folder, _TAIL_LINES)]
-        return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines))
+        return SupervisorEnded(job_id, incarnation, outcome, message, folder.completion(), tuple(lines), no_room)
 
     async def set_hosts(
         self, job_id: str, incarnation: int, sequence: int, nodes: tuple[str, ...]
@@ -204,6 +217,11 @@ class SupervisorLauncher:
         if client is None or not isinstance(slots, int) or not 0 < slots <= _MOST_SLOTS:
             return None
         return await client.set_hosts(sequence, nodes, slots)
+
+    def suits(self, job_id: str, incarnation: int, spec: JobSpec, nodes: tuple[str, ...]) -> bool:
+        """Whether a supervisor without workers can use these nodes: it starts as many workers a node as ever."""
+        slots = spec.slots_on(host_of(self._hosts, node).gpus for node in nodes)
+        return self._launched(self.folder(job_id), incarnation).get("slots_per_node") == slots
 
     async def release(self, job_id: str, incarnation: int, nodes: tuple[str, ...], grace_seconds: float) -> None:
         """End the job's processes on some nodes. None is left when this returns.
@@ -224,18 +242,41 @@ class SupervisorLauncher:
         is_meant = processes.of_incarnation_on(self._jobs, job_id, incarnation, frozenset(nodes))
         await self._sweep(is_meant)
 
-    async def stop(self, job_id: str, incarnation: int, grace_seconds: float) -> None:
-        """End the job's processes and its supervisor. They are asked first, and killed at the end of the grace."""
+    async def stop(
+        self,
+        job_id: str,
+        incarnation: int,
+        grace_seconds: float,
+        keep_seconds: float = 0.0,
+        sequence: int = 0,
+        is_pending: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """End the job's processes and its supervisor. They are asked first, and killed at the end of the grace.
+
+        Args:
+            job_id: Job identifier.
+            incarnation: Which of its supervisors.
+            grace_seconds: How long the processes may take.
+            keep_seconds: How long the supervisor itself may stay, and wait for nodes; 0: it ends.
+            sequence: Number of the newest command about nodes.
+            is_pending: Whether the stop is still wanted, asked immediately before a supervisor that may stay is killed:
+                it may have stayed, and have new workers, though its answer was lost.
+        """
         process = self._process(job_id, incarnation)
         if process is None:
             return
         client = self._client(job_id, incarnation)
         if client is not None:
-            await processes.call_unless_ended(process, client.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS))
+            call = client.stop(grace_seconds, grace_seconds + _ANSWER_SECONDS, keep_seconds, sequence)
+            if await processes.call_unless_ended(process, call):
+                return  # it stays
             try:
                 await asyncio.wait_for(processes.wait_for_end(process), _LINGER_SECONDS)
             except TimeoutError:
-                self._log.warning("supervisor does not end, killed", job=job_id, pid=process.pid)
+                self._log.warning("supervisor does not end", job=job_id, pid=process.pid)
+        if keep_seconds > 0 and not is_pending():
+            self._log.info("stop overtaken, supervisor not killed", job=job_id, pid=process.pid)
+            return
         process.kill()
 
     def version_of(self, job_id: str) -> str:
@@ -254,14 +295,15 @@ class SupervisorLauncher:
         """End every process on some nodes that belongs to a job that is not supervised."""
         await self._sweep(processes.of_other_jobs_on(self._jobs, frozenset(supervised), frozenset(nodes)))
 
-    async def keep_standby(self, specs: Callable[[], Iterable[JobSpec]]) -> None:
+    async def keep_standby(self, specs: Callable[[], Iterable[JobSpec]], may_start: Callable[[], bool]) -> None:
         """Keep a standby process ready for new supervisors while there are jobs that can use one, until cancelled.
 
         Args:
             specs: Returns the specs of the jobs that have not ended.
+            may_start: Returns whether it may be started now: its imports keep a processor busy for seconds.
         """
         while True:
-            self._starter.tend_standby(specs())
+            self._starter.tend_standby(specs(), may_start=may_start())
             await asyncio.sleep(_STANDBY_SECONDS)
 
     async def close(self) -> None:

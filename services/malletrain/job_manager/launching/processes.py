@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from malletrain.common import environment as env
+from malletrain.common.gpus import node_of
 from malletrain.common.processes import ProcessId, UserTest, find_processes, of_anybody
 
 _SWEEP_PAUSE_SECONDS = 0.02
@@ -40,7 +41,7 @@ def of_supervisor(jobs: Path, job_id: str, incarnation: int) -> Predicate:
 
 
 def of_incarnation_on(jobs: Path, job_id: str, incarnation: int, nodes: frozenset[str]) -> Predicate:
-    """Processes of a job on some nodes, and one of its supervisors.
+    """Processes of a job on some nodes or GPUs, and one of its supervisors.
 
     Not its other supervisors: a later one may have started meanwhile.
     """
@@ -60,9 +61,9 @@ def of_other_jobs(jobs: Path, supervised: frozenset[str]) -> Predicate:
 
 
 def of_other_jobs_on(jobs: Path, supervised: frozenset[str], nodes: frozenset[str]) -> Predicate:
-    """Processes on some nodes of all jobs except the supervised ones."""
+    """Processes on some nodes, whichever GPU of it they have, of all jobs except the supervised ones."""
     is_other = of_other_jobs(jobs, supervised)
-    return lambda found: found.get(env.NODE) in nodes and is_other(found)
+    return lambda found: node_of(found.get(env.NODE, "")) in nodes and is_other(found)
 
 
 async def wait_for_end(process: ProcessId) -> None:

@@ -26,7 +26,7 @@ from malletrain.job_manager.jobs import JobSpec, LauncherBackend
 from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets
-from malletrain.job_manager.launching.supervisor_client import NodeHost
+from malletrain.job_manager.launching.supervisor_client import NodeHost, host_of
 from malletrain.runtime.tracing.propagation import present_context
 
 _SUPERVISOR = "malletrain.supervisor"
@@ -46,6 +46,7 @@ class LaunchSettings:
         address: Address of this machine as the nodes see it.
         interfaces: Network interfaces by which workers reach each other.
         standby_memory_bytes: Largest share of memory of a standby process on this machine; 0: none is kept.
+        keep_seconds: How long a supervisor whose nodes were all released stays, and waits for others; 0: it ends.
         forks_supervisors: Whether supervisors run as this process does, so that they can be forked, too.
     """
 
@@ -57,6 +58,7 @@ class LaunchSettings:
     address: str = "127.0.0.1"
     interfaces: tuple[str, ...] = ("lo",)
     standby_memory_bytes: int = 0
+    keep_seconds: float = 0.0
     forks_supervisors: bool = False
 
 
@@ -136,26 +138,32 @@ class SupervisorStarter:
             memory_bytes=settings.standby_memory_bytes if settings.forks_supervisors else 0,
         )
 
-    def tend_standby(self, specs: Iterable[JobSpec]) -> None:
+    def tend_standby(self, specs: Iterable[JobSpec], *, may_start: bool) -> None:
         """Look after the standby process, which is started once there is a node of this machine, or a job to use it.
 
         Args:
             specs: Specs of the jobs that have not ended.
+            may_start: Whether one may be started now; one that runs is looked after in any case.
         """
         forkable = [spec for spec in specs if self._is_forkable(spec)]
         useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
-        if self._standby.pid or forkable or useful:
+        if self._standby.pid or (may_start and (forkable or useful)):
             self._standby.tick(busy=False)
         for spec in forkable[:_MOST_SCRIPTS]:
             self._learn(spec)
 
     def awaits_standby(self, order: LaunchOrder) -> bool:
         """Whether a start on this machine gains by waiting for the standby process, which will be ready soon."""
-        here = any(not self._hosts.get(node, NodeHost()).agent for node in order.nodes)
+        here = any(not host_of(self._hosts, node).agent for node in order.nodes)
         if not here or not self._is_forkable(order.spec):
             return False
         self._learn(order.spec)
         return self._standby.is_importing
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether the standby process is ready to fork a supervisor."""
+        return self._standby.is_ready
 
     def _learn(self, spec: JobSpec) -> None:
         parsed = parse_python_command(spec.command)
@@ -184,12 +192,13 @@ class SupervisorStarter:
         socket = socket_path(self._settings.state_dir, order.job_id, order.incarnation, folder.account)
         with folder.entered():
             socket.unlink(missing_ok=True)
-        hosts = {node: self._hosts.get(node, NodeHost()) for node in order.nodes}
+        hosts = {node: host_of(self._hosts, node) for node in order.nodes}
         slots = order.spec.slots_on(host.gpus for host in hosts.values())
         folder.prepare()
         self._secrets.write(order.job_id, folder)
         monitor = self._monitor_for(folder)
-        worker = worker_environment(order.job_id, folder.path, order.spec, slots, monitor)
+        gpus = order.spec.gpus_on(host.gpus for host in hosts.values())
+        worker = worker_environment(order.job_id, folder.path, order.spec, slots, monitor, gpus)
         folder.write_launch(
             {
                 "job_id": order.job_id,
@@ -207,6 +216,7 @@ class SupervisorStarter:
                 "user_id": None if folder.account is None else folder.account.user_id,
                 "cold_start": order.spec.cold_start,
                 "standby_memory_bytes": self._settings.standby_memory_bytes,
+                "keep_seconds": self._settings.keep_seconds,
                 "address": self._settings.address,
                 "interfaces": list(self._settings.interfaces),
                 HEADER: context.traceparent if (context := present_context()) else "",

@@ -13,6 +13,7 @@ import grpc.aio
 import structlog
 
 from malletrain.common.accounts import Account
+from malletrain.common.gpus import node_of
 from malletrain.common.version import VERSION
 from malletrain.job_manager.launching.folder import clean_text, open_socket
 from malletrain.job_manager.stimuli import SupervisorSeen
@@ -23,6 +24,7 @@ from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 _CALL_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError)
 """The second one where the connection is closed, as it is once the supervisor has ended."""
+_ENDING = (supervisor_pb2.SUPERVISOR_PHASE_STOPPING, supervisor_pb2.SUPERVISOR_PHASE_ENDED)
 _LARGEST_STATE_BYTES = 1 << 20
 _MOST_UNKNOWN_NODES = 1000
 _LONGEST_VERSION = 64
@@ -49,6 +51,16 @@ class NodeHost:
 
     agent: str = ""
     gpus: int = 0
+
+
+def host_of(hosts: Mapping[str, NodeHost], name: str) -> NodeHost:
+    """What is known of a node, or of the node of a GPU.
+
+    Args:
+        hosts: What is known, by node.
+        name: Of a node, or of a GPU.
+    """
+    return hosts.get(node_of(name), NodeHost())
 
 
 class SupervisorClient:
@@ -116,7 +128,7 @@ class SupervisorClient:
 
     async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
         """Command nodes; returns its state, or None if it can't be reached."""
-        known = [(node, self._hosts.get(node, NodeHost()).agent) for node in nodes]
+        known = [(node, host_of(self._hosts, node).agent) for node in nodes]
         hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=agent) for node, agent in known]
         request = supervisor_pb2.SetHostsRequest(
             sequence=sequence, hosts=hosts, trace_context=to_message(present_context())
@@ -140,15 +152,32 @@ class SupervisorClient:
             return False
         return True
 
-    async def stop(self, grace_seconds: float, deadline_seconds: float) -> bool:
-        """Have all its processes ended; returns whether it answered in time."""
-        request = supervisor_pb2.StopRequest(grace_seconds=grace_seconds, trace_context=to_message(present_context()))
+    async def stop(
+        self, grace_seconds: float, deadline_seconds: float, keep_seconds: float = 0.0, sequence: int = 0
+    ) -> bool:
+        """Have its workers ended.
+
+        Args:
+            grace_seconds: How long they may take.
+            deadline_seconds: How long to wait for the answer.
+            keep_seconds: How long it shall stay itself, and wait for nodes; 0: it ends.
+            sequence: Number of the newest command about nodes.
+
+        Returns:
+            Whether it stays. It does not where it runs a version that can't, or has not answered in time.
+        """
+        request = supervisor_pb2.StopRequest(
+            grace_seconds=grace_seconds,
+            trace_context=to_message(present_context()),
+            keep_seconds=keep_seconds,
+            sequence=sequence if keep_seconds > 0 else 0,
+        )
         try:
-            await self._stub.Stop(request, timeout=deadline_seconds)
+            response = await self._stub.Stop(request, timeout=deadline_seconds)
         except _CALL_ERRORS as error:
             self._log_failed_call("Stop", error)
             return False
-        return True
+        return keep_seconds > 0 and response is not None and response.state.phase not in _ENDING
 
     async def close(self) -> None:
         """Disconnect."""
@@ -172,8 +201,9 @@ class SupervisorClient:
         if response is None:
             return None
         state = response.state
-        named = {*state.confirmed_hosts, *(worker.host for worker in state.workers)}
-        if len(named) + len(state.failures) > _MOST_UNKNOWN_NODES + 2 * len(self._hosts):
+        named = {node_of(name) for name in (*state.confirmed_hosts, *(worker.host for worker in state.workers))}
+        failed = {node_of(entry.host) for entry in state.failures}
+        if len(named) + len(failed) > _MOST_UNKNOWN_NODES + 2 * len(self._hosts):
             self._log.warning("supervisor names more nodes than there are", nodes=len(named))
             return None
         self._take_reports(self._job_id, state.command_reports)
@@ -187,6 +217,7 @@ class SupervisorClient:
             confirmed=frozenset(state.confirmed_hosts),
             occupied=frozenset(worker.host for worker in state.workers),
             failures=tuple((entry.host, entry.failures) for entry in state.failures),
+            kept=state.phase == supervisor_pb2.SUPERVISOR_PHASE_KEPT,
         )
 
     def _note_version(self, version: str) -> None:

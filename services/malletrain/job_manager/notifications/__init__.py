@@ -1,0 +1,1 @@
+"""Tells the operator's webhook and command what has become of jobs."""

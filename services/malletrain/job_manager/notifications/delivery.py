@@ -1,0 +1,165 @@
+"""Delivers a notice by a program that is ended when its time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from malletrain.job_manager.notifications import post
+from malletrain.job_manager.notifications.webhook_file import read_webhook
+from malletrain.runtime.errors import InvalidInputError
+
+_KEPT_VARIABLES = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+"""Of JobManager's own environment: the rest may contain secrets."""
+_LONGEST_REASON_BYTES = 300
+
+
+class NoticeOutcome(Enum):
+    """How a delivery ended."""
+
+    DELIVERED = "delivered"
+    TRY_AGAIN = "try again"
+    REFUSED = "refused"
+
+
+class NoticeDelivery(NamedTuple):
+    """How a delivery ended, and why it was none; for people."""
+
+    outcome: NoticeOutcome
+    reason: str = ""
+
+
+class Deliver(Protocol):
+    """Delivers a notice. Never raises but for a cancellation."""
+
+    async def __call__(self, notice: str) -> NoticeDelivery:
+        """Deliver JSON."""
+
+
+class WebhookDelivery:
+    """Posts notices to a URL."""
+
+    def __init__(self, file: Path, seconds: float) -> None:
+        """Check the file; it is read again for each notice, so that it can be changed at any time.
+
+        Args:
+            file: See `read_webhook`.
+            seconds: How long a delivery may take.
+
+        Raises:
+            InvalidInputError: the file can't be used.
+        """
+        read_webhook(file)
+        self._file = file
+        self._seconds = seconds
+
+    async def __call__(self, notice: str) -> NoticeDelivery:
+        """Post a notice. What is secret goes through a pipe."""
+        try:
+            webhook = read_webhook(self._file)
+        except InvalidInputError as error:
+            return NoticeDelivery(NoticeOutcome.TRY_AGAIN, str(error))
+        given = json.dumps({**webhook._asdict(), "body": notice, "seconds": self._seconds})
+        words = (sys.executable, "-I", str(Path(post.__file__)))
+        status, said = await run_program(words, given, self._seconds, _environment(os.environ), hear=True)
+        outcomes = {post.DELIVERED: NoticeOutcome.DELIVERED, post.REFUSED: NoticeOutcome.REFUSED}
+        return NoticeDelivery(
+            outcomes.get(status, NoticeOutcome.TRY_AGAIN) if status is not None else NoticeOutcome.TRY_AGAIN, said
+        )
+
+
+class CommandDelivery:
+    """Runs the operator's program."""
+
+    def __init__(self, words: Sequence[str], seconds: float) -> None:
+        """Check the program.
+
+        Args:
+            words: Program, by its absolute path, and arguments.
+            seconds: How long it may take.
+
+        Raises:
+            InvalidInputError: there is no such program.
+        """
+        if not Path(words[0]).is_absolute() or not os.access(words[0], os.X_OK) or Path(words[0]).is_dir():
+            field = "job_manager.notifications.command[0]"
+            raise InvalidInputError(field, "the absolute path of a program", words[0])
+        self._words = tuple(words)
+        self._seconds = seconds
+
+    async def __call__(self, notice: str) -> NoticeDelivery:
+        """Run it with a notice on standard input."""
+        status, said = await run_program(self._words, notice, self._seconds, _environment(os.environ), hear=False)
+        if status == 0:
+            return NoticeDelivery(NoticeOutcome.DELIVERED)
+        return NoticeDelivery(NoticeOutcome.TRY_AGAIN, said if status is None else f"exit status {status}")
+
+
+async def run_program(
+    words: Sequence[str], given: str, seconds: float, environment: Mapping[str, str], *, hear: bool
+) -> tuple[int | None, str]:
+    """Run a program in a session of its own, which is killed when time is up or the caller is cancelled.
+
+    Args:
+        words: Program and arguments.
+        given: Its standard input.
+        seconds: How long it may take.
+        environment: Its environment.
+        hear: Whether to return the beginning of what it says on standard error; else it can say nothing.
+
+    Returns:
+        Its exit status, None if it did not end by itself; and what it said, or why there is no status.
+    """
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=pipe,
+            stdout=null,
+            stderr=pipe if hear else null,
+            start_new_session=True,
+            env=dict(environment),
+            cwd="/",
+        )
+    except OSError as error:
+        return None, f"can't be run ({error.strerror})"
+    try:
+        async with asyncio.timeout(seconds):
+            await _give(process, given)
+            said = await process.stderr.read(_LONGEST_REASON_BYTES) if process.stderr is not None else b""
+            status = await process.wait()
+            return status, said.decode(errors="replace").strip()
+    except TimeoutError:
+        return None, f"no end within {seconds:g} s"
+    finally:
+        await _end(process)
+
+
+async def _give(process: asyncio.subprocess.Process, given: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it does not want to know
+        process.stdin.write(given.encode())
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in _KEPT_VARIABLES if name in environment}

@@ -1,0 +1,147 @@
+"""Tells one receiver what has become of jobs.
+
+The journal is the queue: what can't be delivered yet waits there, over restarts, too, and takes no memory. A receiver
+that hangs or fails holds up nothing but its own notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from malletrain.job_manager.jobs import Job, job_number
+from malletrain.job_manager.notifications.delivery import CommandDelivery, Deliver, NoticeOutcome, WebhookDelivery
+from malletrain.job_manager.notifications.notices import JobNotice, NoticeKind, due_waits, end_notice, waits_now
+from malletrain.job_manager.notifications.position_file import Told, read_told, write_told
+from malletrain.job_manager.notifications.settings import NotificationSettings
+from malletrain.job_manager.store import JobStore
+from malletrain.runtime.clock import Clock
+from malletrain.runtime.database.errors import DatabaseUnavailableError
+
+_LOOK_SECONDS = 1.0
+_ROWS = 200
+
+
+class Notifier:
+    """Tells one receiver."""
+
+    def __init__(
+        self,
+        name: str,
+        deliver: Deliver,
+        settings: NotificationSettings,
+        store: JobStore,
+        jobs: Callable[[], Collection[Job]],
+        file: Path,
+        clock: Clock,
+    ) -> None:
+        """Tell nothing yet. What happens from here on will be told, and what the last JobManager could not tell.
+
+        Args:
+            name: Of the receiver, for the log.
+            deliver: Delivers a notice.
+            settings: What is told, and how often it is tried.
+            store: The journal.
+            jobs: The jobs that have not ended.
+            file: Where to note what was told.
+            clock: Clock.
+        """
+        self._deliver = deliver
+        self._settings = settings
+        self._store = store
+        self._jobs = jobs
+        self._file = file
+        self._clock = clock
+        self._told = read_told(file) or Told(store.last_sequence())
+        self._log = structlog.get_logger(__name__).bind(receiver=name)
+
+    async def run(self) -> None:
+        """Tell what happens, until cancelled."""
+        noted = False
+        while True:
+            try:
+                if not noted:
+                    await self._note(self._told)
+                    noted = True
+                await self._tell_ends()
+                if NoticeKind.WAITING in self._settings.events:
+                    await self._tell_waits()
+            except (OSError, DatabaseUnavailableError) as error:
+                self._log.warning("notices are told later", error=str(error))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _tell_ends(self) -> None:
+        while True:
+            after = self._told.sequence
+            rows = await asyncio.to_thread(self._store.events, after, _ROWS, None)
+            for row in rows:
+                if row.event.to_state.final:
+                    job = await asyncio.to_thread(self._store.job, job_number(row.event.job_id))
+                    notice = end_notice(row.sequence, row.event, job, self._settings.events)
+                    if notice is not None:
+                        await self._tell(notice)
+                        await self._note(replace(self._told, sequence=row.sequence))
+            if rows and self._told.sequence != rows[-1].sequence:
+                await self._note(replace(self._told, sequence=rows[-1].sequence))
+            if len(rows) < _ROWS:
+                return
+
+    async def _tell_waits(self) -> None:
+        jobs = {job.id: job for job in self._jobs()}
+        now = self._clock.time()
+        waits = waits_now(self._told.waits, jobs.values(), now)
+        if waits != self._told.waits:
+            await self._note(replace(self._told, waits=waits))
+        for job_id in due_waits(waits, self._settings.waiting_seconds, now):
+            since = waits.since[job_id]
+            await self._tell(JobNotice(f"{job_id}-{since:.0f}", NoticeKind.WAITING, now, jobs[job_id], now - since))
+            waits = replace(waits, told=waits.told | {job_id})
+            await self._note(replace(self._told, waits=waits))
+
+    async def _note(self, told: Told) -> None:
+        await asyncio.to_thread(write_told, self._file, told)
+        self._told = told
+
+    async def _tell(self, notice: JobNotice) -> None:
+        """Deliver a notice, with pauses, until that succeeds, makes no sense, or is too late."""
+        begin, pause, attempts = self._clock.monotonic(), self._settings.retry_seconds, 0
+        while True:
+            attempts += 1
+            outcome, reason = await self._deliver(notice.as_json())
+            late = self._clock.monotonic() - begin + pause > self._settings.give_up_seconds
+            if outcome is NoticeOutcome.DELIVERED:
+                self._log.info("told", job=notice.job.id, event_kind=notice.kind.value, attempts=attempts)
+                return
+            if outcome is NoticeOutcome.REFUSED or late:
+                self._log.error("not told", job=notice.job.id, event_kind=notice.kind.value, reason=reason)
+                return
+            self._log.warning("told later", job=notice.job.id, reason=reason, pause_seconds=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.retry_max_seconds)
+
+
+def open_notifiers(
+    settings: NotificationSettings,
+    store: JobStore,
+    jobs: Callable[[], Collection[Job]],
+    state_dir: Path,
+    clock: Clock,
+) -> list[Notifier]:
+    """A notifier for each receiver that is set.
+
+    Raises:
+        InvalidInputError: a receiver can't be used.
+    """
+    receivers: dict[str, Deliver] = {}
+    if settings.webhook_file is not None:
+        receivers["webhook"] = WebhookDelivery(settings.webhook_file, settings.timeout_seconds)
+    if settings.command:
+        receivers["command"] = CommandDelivery(settings.command, settings.timeout_seconds)
+    return [
+        Notifier(name, deliver, settings, store, jobs, state_dir / f"notifications-{name}.json", clock)
+        for name, deliver in receivers.items()
+    ]

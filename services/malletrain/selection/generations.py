@@ -1,0 +1,134 @@
+"""The genetic algorithm over arrays, for where Numba is not: all children of a generation at once.
+
+SplitMix64 numbers its draws, and a generation takes as many whatever becomes of its children. So it finds what
+`genetic` finds, to the bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.selection.arrays import Ints
+from malletrain.selection.levels import Flags, fitting, flags_of, uses_of
+
+_BLOCK = 64
+_COMPARED = 4_000_000
+Words = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+
+
+class _Draws:
+    """The numbers of `genetic._random`, which may be looked at before they are taken."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = np.uint64(seed)
+        self._taken = 0
+
+    def next(self, count: int) -> Floats:
+        """The next numbers from 0 to 1, which are not taken yet."""
+        index = np.arange(self._taken + 1, self._taken + count + 1, dtype=np.uint64)
+        words = self._seed + index * np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        words ^= words >> np.uint64(31)
+        found: Floats = (words >> np.uint64(11)).astype(np.float64) / 9007199254740992.0
+        return found
+
+    def skip(self, count: int) -> None:
+        """Take numbers."""
+        self._taken += count
+
+    def take(self, count: int) -> Floats:
+        """The next numbers, taken."""
+        found = self.next(count)
+        self.skip(count)
+        return found
+
+
+class _Window:
+    """The jobs, and what chromosomes of them are worth."""
+
+    def __init__(self, jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int) -> None:
+        self.count = jobs.shape[1]
+        self._uses, self._limits, self._objectives, self._spill_gb = uses_of(jobs), limits, objectives, spill_gb
+
+    def points_of(self, words: Words) -> tuple[Flags, Ints]:
+        """Whether each chromosome fits, and its f1 … f4; shape (chromosomes, 4)."""
+        chosen = flags_of(words, self.count)
+        used = self._uses @ chosen.T
+        points = chosen @ self._objectives.T
+        points[:, 3] -= self._spill_gb * np.maximum(0, used[0] - self._limits[0])
+        return fitting(self._limits, used), points
+
+    def first_chromosome(self, draws: _Draws) -> np.uint64:
+        """Random genes, of which random ones are dropped until the rest fits."""
+        bits = np.uint64(1) << np.arange(self.count, dtype=np.uint64)
+        word = np.bitwise_or.reduce(bits[draws.take(self.count) < 0.5], initial=np.uint64(0))
+        while True:
+            dropped = ~bits[(draws.next(_BLOCK) * self.count).astype(np.int64)]
+            words = np.bitwise_and.accumulate(np.concatenate(([word], dropped)))
+            fits, _ = self.points_of(words)
+            if fits.any():
+                first = int(fits.argmax())
+                draws.skip(first)
+                return np.uint64(words[first])
+            draws.skip(_BLOCK)
+            word = words[-1]
+
+    def children(self, words: Words, population: int, mutation: float, draws: _Draws) -> Words:
+        """Two children of each random pair, by one-point crossover and mutation."""
+        pairs, one = (population + 1) // 2, np.uint64(1)
+        numbers = draws.take(pairs * (3 + 2 * self.count)).reshape(pairs, -1)
+        mothers = words[(numbers[:, 0] * len(words)).astype(np.int64)]
+        fathers = words[(numbers[:, 1] * len(words)).astype(np.int64)]
+        low = (one << (1 + (numbers[:, 2] * max(1, self.count - 1)).astype(np.uint64))) - one
+        born = np.stack(((mothers & ~low) | (fathers & low), (fathers & ~low) | (mothers & low)), axis=1).ravel()
+        flips = (numbers[:, 3:].reshape(2 * pairs, self.count) < mutation).astype(np.uint64)
+        flipped: Words = born ^ (flips << np.arange(self.count, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+        return flipped
+
+
+def evolve(
+    jobs: Ints,
+    limits: Ints,
+    objectives: Ints,
+    spill_gb: int,
+    population: int,
+    generations: int,
+    mutation: float,
+    seed: np.uint64,
+) -> Ints:
+    """What `genetic` compiles, with the same arguments and the same answer."""
+    window, draws = _Window(jobs, limits, objectives, spill_gb), _Draws(int(seed))
+    words = _distinct(np.array([window.first_chromosome(draws) for _ in range(population)], dtype=np.uint64))
+    points, ages = window.points_of(words)[1], np.zeros(len(words), np.int64)
+    order, first = _survivors(points, ages, population)
+    for _ in range(generations):
+        born = _distinct(window.children(words, population, mutation, draws))
+        born = born[~np.isin(born, words)]
+        fits, worth = window.points_of(born)
+        born, worth = born[fits][:population], worth[fits][:population]
+        words, points = np.concatenate((words, born)), np.concatenate((points, worth))
+        ages = np.concatenate((ages + 1, np.zeros(len(born), np.int64)))
+        order, first = _survivors(points, ages, population)
+        words, points, ages = words[order], points[order], ages[order]
+    rows = np.arange(first) if generations else order[:first]
+    return np.concatenate((points[rows], flags_of(words[rows], window.count)), axis=1)
+
+
+def _distinct(words: Words) -> Words:
+    """Each word where it is met first."""
+    return words[np.sort(np.unique(words, return_index=True)[1])]
+
+
+def _survivors(points: Ints, ages: Ints, most: int) -> tuple[Ints, int]:
+    """Rows of those that survive: Set 1, then Set 2, each newest first; and how many are of Set 1."""
+    dominated = np.zeros(len(ages), np.int64)
+    rows = max(1, _COMPARED // len(ages))
+    for begin in range(0, len(ages), rows):
+        block = points[begin : begin + rows, None, :]
+        beaten: Flags = np.all(points >= block, axis=2) & np.any(points > block, axis=2)
+        dominated[begin : begin + rows] = np.any(beaten, axis=1)
+    ranked = np.argsort(dominated * (ages.max() + 1) + ages, kind="stable")[:most]
+    return ranked, int(min(len(ranked), len(ages) - dominated.sum()))

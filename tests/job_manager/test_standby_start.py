@@ -1,0 +1,62 @@
+"""When JobManager starts its standby process: its imports must not delay what is urgent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from malletrain.job_manager.jobs import JobSpec
+from malletrain.job_manager.launching.environment import MonitorAddress
+from malletrain.job_manager.launching.starting import LaunchSettings, SupervisorStarter
+from malletrain.job_manager.launching.supervisor_client import NodeHost
+from tests.job_manager.serving import processes_of, serve_manager
+from tests.job_manager.stand_in import make_python
+from tests.support.job_secrets import job_secrets
+from tests.support.waiting import wait_until_async
+
+SPEC = JobSpec("job", ("python", "train.py"), "/", 1, 4)
+
+
+def test_it_waits_until_it_may_start_and_is_looked_after_then(tmp_path: Path) -> None:
+    settings = LaunchSettings(tmp_path, tmp_path / "jobs", sys.executable, MonitorAddress("127.0.0.1:1"))
+    settings = replace(settings, standby_memory_bytes=1 << 30, forks_supervisors=True)
+    starter = SupervisorStarter(settings, os.environ, job_secrets(tmp_path / "own.pem"), {"n1": NodeHost()})
+    try:
+        found = []
+        for may_start in (False, True, False):
+            starter.tend_standby([SPEC], may_start=may_start)
+            found.append(starter._standby.pid)
+        assert found[0] == 0
+        assert found[1] == found[2] > 0
+    finally:
+        starter.close()
+
+
+@pytest.mark.system
+async def test_jobs_are_found_again_and_nodes_given_back_before(tmp_path: Path) -> None:
+    python = make_python(tmp_path)
+    async with serve_manager(tmp_path / "state", python, stop_jobs_on_exit=False) as earlier:
+        job_id = await earlier.submit()
+        await earlier.plan(1, j1="n1 n2")
+        await earlier.until(job_id, "RUNNING")
+        assert earlier.manager._engine.is_quiet
+        supervisor = earlier.manager._launcher.folder(job_id).supervisor()
+        assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    async with serve_manager(tmp_path / "state", python) as harness:
+        engine = harness.manager._engine
+        assert not engine.is_quiet, "its supervisor has not answered"
+        os.kill(supervisor.pid, signal.SIGCONT)
+        await wait_until_async(lambda: engine.is_quiet)
+        os.kill(supervisor.pid, signal.SIGSTOP)
+        harness.scavenger.tell(left="n2")
+        await wait_until_async(lambda: engine.state.jobs[job_id].releases)
+        assert not engine.is_quiet, "n2 is being given back"
+        os.kill(supervisor.pid, signal.SIGCONT)
+        await wait_until_async(lambda: engine.is_quiet)
+    assert not processes_of(tmp_path)
