@@ -15,6 +15,7 @@ from malletrain.simulator.replay.running_job import speeds
 from tests.simulator.replay.builders import trainer
 
 HEAD = "job,model,submit_s,scale_up_s,scale_down_s,min_nodes,max_nodes,samples\n"
+ASKING = HEAD.replace("samples", "samples,burst_buffer_gb")
 SCALING = "model,nodes,samples_per_s\nnet,0,0\nnet,4,30\nnet,1,10\nother,2,5.5\n"
 
 
@@ -69,6 +70,11 @@ def test_columns_may_stand_in_any_order_and_others_are_left_alone(tmp_path: Path
         ("\ufeff" + HEAD, "jobs.csv:2", "at least one job"),  # as spreadsheets save it
         ("", "jobs.csv:1", "job is missing"),
         ('"unfinished\n', "jobs.csv", "CSV"),
+        (ASKING + "a,net,0,1,1,1,4,9,-1\n", "jobs.csv:2: burst_buffer_gb", "whole GB"),
+        (ASKING + "a,net,0,1,1,1,4,9,0\nb,net,0,1,1,1,4,9,1.5\n", "jobs.csv:3: burst_buffer_gb", "whole GB"),
+        (ASKING + "a,net,0,1,1,1,4,9,2TB\n", "jobs.csv:2: burst_buffer_gb", "2TB"),
+        (ASKING + "a,net,0,1,1,1,4,9,\n", "jobs.csv:2: burst_buffer_gb", "whole GB"),
+        (ASKING + "a,net,0,1,1,1,4,9,1e12\n", "jobs.csv:2: burst_buffer_gb", "1000000000"),
     ],
 )
 def test_bad_jobs_are_refused(tmp_path: Path, jobs: str, where: str, what: str) -> None:
@@ -128,3 +134,9 @@ def test_presets_are_job_sets(name: str) -> None:
     assert [job.submit_s for job in jobs] == sorted(job.submit_s for job in jobs)
     assert {job.model for job in jobs} == ({"ShuffleNet"} if name == "hpo" else set(MODELS))
     assert all(job.curve[-1].nodes == job.max_nodes for job in jobs)
+
+
+def test_jobs_may_ask_for_burst_buffer(tmp_path: Path) -> None:
+    asking = read_job_set(*files(tmp_path, ASKING + "a,net,0,1,1,1,4,9,2000\nb,net,0,1,1,1,4,9,0\n"))
+    assert [job.burst_buffer_gb for job in asking] == [2000, 0]
+    assert read_job_set(*files(tmp_path, HEAD + "a,net,0,1,1,1,4,9\n"))[0].burst_buffer_gb == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -38,6 +38,7 @@ def idle_trace_of(
     overrun: Overrun = Overrun.KILL,
     window: Window = Window.SUBMITS,
     min_idle_s: float = 0.0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
     """The trace of idle nodes that a scheduler would leave with the jobs of an SWF file.
 
@@ -50,13 +51,17 @@ def idle_trace_of(
         overrun: What happens to jobs that run longer than their estimate.
         window: End of the trace; it begins at the first submission.
         min_idle_s: Shortest fragment of the trace in seconds.
+        progress: Called now and then with how many jobs have started, and how many there are.
 
     Raises:
         InvalidInputError: the file or an argument is not valid; the error names file and line, or the argument.
     """
     chosen = policy_named(policy)
     workload = read_workload(path, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large)
-    return idle_trace(schedule_of(workload, chosen, overrun=overrun)[0], window=window, min_idle_s=min_idle_s)
+    count = len(workload.jobs)
+    started = None if progress is None else lambda done: progress(done, count)
+    schedule = schedule_of(workload, chosen, overrun=overrun, progress=started)[0]
+    return idle_trace(schedule, window=window, min_idle_s=min_idle_s)
 
 
 def idle_trace(schedule: Schedule, *, window: Window = Window.SUBMITS, min_idle_s: float = 0.0) -> Trace:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
+from malletrain.simulator.replay.burst_buffer_figures import BurstBufferFigures, burst_buffer_figures
 from malletrain.simulator.replay.fast_engine import Progress, run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.metrics import Baselines, Metrics, measure
@@ -60,6 +61,7 @@ class Evaluation:
         wall_seconds: How long the replay took, without the baselines.
         free: The replay with free rescaling; None if there was none.
         owners: What each owner got; empty if all jobs are one owner's.
+        burst_buffer: What the quota of burst buffer made of it; None if no job asks for any.
     """
 
     result: ReplayResult
@@ -67,6 +69,7 @@ class Evaluation:
     wall_seconds: float
     free: ReplayResult | None
     owners: tuple[OwnerFigures, ...] = ()
+    burst_buffer: BurstBufferFigures | None = None
 
     @property
     def jain_index(self) -> float:
@@ -85,6 +88,8 @@ def evaluate(
 ) -> Evaluation:
     """Replay, and compute the figures.
 
+    The quota of burst buffer is the replay's alone: neither the zero-cost bound nor the static nodes know one.
+
     Args:
         scenario: Nodes and events.
         jobs: Jobs in the order of submission.
@@ -92,7 +97,11 @@ def evaluate(
         bound: Whether to replay with free rescaling too, for the zero-cost bound.
         progress: Told the simulated second after every decision.
         seconds: Clock for wall_seconds.
+
+    Raises:
+        InvalidInputError: a job asks for more burst buffer than the quota.
     """
+    options.check_requests(jobs)
     started = seconds()
     run = run_services_replay if options.engine is ReplayEngine.SERVICES else run_replay
     result = run(scenario.events, scenario.nodes, jobs, options, progress)
@@ -106,4 +115,10 @@ def evaluate(
     )
     several = len({job.owner for job in jobs}) > 1
     owners = owner_figures(jobs, result.jobs, scenario.duration_s) if several else ()
-    return Evaluation(result, measure(result, baselines, options.forward_s), wall_seconds, free, owners)
+    burst_buffer = (
+        burst_buffer_figures(jobs, result.jobs, scenario.duration_s, options.burst_buffer_gb)
+        if any(job.burst_buffer_gb for job in jobs)
+        else None
+    )
+    metrics = measure(result, baselines, options.forward_s)
+    return Evaluation(result, metrics, wall_seconds, free, owners, burst_buffer)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice, takewhile
 from math import inf
 
 from malletrain.allocator.placement import rearrange
-from malletrain.job_manager.admission import Places, first_in_line, next_in_line
+from malletrain.job_manager.admission import Places, first_in_line
+from malletrain.job_manager.admission_window import AdmissionCandidate, AdmissionQueue, admission_pass
 from malletrain.scavenger.stays import LearnedStay
 from malletrain.simulator.replay.charges import charges_of
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -62,11 +62,11 @@ class _Replay:
         advisor: Advisor | None,
     ) -> None:
         self._events = events
-        self._jobs = [replace(job, scale_up_s=0.0, scale_down_s=0.0) for job in jobs] if options.free else jobs
+        self._jobs = [job.free() for job in jobs] if options.free else jobs
         self._options = options
         self._eager = options.accounting is Accounting.EVENT
         self._order = {node: index for index, node in enumerate(nodes)}
-        self._decide = decider(options, self._expected_stays)
+        self._decide = decider(options, self._expected_stays, lambda: self._now)
         self._advisor = advisor
         self._charges = charges_of(options)
         self._stays = LearnedStay(horizon_seconds=STAY_HORIZON_S, refit_share=_REFIT_SHARE, refit_seconds=inf)
@@ -78,11 +78,13 @@ class _Replay:
         self._ended: list[JobRecord] = []
         self._ended_samples = 0.0
         self._next_job = 0
-        # Where it matters whose job is whose: jobs that are submitted and not admitted, and what owners have used.
+        # What owners have used, where it matters whose job is whose; jobs that wait, where more than order matters.
         self._accounts = (
             OwnerAccounts(options.fair_share_half_life_s) if options.shares([job.owner for job in jobs]) else None
         )
         self._waiting: list[ReplayJob] = []
+        self._asks_for_burst_buffer = any(job.burst_buffer_gb for job in self._jobs)
+        self._passed_over: Counter[str] = Counter()
         self._decisions = Decisions()
 
     def run(self, progress: Progress) -> ReplayResult:
@@ -196,27 +198,33 @@ class _Replay:
     def _admit(self) -> int:
         later = islice(self._jobs, self._next_job, None)
         waiting = takewhile(lambda job: job.submit_s <= self._now, later)
-        if self._accounts is None:
+        if self._accounts is None and not self._asks_for_burst_buffer:
             admitted = first_in_line(waiting, len(self._active), self._options.max_parallel)
             self._next_job += len(admitted)
         else:
-            admitted = self._admit_by_owner(self._accounts, list(waiting))
+            admitted = self._admit_from_all(list(waiting))
         self._active += [admit(job, self._options, len(self._order), self._now) for job in admitted]
         return len(admitted)
 
-    def _admit_by_owner(self, accounts: OwnerAccounts, arrived: Sequence[ReplayJob]) -> list[ReplayJob]:
+    def _admit_from_all(self, arrived: Sequence[ReplayJob]) -> list[ReplayJob]:
+        """Where the order depends on all jobs that wait: on their owners, or on the burst buffer that they ask for."""
         self._next_job += len(arrived)
         self._waiting += arrived
-        admitted = next_in_line(
-            self._waiting,
-            lambda job: job.owner,
-            Counter(run.job.owner for run in self._active),
-            Places(self._options.max_parallel, self._options.max_parallel_per_owner),
-            accounts.uses(self._now),
+        if len(self._active) >= self._options.max_parallel:
+            return []
+        waiting = self._waiting
+        queue = AdmissionQueue(
+            jobs=[AdmissionCandidate(job.owner, job.burst_buffer_gb, self._passed_over[job.id]) for job in waiting],
+            taken=Counter(run.job.owner for run in self._active),
+            places=Places(self._options.max_parallel, self._options.max_parallel_per_owner),
+            uses=None if self._accounts is None else self._accounts.uses(self._now),
+            held_gb=sum(run.job.burst_buffer_gb for run in self._active),
         )
-        chosen = {job.id for job in admitted}
-        self._waiting = [job for job in self._waiting if job.id not in chosen]
-        return admitted
+        found = admission_pass(queue, self._options.burst_buffer)
+        self._passed_over.update(waiting[position].id for position in found.passed_over)
+        admitted = set(found.admitted)
+        self._waiting = [job for position, job in enumerate(waiting) if position not in admitted]
+        return [waiting[position] for position in found.admitted]
 
     def _rescale(self, taken: dict[RunningJob, int]) -> tuple[int, float]:
         """Decide, move nodes and charge for it.

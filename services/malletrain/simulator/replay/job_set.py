@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from malletrain.allocator.problem import JobDemand
+from malletrain.job_manager.admission_window import MOST_BURST_BUFFER_GB
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 
@@ -32,6 +33,7 @@ class ReplayJob:
         samples: Samples that it has to process.
         curve: Its scaling curve.
         owner: Name of the user who submits it.
+        burst_buffer_gb: Burst buffer that it holds from admission to its end, in GB.
     """
 
     id: str
@@ -44,10 +46,15 @@ class ReplayJob:
     samples: float
     curve: tuple[ScalingPoint, ...]
     owner: str = ""
+    burst_buffer_gb: int = 0
 
     def demand(self) -> JobDemand:
         """The job as part of an allocation problem."""
         return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, self.scale_up_s, self.scale_down_s)
+
+    def free(self) -> ReplayJob:
+        """The same job for the zero-cost bound: no stalls, and no burst buffer that it would wait for."""
+        return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0)
 
     def with_costs(self, factor: float) -> ReplayJob:
         """The same job with its stalls multiplied by a factor (BFTrainer, Fig. 16)."""
@@ -57,7 +64,8 @@ class ReplayJob:
 def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
     """Read a job set (CSV `job,model,submit_s,…`) with its scaling table (CSV `model,nodes,samples_per_s`).
 
-    A job set may have the column `owner`; without it all jobs are one owner's.
+    A job set may have the column `owner`; without it all jobs are one owner's. It may have the column
+    `burst_buffer_gb`; without it no job asks for any.
 
     Returns:
         The jobs in the order of their submission; equal times keep the file's order.
@@ -127,7 +135,16 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> ReplayJ
         samples=_number(at, row, "samples", "samples, above 0", lambda value: value > 0),
         curve=curves[model],
         owner=row.get("owner", "").strip(),
+        burst_buffer_gb=_burst_buffer(at, row),
     )
+
+
+def _burst_buffer(at: str, row: dict[str, str]) -> int:
+    if "burst_buffer_gb" not in row:
+        return 0
+    most = float(MOST_BURST_BUFFER_GB)
+    expected = f"whole GB, 0 to {MOST_BURST_BUFFER_GB}"
+    return int(_number(at, row, "burst_buffer_gb", expected, lambda gb: gb.is_integer() and gb <= most))
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:

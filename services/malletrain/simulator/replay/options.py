@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy, ForwardTime
+from malletrain.allocator.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.job_manager.admission_window import (
+    LONGEST_WINDOW,
+    MOST_BURST_BUFFER_GB,
+    MOST_PLACES,
+    AdmissionRule,
+    BurstBufferPolicy,
+)
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.replay.job_set import ReplayJob
 
 _LONGEST_HALF_LIFE_S = 1e9
 STAY_HORIZON_S = 1800.0
@@ -47,7 +55,8 @@ class ReplayOptions:
         policy: Who decides. `milp`: the production allocator. `equal`: BFTrainer's baseline. `fixed`: every job has a
             fixed scale or no nodes.
         forward_s: T_fwd in seconds.
-        forward_policy: Where T_fwd comes from. With `survival`, forward_s is used until the first fragment has ended.
+        forward_policy: Where T_fwd comes from. With `survival`, forward_s is used until the first fragment has ended;
+            with `expected`, it is what is assumed before jobs have changed their scale.
         forward_share: With `survival`, T_fwd as a fraction of the mean expected stay.
         rank_by_stay: Whether growths take the nodes that are expected to stay longest, and shrinks give up those that
             are expected to leave first. Otherwise the trace's order of nodes decides.
@@ -55,6 +64,10 @@ class ReplayOptions:
         max_parallel_per_owner: Most jobs of one owner that are admitted at once; 0: no limit.
         max_nodes_per_owner: Most nodes of all jobs of one owner; 0: no limit. Only the policy `milp` knows it.
         fair_share_half_life_s: Half-life of the owners' uses, in seconds; 0: no fair share.
+        burst_buffer_gb: Quota of burst buffer in GB, of which admitted jobs hold what they ask for.
+        admission: Who gets burst buffer.
+        window: How many of the jobs that ask for burst buffer are looked at together, with `window`.
+        starvation_bound: How many times a job may be passed over, with `window`.
         accounting: When arrivals and ends of jobs are noticed.
         cost_model: Cost model of the allocator.
         charge: Cost model by which jobs are charged; None: that of the allocator.
@@ -64,12 +77,13 @@ class ReplayOptions:
         fixed_nodes: Scale of every job under `fixed`, in nodes; None: its max_nodes.
         paper_quirks: Whether to follow the published code where it differs from the paper (docs/replay.md).
         engine: What runs the replay.
-        free: Whether rescales cost nothing and the allocator knows it, for the zero-cost bound.
+        free: Whether rescales cost nothing and the allocator knows it, for the zero-cost bound. No job asks for burst
+            buffer then.
     """
 
     duration_s: float
     policy: ReplayPolicy = ReplayPolicy.MILP
-    forward_s: float = 120.0
+    forward_s: float = FORWARD_SECONDS
     forward_policy: ForwardPolicy = ForwardPolicy.CONSTANT
     forward_share: float = SURVIVAL_SHARE
     rank_by_stay: bool = True
@@ -77,6 +91,10 @@ class ReplayOptions:
     max_parallel_per_owner: int = 0
     max_nodes_per_owner: int = 0
     fair_share_half_life_s: float = 604_800.0
+    burst_buffer_gb: int = 0
+    admission: AdmissionRule = AdmissionRule.FIFO
+    window: int = 20
+    starvation_bound: int = 50
     accounting: Accounting = Accounting.EVENT
     cost_model: CostModel = CostModel.STALL
     charge: CostModel | None = None
@@ -112,12 +130,42 @@ class ReplayOptions:
             raise InvalidInputError(
                 "--fair-share-half-life", f"0 to {_LONGEST_HALF_LIFE_S:g} seconds", self.fair_share_half_life_s
             )
+        self._check_admission()
         if self.max_nodes_per_owner and self.policy is not ReplayPolicy.MILP:
             raise InvalidInputError("--max-nodes-per-owner", f"--policy {ReplayPolicy.MILP}")
         if self.fixed_nodes is not None and self.fixed_nodes < 1:
             raise InvalidInputError("--fixed-nodes", "at least 1", self.fixed_nodes)
         if self.engine is ReplayEngine.SERVICES:
             self._check_services()
+
+    def _check_admission(self) -> None:
+        for option, value, least, most in (
+            ("--burst-buffer", self.burst_buffer_gb, 0, MOST_BURST_BUFFER_GB),
+            ("--window", self.window, 1, LONGEST_WINDOW),
+            ("--starvation-bound", self.starvation_bound, 1, 10**6),
+        ):
+            if not least <= value <= most:
+                raise InvalidInputError(option, f"{least} to {most}", value)
+        if self.admission is AdmissionRule.WINDOW and self.max_parallel > MOST_PLACES:
+            raise InvalidInputError(
+                "--max-parallel", f"at most {MOST_PLACES} with --admission window", self.max_parallel
+            )
+
+    def check_requests(self, jobs: Iterable[ReplayJob]) -> None:
+        """Refuse a quota below what a job asks for, which would never be admitted.
+
+        Raises:
+            InvalidInputError: there is such a job; the error names it.
+        """
+        largest = max(jobs, key=lambda job: job.burst_buffer_gb, default=None)
+        if largest is not None and largest.burst_buffer_gb > self.burst_buffer_gb:
+            expected = f"at least {largest.burst_buffer_gb} (GB), which job {largest.id} asks for"
+            raise InvalidInputError("--burst-buffer", expected, self.burst_buffer_gb)
+
+    @property
+    def burst_buffer(self) -> BurstBufferPolicy:
+        """How burst buffer is given to jobs."""
+        return BurstBufferPolicy(self.burst_buffer_gb, self.admission, self.window, self.starvation_bound)
 
     def _check_services(self) -> None:
         """Refuse what only the fast engine can do."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardPolicy
 from malletrain.allocator.owner_knapsack import OwnerGroup, owner_groups
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.running_job import RunningJob
@@ -25,23 +26,35 @@ class Advisor(Protocol):
         """As `Decide`, at `now_s` in seconds."""
 
 
-def decider(options: ReplayOptions, stays: Callable[[], Iterable[float]] = tuple) -> Decide:
-    """The policy of a replay; `stays` returns the expected stays of the idle nodes in seconds."""
+def decider(
+    options: ReplayOptions, stays: Callable[[], Iterable[float]] = tuple, clock: Callable[[], float] = float
+) -> Decide:
+    """The policy of a replay.
+
+    Args:
+        options: Options of the replay.
+        stays: Returns the expected stays of the idle nodes in seconds.
+        clock: Returns the simulated second.
+    """
     if options.policy is ReplayPolicy.EQUAL:
         return lambda jobs, pool: equal_counts(
             [(run.job.min_nodes, run.most) for run in jobs], pool, options.paper_quirks
         )
     if options.policy is ReplayPolicy.FIXED:
         return lambda jobs, pool: fixed_counts([(run.count, run.broken, run.fixed) for run in jobs], pool)
-    return _Allocator(options, stays)
+    return _Allocator(options, stays, clock)
 
 
 class _Allocator:
     """The production allocator. The choice table is rebuilt only when other jobs are admitted."""
 
-    def __init__(self, options: ReplayOptions, stays: Callable[[], Iterable[float]]) -> None:
+    def __init__(
+        self, options: ReplayOptions, stays: Callable[[], Iterable[float]], clock: Callable[[], float]
+    ) -> None:
         self._options = options
         self._stays = stays
+        self._clock = clock
+        self._changes = ChangeGaps()
         self._jobs: Sequence[RunningJob] = ()
         self._table = ChoiceTable.of(())
 
@@ -52,12 +65,28 @@ class _Allocator:
         options = self._options
         # The published code's big-M is |N| + 1, which lets a job change by half of that in one solve.
         most = (pool + 1) // 2 if options.paper_quirks else NO_LIMIT
-        survival = options.forward_policy is ForwardPolicy.SURVIVAL
-        forward_s = options.forward.of(self._stays()) if survival else options.forward_s
-        parameters = ObjectiveParameters(forward_s, options.cost_model, most)
+        parameters = ObjectiveParameters(self._forward_s(jobs), options.cost_model, most)
         choice = self._table.choose([run.count for run in jobs], pool, parameters, self._groups(jobs), _weights(jobs))
         counts: list[int] = choice.counts.tolist()
+        if options.forward_policy is ForwardPolicy.EXPECTED:
+            self._see(jobs, counts)
         return counts
+
+    def _forward_s(self, jobs: Sequence[RunningJob]) -> float:
+        policy = self._options.forward_policy
+        if policy is ForwardPolicy.CONSTANT:
+            return self._options.forward_s
+        stays = self._stays() if policy is ForwardPolicy.SURVIVAL else ()
+        observed = NOTHING_OBSERVED
+        if policy is ForwardPolicy.EXPECTED:
+            self._changes.keep_only({run.job.id for run in jobs}, self._clock())
+            self._see(jobs, [run.count for run in jobs])
+            observed = self._changes.observed(self._clock())
+        return self._options.forward.of(stays, observed, [run.job.scale_up_s for run in jobs])
+
+    def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
+        for run, count in zip(jobs, counts, strict=True):
+            self._changes.see(run.job.id, count, self._clock())
 
     def _groups(self, jobs: Sequence[RunningJob]) -> Sequence[OwnerGroup]:
         limit = self._options.max_nodes_per_owner

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice, takewhile
 
@@ -27,8 +26,8 @@ from malletrain.simulator.services.simulated_services import ServicesOptions, Si
 
 _WAITING_JOBS = 2
 """Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
-the same, and a long queue would only make every transaction slower. Where it matters whose job is whose, the order
-depends on all jobs that wait, and none is kept back."""
+the same, and a long queue would only make every transaction slower. Where it matters whose job is whose, or jobs ask
+for burst buffer, the order depends on all jobs that wait, and none is kept back."""
 _DEADLINE_STALLS = 2.0
 """JobManager's deadline of a rescale is at least this many times the job set's longest stall."""
 
@@ -77,6 +76,10 @@ def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> Servi
             max_parallel=options.max_parallel,
             max_parallel_per_owner=options.max_parallel_per_owner,
             fair_share_half_life_seconds=options.fair_share_half_life_s,
+            burst_buffer_gb=options.burst_buffer_gb,
+            admission=options.admission,
+            window=options.window,
+            starvation_bound=options.starvation_bound,
             rescale_deadline_seconds=max(defaults.rescale_deadline_seconds, _DEADLINE_STALLS * longest_stall),
         ),
         stay_horizon_seconds=STAY_HORIZON_S,
@@ -93,7 +96,7 @@ class _ServicesReplay:
         settings: ServicesOptions,
     ) -> None:
         self._events = events
-        self._jobs = [replace(job, scale_up_s=0.0, scale_down_s=0.0) for job in jobs] if options.free else jobs
+        self._jobs = [job.free() for job in jobs] if options.free else jobs
         self._options = options
         self._queue = EventQueue()
         self._training = ReplayTraining(self._queue, options, len(nodes), self._finish)
@@ -101,7 +104,8 @@ class _ServicesReplay:
         self._by_id = {job_id(number): job for number, job in enumerate(self._jobs, 1)}
         self._submitted = self._waiting = 0
         shares = options.shares([job.owner for job in self._jobs])
-        self._room = len(self._jobs) if shares else _WAITING_JOBS * options.max_parallel
+        all_matter = shares or any(job.burst_buffer_gb for job in self._jobs)
+        self._room = len(self._jobs) if all_matter else _WAITING_JOBS * options.max_parallel
         self._idle: dict[str, float] = {}
         self._event: NodeEvent | None = None
         self._admitted = self._ended = 0
@@ -141,7 +145,10 @@ class _ServicesReplay:
         self._submitted += len(batch)
         self._waiting += len(batch)
         for owner, jobs in groupby(batch, lambda job: job.owner):
-            specs = [JobSpec(job.id, ("replay",), "/", job.min_nodes, job.max_nodes) for job in jobs]
+            specs = [
+                JobSpec(job.id, ("replay",), "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)
+                for job in jobs
+            ]
             self._services.submit(specs, owner)
         self._services.set_profiles(
             [

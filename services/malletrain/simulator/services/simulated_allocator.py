@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 
+from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.choice_table import choose
 from malletrain.allocator.cluster_cache import CachedJob, CachedProfile, ClusterCache
 from malletrain.allocator.placement import place
@@ -53,6 +55,7 @@ class SimulatedAllocator:
         self._apply_plan = apply_plan
         self._cache = ClusterCache()
         self._cache.update_jobs((), snapshot=True)
+        self._changes = ChangeGaps()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._generation = 0
         self._phase = _Phase.WAITING
@@ -66,7 +69,9 @@ class SimulatedAllocator:
 
     def update_jobs(self, jobs: Iterable[Job]) -> None:
         """JobManager reports jobs that have changed."""
-        self._cache.update_jobs(map(_cached, jobs))
+        cached = [_cached(job) for job in jobs]
+        self._cache.update_jobs(cached)
+        self._changes.see_all(cached, self._queue.now, snapshot=False)
         self._notice()
 
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
@@ -110,7 +115,8 @@ class SimulatedAllocator:
     def _plan(self) -> None:
         self._phase = _Phase.PLANNING
         self._cache.update_stays(self._nodes())
-        plan_input = self._cache.plan_input(self._queue.now)
+        now = self._queue.now
+        plan_input = replace(self._cache.plan_input(now), changes=self._changes.observed(now))
         self._trigger.begin()
         problem = plan_problem(plan_input, self._options)
         allocation = problem.allocation([_solve(part.rest) for part in problem.parts])

@@ -1,0 +1,1 @@
+"""What `benchmarks/journal.py` is made of."""

@@ -1,0 +1,1 @@
+"""The past of an installation, read from what its services store."""

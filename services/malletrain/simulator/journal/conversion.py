@@ -1,0 +1,176 @@
+"""From the past of a system to the input of a replay: its idle set as a trace, its jobs as a job set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from statistics import fmean
+
+from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.scavenger.idle_trace import Fragment, Trace
+from malletrain.simulator.journal.decided import changes_of, curve_of, decided_samples
+from malletrain.simulator.journal.record import Journal, RecordedJob
+from malletrain.simulator.replay.job_set import ReplayJob
+
+ENDLESS_SAMPLES = 1e15
+"""Of a job that had not ended and has no target."""
+_DEFAULT_STALL_S = 0.0
+
+
+@dataclass(frozen=True)
+class JournalInput:
+    """Input of a replay.
+
+    Attributes:
+        trace: The idle set; second 0 is the beginning of the time that is replayed.
+        jobs: In the order of submission.
+        notes: What could not be taken over, in sentences.
+    """
+
+    trace: Trace
+    jobs: tuple[ReplayJob, ...]
+    notes: tuple[str, ...]
+
+
+def journal_input(journal: Journal, begin_unix: float, end_unix: float) -> JournalInput:
+    """The part of a journal between two times, in seconds since the epoch, as input of a replay."""
+    present = [recorded for recorded in journal.jobs if _is_present(recorded, begin_unix, end_unix)]
+    found = [_replay_job(recorded, begin_unix) for recorded in present]
+    jobs = tuple(sorted((job for job in found if job is not None), key=lambda job: job.submit_s))
+    return JournalInput(
+        idle_trace(journal.idle, begin_unix, end_unix), jobs, tuple(_notes(journal, present, begin_unix))
+    )
+
+
+def idle_trace(rows: Sequence[IdleRow], begin_unix: float, end_unix: float) -> Trace:
+    """The idle fragments between two times, in seconds since the epoch.
+
+    A node counts from when the Allocator was told of it, except one of the first row, which may have been idle before.
+    """
+    since: dict[str, float] = {}
+    ended: dict[str, list[tuple[float, float]]] = {}
+    for index, row in enumerate(sorted(rows, key=lambda row: row.unix_seconds)):
+        gone = [name for name in since if name not in row.joined] if row.kind.whole else row.left
+        for name in gone:
+            if (joined := since.pop(name, None)) is not None:
+                ended.setdefault(name, []).append((joined, row.unix_seconds))
+        for name, idle_since in row.joined.items():
+            since.setdefault(name, min(idle_since, row.unix_seconds) if index == 0 else row.unix_seconds)
+    for name, joined in since.items():
+        ended.setdefault(name, []).append((joined, max(end_unix, joined)))
+    names = tuple(sorted(ended))
+    order = {name: index for index, name in enumerate(names)}
+    fragments = sorted(
+        (
+            Fragment(name, first - begin_unix, last - begin_unix)
+            for name, spans in ended.items()
+            for first, last in _joined(spans)
+            if first < last and last > begin_unix and first < end_unix
+        ),
+        key=lambda fragment: (fragment.idle_from_s, order[fragment.node]),
+    )
+    earliest = min(0.0, fragments[0].idle_from_s) if fragments else 0.0
+    origin = datetime.fromtimestamp(begin_unix, UTC).isoformat()
+    return Trace(tuple(fragments), names, end_unix - begin_unix, earliest, origin)
+
+
+def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans of one node in the order of time; those that touch become one."""
+    found: list[tuple[float, float]] = []
+    for first, last in spans:
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def _is_present(recorded: RecordedJob, begin_unix: float, end_unix: float) -> bool:
+    ended = recorded.end_unix
+    return recorded.job.create_time < end_unix and (ended is None or ended > begin_unix)
+
+
+def _replay_job(recorded: RecordedJob, begin_unix: float) -> ReplayJob | None:
+    """The rest of a job from a time on; None where it is not replayed, which `_notes` explains."""
+    job, curve = recorded.job, curve_of(recorded)
+    if job.fleet_id or not curve or job.spec.min_nodes > curve[-1].nodes:
+        return None
+    samples = _total(recorded) - _done(recorded, begin_unix)
+    if samples <= 0:
+        return None
+    up_s, down_s = mean_stalls(recorded)
+    return ReplayJob(
+        id=job.id,
+        model=job.spec.family or job.spec.name,
+        submit_s=max(0.0, job.create_time - begin_unix),
+        scale_up_s=up_s,
+        scale_down_s=down_s,
+        min_nodes=job.spec.min_nodes,
+        max_nodes=job.spec.max_nodes,
+        samples=samples,
+        curve=curve,
+        owner=job.owner,
+        burst_buffer_gb=job.spec.burst_buffer_gb,
+    )
+
+
+def _total(recorded: RecordedJob) -> float:
+    """Samples of the whole job: what it processed if it has ended, else its target."""
+    if recorded.job.state.final:
+        return recorded.measured.samples if recorded.measured is not None else recorded.job.samples
+    return recorded.job.spec.target_samples or ENDLESS_SAMPLES
+
+
+def _done(recorded: RecordedJob, until_unix: float) -> float:
+    """Samples that it had processed by a time: its share of what it processed, by the replay of what was decided."""
+    measured = recorded.measured
+    if measured is None or until_unix <= recorded.job.create_time:
+        return 0.0
+    until = min(until_unix, measured.unix_seconds)
+    whole = decided_samples(recorded, measured.unix_seconds)
+    return measured.samples * decided_samples(recorded, until) / whole if whole > 0 else 0.0
+
+
+def mean_stalls(recorded: RecordedJob) -> tuple[float, float]:
+    """R_up and R_down of a job in seconds: the means of its recorded stalls, else as plans believed them."""
+    changes = [change for change in changes_of(recorded) if change.nodes and isfinite(change.stall_s)]
+    ups = [change.stall_s for change in changes if change.growth]
+    downs = [change.stall_s for change in changes if not change.growth]
+    believed, spec = recorded.believed, recorded.job.spec
+    default_up = believed.scale_up_s if believed is not None else spec.scale_up_seconds
+    default_down = believed.scale_down_s if believed is not None else spec.scale_down_seconds
+    return (
+        fmean(ups) if ups else default_up or _DEFAULT_STALL_S,
+        fmean(downs) if downs else default_down or _DEFAULT_STALL_S,
+    )
+
+
+def _notes(journal: Journal, present: Sequence[RecordedJob], begin_unix: float) -> list[str]:
+    """What of the present jobs and of the system is not as it was, in sentences."""
+    alone = [recorded for recorded in present if not recorded.job.fleet_id]
+    ended = [recorded for recorded in alone if recorded.job.state.final]
+    known = [recorded for recorded in alone if curve_of(recorded)]
+    early = sum(recorded.job.create_time < journal.begin_unix for recorded in present)
+    starts = sum(row.kind is IdleRowKind.START and row.unix_seconds > begin_unix for row in journal.idle[1:])
+    idle_jobs = sum(recorded in known and _total(recorded) <= 0 for recorded in ended)
+    cut = sum(recorded.job.state.value in ("CANCELLED", "FAILED") and _total(recorded) > 0 for recorded in ended)
+    endless = sum(not recorded.job.state.final and not recorded.job.spec.target_samples for recorded in alone)
+    special = sum(bool(recorded.job.spec.permitted_nodes) or recorded.job.spec.weight != 1 for recorded in alone)
+    counted = (
+        (early, "submitted before the idle set is first known: nothing is known of the nodes of that time"),
+        (len(present) - len(alone), "of a fleet, which is not replayed: its nodes are others' here"),
+        (len(alone) - len(known), "not replayed: neither planned nor measured, so that no curve is known"),
+        (idle_jobs, "not replayed: ended without having trained"),
+        (cut, "cancelled or failed: here they end after as many samples as they had processed"),
+        (endless, "still there and without a target: here they never end"),
+        (special, "submitted with weights or permitted scales, which are left out here"),
+    )
+    found = [f"{count} {'job was' if count == 1 else 'jobs were'} {what}." for count, what in counted if count]
+    if starts:
+        times = "once" if starts == 1 else f"{starts} times"
+        found.append(f"The Allocator was started {times} in this time: the nodes before that are as they last were.")
+    if len(journal.pools) > 1:
+        found.append(f"The nodes were of {len(journal.pools)} pools, and are one pool here.")
+    return found

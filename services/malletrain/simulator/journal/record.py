@@ -1,0 +1,96 @@
+"""What the services have recorded of their own past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from malletrain.allocator.idle_history import IdleRow
+from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.state import JobEvent
+from malletrain.model.scaling import ScalingPoint
+from malletrain.monitor.stalls import MeasuredRescale
+
+
+@dataclass(frozen=True)
+class BelievedJob:
+    """What the newest plan with a job believed of it.
+
+    Attributes:
+        curve: Its scaling curve.
+        scale_up_s: R_up in seconds.
+        scale_down_s: R_down in seconds.
+    """
+
+    curve: tuple[ScalingPoint, ...]
+    scale_up_s: float
+    scale_down_s: float
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """What Monitor has measured of a job.
+
+    Attributes:
+        samples: Samples processed, net of what was rolled back.
+        samples_lost: Samples that were processed and rolled back.
+        unix_seconds: When its newest batch ended, in seconds since the epoch.
+        points: Throughput by scale.
+        rescales: Its newest rescales, oldest first.
+    """
+
+    samples: int
+    samples_lost: int
+    unix_seconds: float
+    points: tuple[ScalingPoint, ...]
+    rescales: tuple[MeasuredRescale, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """A job with all that is recorded of it.
+
+    Attributes:
+        job: As JobManager has stored it.
+        events: Its rows in JobManager's journal, oldest first.
+        measured: None: Monitor has nothing about it.
+        believed: None: no plan that is kept has it.
+    """
+
+    job: Job
+    events: tuple[JobEvent, ...]
+    measured: MeasuredJob | None
+    believed: BelievedJob | None
+
+    @property
+    def end_unix(self) -> float | None:
+        """When it ended, in seconds since the epoch; None: it has not."""
+        return next((event.unix_seconds for event in self.events if event.to_state.final), None)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The past of a system.
+
+    Attributes:
+        idle: Changes of the idle set, oldest first.
+        jobs: Jobs in the order of their submission.
+        pools: Names of the pools that plans were made for; one or none: all nodes are alike.
+    """
+
+    idle: tuple[IdleRow, ...]
+    jobs: tuple[RecordedJob, ...]
+    pools: frozenset[str] = frozenset()
+
+    @property
+    def begin_unix(self) -> float:
+        """When the idle set is first known, in seconds since the epoch."""
+        return self.idle[0].unix_seconds
+
+    @property
+    def end_unix(self) -> float:
+        """When something was last recorded, in seconds since the epoch."""
+        last = [self.idle[-1].unix_seconds]
+        for job in self.jobs:
+            last += [event.unix_seconds for event in job.events[-1:]]
+            last += [job.measured.unix_seconds] if job.measured is not None else []
+        return max(last)

@@ -1,0 +1,1 @@
+"""Which settings would have trained more on an installation's own past. Pure."""

@@ -1,0 +1,119 @@
+"""Replays of each day with each of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from malletrain.simulator.journal.conversion import JournalInput, journal_input
+from malletrain.simulator.journal.record import Journal
+from malletrain.simulator.replay.baselines import outcome_of
+from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.node_events import NodeEvent, node_events
+from malletrain.simulator.replay.options import ReplayOptions
+from malletrain.simulator.replay.records import ReplayResult
+from malletrain.simulator.services.engine import run_services_replay, services_options
+from malletrain.simulator.tuning.comparison import SettingsComparison, compare
+from malletrain.simulator.tuning.settings_grid import TunedSettings
+
+DAY_S = 86400.0
+_LEAST_PART = 0.25
+"""A rest of less than this part of a day is left out, where there is a whole day."""
+
+
+@dataclass(frozen=True)
+class TuningDay:
+    """A day of a journal, or what there is of one.
+
+    Attributes:
+        begin_unix: When it begins, in seconds since the epoch.
+        duration_s: Its length in seconds.
+        nodes: Nodes that were idle in it.
+        events: Changes of the idle set.
+        jobs: In the order of submission.
+    """
+
+    begin_unix: float
+    duration_s: float
+    nodes: tuple[str, ...]
+    events: tuple[NodeEvent, ...]
+    jobs: tuple[ReplayJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DayOutcome:
+    """What a day's replay gives: samples in the unit of the metric, and node-hours that jobs held."""
+
+    samples: float
+    node_hours: float
+
+    @classmethod
+    def of(cls, result: ReplayResult) -> DayOutcome:
+        """The outcome of a replay."""
+        return cls(outcome_of(result), sum(job.node_seconds for job in result.jobs) / 3600)
+
+
+def tuning_days(journal: Journal, begin_unix: float, end_unix: float) -> list[TuningDay]:
+    """The days of a part of a journal, from its beginning; those without jobs or idle nodes are left out."""
+    spans: list[tuple[float, float]] = []
+    first = begin_unix
+    while first < end_unix:
+        last = min(first + DAY_S, end_unix)
+        if last - first >= _LEAST_PART * DAY_S or not spans:
+            spans.append((first, last))
+        first = last
+    found = (_day(journal_input(journal, *span), *span) for span in spans)
+    return [day for day in found if day.events and day.jobs]
+
+
+def _day(found: JournalInput, begin_unix: float, end_unix: float) -> TuningDay:
+    duration_s = end_unix - begin_unix
+    events = tuple(node_events(found.trace, duration_s))
+    return TuningDay(begin_unix, duration_s, found.trace.nodes, events, found.jobs)
+
+
+def replay_day(day: TuningDay, settings: TunedSettings, options: ReplayOptions) -> DayOutcome:
+    """A day with these settings, by the fast engine."""
+    options = replace(settings.options(options), duration_s=day.duration_s)
+    return DayOutcome.of(run_replay(day.events, day.nodes, day.jobs, options))
+
+
+def replay_day_with_services(day: TuningDay, settings: TunedSettings, options: ReplayOptions) -> DayOutcome:
+    """A day with these settings, by the services engine, which knows `coalesce_seconds`."""
+    options = replace(settings.options(options), duration_s=day.duration_s)
+    services = services_options(options, day.jobs)
+    allocator = services.allocator.model_copy(update={"coalesce_seconds": settings.coalesce_seconds})
+    services = replace(services, allocator=allocator)
+    return DayOutcome.of(run_services_replay(day.events, day.nodes, day.jobs, options, settings=services))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A comparison with the node-hours that jobs held on each day under the present settings."""
+
+    comparison: SettingsComparison
+    node_hours: tuple[float, ...]
+
+
+def try_settings(
+    days: Sequence[TuningDay],
+    grid: Sequence[TunedSettings],
+    replay: Callable[[TuningDay, TunedSettings], DayOutcome],
+    progress: Callable[[], None] = lambda: None,
+) -> Trials:
+    """Replay every day with each of the settings.
+
+    Args:
+        days: At least one day.
+        grid: The settings; the first ones are the present ones.
+        replay: Replays a day.
+        progress: Called after each replay.
+    """
+    outcomes: dict[TunedSettings, list[DayOutcome]] = {}
+    for settings in grid:
+        for day in days:
+            outcomes.setdefault(settings, []).append(replay(day, settings))
+            progress()
+    samples = {settings: [outcome.samples for outcome in found] for settings, found in outcomes.items()}
+    return Trials(compare(grid[0], samples), tuple(outcome.node_hours for outcome in outcomes[grid[0]]))
