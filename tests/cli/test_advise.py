@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.slurm_queue import NODES_FORMAT, QUEUE_FORMAT
@@ -20,7 +20,7 @@ TIB = 1024
 
 
 def invoke(*options: str, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(app, ["advise", "--source", "slurm", *options], env=env)
+    return CliRunner().invoke(application(), ["advise", "--source", "slurm", *options], env=env)
 
 
 def advised(*options: str, folder: Path = RECORDED) -> dict[str, Any]:

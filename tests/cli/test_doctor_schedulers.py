@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from malletrain.cli.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
 from malletrain.cli.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
 from malletrain.cli.doctor_slurm import SlurmReport, judge_slurm, parse_config, parse_partitions, start_after_preemption
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.cli.settings import AllSettings
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from tests.support.shared import shared_path
@@ -201,7 +201,7 @@ def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     assert not programs([missing], "scavenger.slurm.sinfo").ok
     assert not ask([missing]).ok
     environment = {"MALLETRAIN_SCAVENGER__SLURM__SCONTROL": missing, "MALLETRAIN_SCAVENGER__SLURM__SINFO": missing}
-    done = CliRunner().invoke(app, ["doctor", "--source", "slurm", "--json"], env=environment)
+    done = CliRunner().invoke(application(), ["doctor", "--source", "slurm", "--json"], env=environment)
     assert done.exit_code == 1
     assert missing in done.output
 

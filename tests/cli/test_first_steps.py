@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.cli.settings import load
 from malletrain.cli.submit import default_name
 from malletrain.cli.up import last_line, make_state_folder
@@ -45,7 +45,7 @@ def test_a_service_that_left_no_word_in_its_log(tmp_path: Path) -> None:
 
 
 def test_the_version() -> None:
-    said = CliRunner().invoke(app, ["--version"])
+    said = CliRunner().invoke(application(), ["--version"])
     assert (said.exit_code, said.stdout.strip()) == (0, f"malletrain {VERSION}")
 
 
@@ -64,6 +64,23 @@ def test_jobs_are_named_after_their_script_or_program(command: list[str], name: 
 
 def test_no_verb_and_no_service_pays_for_what_few_of_them_use() -> None:
     heavy = {"numba", "matplotlib", "torch", "pyarrow"}
-    script = f"import sys, malletrain.cli.main; print(*({heavy} & set(sys.modules)))"
+    script = (
+        f"import sys; from malletrain.cli.main import application; application(); print(*({heavy} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_verb_alone_is_the_verb_among_all() -> None:
+    every = {info.name for info in application().registered_commands}
+    assert {"up", "submit", "resume", "demo"} <= every
+    for name in every:
+        assert [info.name for info in application(name).registered_commands] == [name]
+    assert [info.name for info in application("trace").registered_groups] == ["trace"]
+
+
+def test_listing_jobs_imports_no_simulator() -> None:
+    script = "import sys; from malletrain.cli.main import application; application('jobs'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "malletrain.cli.jobs" in done.stdout.split()
+    assert not [name for name in done.stdout.split() if name.startswith("malletrain.simulator")]

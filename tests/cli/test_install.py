@@ -15,6 +15,8 @@ from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 _MOST_EXPOSED = 3.0
+UNITS = (*(f"malletrain@{service}.service" for service in SERVICES), "malletrain-dashboard.service")
+TMPFILES = Path("tmpfiles.d/malletrain.conf")
 
 
 @pytest.fixture
@@ -39,12 +41,23 @@ def test_every_name_is_filled_in(files: dict[Path, str], prefix: Path) -> None:
     unit = files[Path("systemd/system/malletrain@.service")]
     assert f"ExecStart={prefix}/bin/malletrain serve %i --config /etc/malletrain/malletrain.toml\n" in unit
     assert "User=malletrain\n" in unit
-    assert "d /var/lib/malletrain 0700 malletrain" in files[Path("tmpfiles.d/malletrain.conf")]
+    assert "d /var/lib/malletrain 0700 malletrain" in files[TMPFILES]
 
 
 def test_target_wants_all_services(files: dict[Path, str]) -> None:
     target = files[Path("systemd/system/malletrain.target")]
     assert sorted(re.findall(r"malletrain@(\w+)\.service", target)) == sorted(SERVICES)
+
+
+def test_the_dashboard_has_an_account_of_its_own_that_reads_its_token_only(files: dict[Path, str]) -> None:
+    unit = files[Path("systemd/system/malletrain-dashboard.service")]
+    assert "\nUser=malletrain-dashboard\n" in unit
+    assert "\nEnvironment=MALLETRAIN_TOKEN_FILE=/var/lib/malletrain-viewer/token\n" in unit
+    assert "ReadWritePaths" not in unit
+    assert "\nInaccessiblePaths=-/var/lib/malletrain\n" in unit
+    assert "d /var/lib/malletrain-viewer 2750 malletrain malletrain-dashboard" in files[TMPFILES]
+    services = files[Path("systemd/system/malletrain@.service")]
+    assert "\nEnvironment=MALLETRAIN_ACCESS__VIEWER_FOLDER=/var/lib/malletrain-viewer\n" in services
 
 
 def test_supervisors_outlive_job_manager(files: dict[Path, str]) -> None:
@@ -62,11 +75,11 @@ def test_systemd_accepts_the_units(files: dict[Path, str], tmp_path: Path) -> No
 
 
 @needs_systemd
-@pytest.mark.parametrize("service", SERVICES)
-def test_systemd_calls_the_services_confined(files: dict[Path, str], tmp_path: Path, service: str) -> None:
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_calls_the_services_confined(files: dict[Path, str], tmp_path: Path, unit: str) -> None:
     folder = _units_of_instances(files, tmp_path)
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(folder / f"malletrain@{service}.service")],
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(folder / unit)],
         capture_output=True,
         text=True,
         check=False,
@@ -91,7 +104,7 @@ def test_what_differs_is_not_overwritten(files: dict[Path, str], tmp_path: Path)
     assert target.read_text() == files[Path("systemd/system/malletrain.target")]
 
 
-@pytest.mark.parametrize("user", ["", "Root", "a b", "x\nExecStart=/bin/sh", "-x"])
+@pytest.mark.parametrize("user", ["", "Root", "a b", "x\nExecStart=/bin/sh", "-x", "a" * 22])
 def test_account_that_can_not_stand_in_a_unit(prefix: Path, user: str) -> None:
     with pytest.raises(InvalidInputError, match="--user"):
         SystemdInstallation(prefix, user, Path("/etc/m.toml"), Path("/var/lib/m"))

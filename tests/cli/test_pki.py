@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from malletrain.cli.doctor_certificates import examine_certificates
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import SERVICES, Addresses, Settings
@@ -41,7 +41,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["pki", *arguments], catch_exceptions=False, env={"COLUMNS": "300"})
+    done = CliRunner().invoke(application(), ["pki", *arguments], catch_exceptions=False, env={"COLUMNS": "300"})
     assert done.exit_code == 0, done.output
     return done.stdout
 

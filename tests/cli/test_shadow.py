@@ -8,7 +8,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.cli.shadow import parse_duration, watching_only
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.settings import ScavengerSettings
@@ -42,7 +42,7 @@ def played(folder: Path) -> dict[str, str]:
 def test_a_shadow_records_and_says_what_would_have_been_harvested(tmp_path: Path) -> None:
     out = tmp_path / "seen.csv.gz"
     arguments = ["shadow", "--source", "slurm", "--for", "2s", "--every", "1s", "--out", str(out)]
-    done = CliRunner().invoke(app, arguments, env=played(tmp_path / "bin"))
+    done = CliRunner().invoke(application(), arguments, env=played(tmp_path / "bin"))
     assert done.exit_code == 0, done.output
     assert "12 of 16 nodes idle" in done.output
     assert "node-hours idle" in done.output
@@ -56,7 +56,7 @@ def test_a_shadow_records_and_says_what_would_have_been_harvested(tmp_path: Path
 def test_json(tmp_path: Path) -> None:
     out = tmp_path / "seen.csv"
     arguments = ["shadow", "--source", "slurm", "--for", "1s", "--json", "--out", str(out)]
-    done = CliRunner().invoke(app, arguments, env=played(tmp_path / "bin"))
+    done = CliRunner().invoke(application(), arguments, env=played(tmp_path / "bin"))
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
     assert figures["equivalent_nodes"] == pytest.approx(12, abs=0.1)

@@ -15,7 +15,7 @@ import typer
 
 from malletrain.cli.advice import QueueOrder, advise_on, choose_pool, given_pool
 from malletrain.cli.advice_output import advice_dict, print_advice
-from malletrain.cli.batch_selection import SelectChoice, selection_of
+from malletrain.cli.batch_selection import trade_off_of
 from malletrain.cli.output import JsonOption, print_json
 from malletrain.cli.settings import load
 from malletrain.runtime.errors import InvalidInputError
@@ -29,10 +29,9 @@ from malletrain.scavenger.sources.schedulers.slurm_queue import (
     parse_node_counts,
     parse_queue,
 )
-from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MOST_JOBS
-from malletrain.selection.select import SelectionSolver
+from malletrain.selection.select import SelectionSettings
 
 _QUEUE_FILE, _BURST_FILE, _NODES_FILE = "squeue.txt", "scontrol-burst.txt", "sinfo.txt"
 _LARGEST_FILE = 256 * 1024 * 1024
@@ -103,9 +102,8 @@ def advise(
 ) -> None:
     """Say which jobs of the present queue BBSched would start now, and what that gains. Nothing is changed."""
     del source
-    choice = SelectChoice(method.value)
-    selection = selection_of(choice, SelectionSolver.AUTO, GeneticParameters(), trade_off)
-    if selection is None or method is SelectionMethod.CONSTRAINED_SSD:
+    selection = SelectionSettings(method, trade_off=trade_off_of(trade_off))
+    if method is SelectionMethod.CONSTRAINED_SSD:
         raise InvalidInputError("--method", "a method for nodes and burst buffer", method.value)
     if burst_buffer is not None and burst_buffer_name is not None:
         raise InvalidInputError("--burst-buffer-name", "nothing beside --burst-buffer", burst_buffer_name)

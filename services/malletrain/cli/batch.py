@@ -17,20 +17,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from malletrain.cli.batch_output import camel, print_summary, schedule_summary, write_results
 from malletrain.cli.batch_selection import (
-    SelectChoice,
+    ALL,
+    NONE,
+    SELECT_CHOICES,
     check_comparison,
+    method_of,
     method_rows,
     method_summary,
     print_comparison,
-    selection_of,
     spec_of,
+    trade_off_of,
     write_comparison,
 )
-from malletrain.cli.output import JsonOption, print_json
+from malletrain.cli.output import JsonOption, hint_at_compiler, print_json
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MOST_JOBS
-from malletrain.selection.select import SelectionSolver
+from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.engine import Overrun
 from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name
 from malletrain.simulator.batch.idle import Window, idle_trace
@@ -90,7 +94,10 @@ def batch(
         str | None,
         typer.Option(help="Local SSDs as GB:NODES,GB:NODES (128:2196,256:2196); default: from the workload."),
     ] = None,
-    select: Annotated[SelectChoice, typer.Option(help="How jobs are selected from the window.")] = SelectChoice.NONE,
+    select: Annotated[
+        str,
+        typer.Option(metavar="|".join(SELECT_CHOICES), help="How jobs are selected from the window."),
+    ] = NONE,
     solver: Annotated[
         SelectionSolver,
         typer.Option(help="Exact search, the paper's genetic algorithm, or exact until it is too long."),
@@ -140,15 +147,16 @@ def batch(
     if not 0 <= min_idle < math.inf:
         raise InvalidInputError("--min-idle", "seconds, at least 0", min_idle)
     if policy is PolicyChoice.BBSCHED:
-        if select not in (SelectChoice.NONE, SelectChoice.BBSCHED):
-            raise InvalidInputError("--select", "nothing else with --policy bbsched", select.value)
-        policy, select = PolicyChoice.WFP, SelectChoice.BBSCHED
+        if select not in (NONE, SelectionMethod.BBSCHED):
+            raise InvalidInputError("--select", "nothing else with --policy bbsched", select)
+        policy, select = PolicyChoice.WFP, SelectionMethod.BBSCHED.value
     _check_action(action, recipe, to)
     _check_names(schedule, trace)
     genetic = GeneticParameters(population, generations, mutation, seed)
-    selection = selection_of(select, solver, genetic, trade_off)
+    method, factor = method_of(select), trade_off_of(trade_off)
+    selection = None if method is None else SelectionSettings(method, solver, factor, genetic=genetic)
     settings = WindowSettings(selection, selection_window, starvation_bound, starved, reserve, backfill_depth)
-    if select is SelectChoice.ALL:
+    if select == ALL:
         check_comparison(out, lambda: [name for name, path in (("--schedule", schedule), ("--trace", trace)) if path])
     spec = spec_of(nodes, burst_buffer, ssd, measure)
     jobs = read_any_workload(
@@ -159,7 +167,9 @@ def batch(
         _derive(jobs, recipe, seed, to)
         return
     order = policy_named(policy.value)
-    if select is SelectChoice.ALL:
+    if selection is not None:
+        hint_at_compiler()
+    if select == ALL:
         _compare(workload, jobs, order, settings, overrun, window, min_idle, out, as_json)
         return
     with _progress(len(jobs.jobs)) as progress:
@@ -169,7 +179,7 @@ def batch(
     further: list[tuple[str, str]] = []
     if selection is not None or jobs.resources is not None or backfill_depth is not None:
         metrics = usage_of(done, machine_with(jobs), jobs.measured_s)
-        summary["select"], summary["metrics"] = select.value, method_summary(metrics, counts)
+        summary["select"], summary["metrics"] = select, method_summary(metrics, counts)
         further = method_rows(metrics, counts)
     try:
         write_results(done, idle, summary, out, schedule, trace)

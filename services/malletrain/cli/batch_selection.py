@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from malletrain.cli.output import duration, print_table
 from malletrain.cli.replay import require_plots
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.trace_files import write_trace
-from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
-from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.files import write_schedule
 from malletrain.simulator.batch.idle import Window, idle_trace
 from malletrain.simulator.batch.kiviat import kiviat, kiviat_area, kiviat_axes
@@ -35,38 +32,32 @@ _CLASSES = {
 }
 
 
-class SelectChoice(StrEnum):
-    """Values of --select."""
-
-    NONE = "none"
-    WEIGHTED = "weighted"
-    WEIGHTED_CPU = "weighted-cpu"
-    WEIGHTED_BB = "weighted-bb"
-    CONSTRAINED_CPU = "constrained-cpu"
-    CONSTRAINED_BB = "constrained-bb"
-    CONSTRAINED_SSD = "constrained-ssd"
-    BIN_PACKING = "bin-packing"
-    BBSCHED = "bbsched"
-    IN_ORDER = "in-order"
-    ALL = "all"
+NONE, ALL = "none", "all"
+SELECT_CHOICES = (NONE, *(method.value for method in SelectionMethod), ALL)
+"""Values of --select."""
 
 
-def selection_of(
-    choice: SelectChoice, solver: SelectionSolver, genetic: GeneticParameters, trade_off: str | None
-) -> SelectionSettings | None:
-    """The settings that options describe; None: no selection.
+def method_of(choice: str) -> SelectionMethod | None:
+    """The method that a value of --select names, None for none; of all, the one that the others are compared with.
 
     Raises:
-        InvalidInputError: the factor is no number from 0.
+        InvalidInputError: it is not one of SELECT_CHOICES.
     """
-    factor = None if trade_off is None else _factor(trade_off)
-    if choice is SelectChoice.NONE:
+    if choice not in SELECT_CHOICES:
+        raise InvalidInputError("--select", f"one of {', '.join(SELECT_CHOICES)}", choice)
+    if choice == NONE:
         return None
-    method = SelectionMethod.BBSCHED if choice is SelectChoice.ALL else SelectionMethod(choice.value)
-    return SelectionSettings(method, solver, factor, genetic=genetic)
+    return SelectionMethod.BBSCHED if choice == ALL else SelectionMethod(choice)
 
 
-def _factor(text: str) -> Fraction:
+def trade_off_of(text: str | None) -> Fraction | None:
+    """The factor of BBSched's rule that --trade-off names.
+
+    Raises:
+        InvalidInputError: it is no number from 0 with at most three decimals.
+    """
+    if text is None:
+        return None
     try:
         factor = Fraction(text)
     except (ValueError, ZeroDivisionError) as error:

@@ -6,11 +6,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from malletrain.runtime.access.credentials import Credential, FixedToken
 from malletrain.runtime.access.munge import Munge, MungeError, find_munge
-from malletrain.runtime.access.owner_token import owner_file
+from malletrain.runtime.access.token_file import owner_file
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
@@ -36,6 +37,25 @@ class OwnerTokenReader:
             return self._path.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
             return ""
+
+
+class RenewedToken:
+    """The token of a file that somebody else renews; read whenever it is shown."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it once.
+
+        Raises:
+            InvalidInputError: there is no token.
+        """
+        self._path = path
+        self._last = _checked(_read(path), TOKEN_FILE_VARIABLE)
+
+    def token(self) -> str:
+        """The token; the last one that was good where the file has none now."""
+        with suppress(InvalidInputError):
+            self._last = _checked(_read(self._path), TOKEN_FILE_VARIABLE)
+        return self._last
 
 
 class MungeToken:
@@ -117,7 +137,7 @@ def caller_credential(settings: Settings, environment: Mapping[str, str] | None 
     if token := found.get(TOKEN_VARIABLE, "").strip():
         return FixedToken(_checked(token, TOKEN_VARIABLE))
     if path := found.get(TOKEN_FILE_VARIABLE, ""):
-        return FixedToken(_checked(_read(Path(path)), TOKEN_FILE_VARIABLE))
+        return RenewedToken(Path(path))
     owner = owner_credential(settings)
     munge = find_munge(settings.access)
     if munge is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
@@ -14,9 +17,10 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.configured import unknown_variables
 from malletrain.cli.doctor_access import examine_key, examine_munge, examine_run_as
 from malletrain.cli.doctor_certificates import examine_certificates
-from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge_end, judge_reach
+from malletrain.cli.doctor_checks import Finding, examine_placeholders, judge, judge_end, judge_reach
 from malletrain.cli.doctor_pbs import examine_pbs
 from malletrain.cli.doctor_slurm import examine_slurm
 from malletrain.cli.doctor_tracing import examine_tracing
@@ -31,6 +35,10 @@ from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 
 _LEAST_FREE_BYTES = 2 * 1024**3
 _IMPORT_SECONDS = 120
+_METRICS_SECONDS = 3.0
+_MOST_METRICS_BYTES = 1 << 20
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Whatever `http_proxy` says: a proxy does not reach the services of this machine."""
 
 
 class Scheduler(StrEnum):
@@ -104,6 +112,8 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: _module(trainer, "malletrain.client", "'importable'", f"{trainer} -m pip install malletrain"),
         lambda: _loopback(),
         lambda: _disk(settings.state_dir),
+        lambda: _writable(settings.state_dir),
+        _variables,
         lambda: examine_key(settings.state_dir),
         lambda: examine_certificates(settings),
         lambda: examine_munge(settings.access),
@@ -112,6 +122,7 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
     ]
     yield from (check() for check in checks)
     yield from (_port(service, settings.peer(service)) for service in SERVICES)
+    yield from (_metrics_port(service, address) for service in SERVICES if (address := settings.metrics.of(service)))
 
 
 def _python() -> Finding:
@@ -159,11 +170,61 @@ def _disk(state_dir: Path) -> Finding:
     return Finding("disk", ok, f"{free / 1024**3:.1f} GiB free at {existing}", remedy)
 
 
+def _writable(state_dir: Path) -> Finding:
+    """Whether this account can write the state folder, or make it."""
+    existing = next(folder for folder in (state_dir, *state_dir.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return Finding("state folder", True, f"{existing} can be written")
+    except OSError as error:
+        owner = f"as root: install -d -m 700 -o ACCOUNT {state_dir}, where ACCOUNT runs the services"
+        remedy = f"{owner}, as which this should be run, too; or set MALLETRAIN_STATE_DIR elsewhere"
+        return Finding("state folder", False, f"{existing}: {error.strerror}", remedy)
+
+
+def _variables() -> Finding:
+    unknown = unknown_variables()
+    found = f"no settings: {', '.join(unknown)}" if unknown else f"all {PREFIX}* variables are known"
+    return judge("variables", not unknown, found, "see docs/quickstart/operator.md for names: SECTION__FIELD")
+
+
+def _metrics_port(service: str, address: str) -> Finding:
+    """Whether a service's metrics can be served, or are: where they can't, the service runs without."""
+    check = f"metrics of {service}"
+    host, _, port = address.rpartition(":")
+    try:
+        with _listen(host, port):
+            return Finding(check, True, f"{address} is free")
+    except OSError as error:
+        ours = error.errno == errno.EADDRINUSE and _serves_metrics(host, port)
+        found = f"{address} serves" if ours else f"{address} can't be used: {error.strerror}"
+        return judge(check, ours, found, f"set metrics.{service} to a free port")
+
+
+def _listen(host: str, port: str) -> socket.socket:
+    """A socket that listens at an address, of IPv6 where the host is.
+
+    Raises:
+        OSError: the address can't be listened at.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host.strip("[]"), int(port)), family=family)
+
+
+def _serves_metrics(host: str, port: str) -> bool:
+    reachable = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    try:
+        with _DIRECTLY.open(f"http://{reachable}:{port}/metrics", timeout=_METRICS_SECONDS) as answer:
+            return b"malletrain_" in answer.read(_MOST_METRICS_BYTES)
+    except (OSError, ValueError):
+        return False
+
+
 def _port(service: str, peer: Peer) -> Finding:
     address = peer.address
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_server((host.strip("[]"), int(port))):
+        with _listen(host, port):
             return Finding(service, True, f"{address} is free")
     except OSError:
         try:

@@ -24,7 +24,10 @@ def examine_key(state_dir: Path) -> Finding:
     if not folder.exists():
         return Finding(check, True, f"the first start makes a key in {folder}")
     wrong = [found for path in (folder, folder / KEY_FILE) if (found := file_fault(path))]
-    remedy = f"chmod -R go= {folder}, as the account that runs the services; if others could read the key, delete it"
+    remedy = (
+        f"as root: chown -R ACCOUNT: {folder} && chmod -R go= {folder}, where ACCOUNT runs the services, "
+        "as which this should be run, too; if others could read the key, delete it"
+    )
     return judge(check, not wrong, "; ".join(wrong) or f"the key in {folder} is readable by its owner only", remedy)
 
 

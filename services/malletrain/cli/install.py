@@ -17,7 +17,8 @@ from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
 install_app = typer.Typer(help="Files by which other programs run MalleTrain.", no_args_is_help=True)
 
-_USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}\Z")
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,20}\Z")
+"""The dashboard's account has a longer name, and none may have more than 31 characters."""
 _PATH = re.compile(r"/[A-Za-z0-9/._+-]+\Z")
 """Paths that mean the same in every file of systemd, without quotes."""
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
@@ -43,13 +44,14 @@ def systemd(
     to: Annotated[Path, typer.Option(help="Folder of the machine's configuration.")] = Path("/etc"),
     force: Annotated[bool, typer.Option("--force", help="Replace files that differ.")] = False,
 ) -> None:
-    """Write units for the five services, their target and their account; start nothing."""
+    """Write units for the five services, their target, the dashboard and the accounts; start nothing."""
     installation = SystemdInstallation(prefix, user, config, state_folder(config))
     written = write_files(to, render(template_folder(), installation), force=force)
     for path in written:
         typer.echo(f"wrote {path}")
     typer.echo("next: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload", err=True)
     typer.echo("then: systemctl enable --now malletrain.target", err=True)
+    typer.echo("and, with malletrain[dashboard]: systemctl enable --now malletrain-dashboard", err=True)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class SystemdInstallation:
             InvalidInputError: a value can't stand in a unit, or the command is not there.
         """
         if not _USER.match(self.user):
-            raise InvalidInputError("--user", "lower-case letters, digits, - and _", self.user)
+            raise InvalidInputError("--user", "at most 21 lower-case letters, digits, - and _", self.user)
         for field, path in (("--prefix", self.prefix), ("--config", self.config), ("state_dir", self.state)):
             if not _PATH.match(str(path)) or ".." in path.parts:
                 raise InvalidInputError(field, "an absolute path of letters, digits and . _ + -", str(path))

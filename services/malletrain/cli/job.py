@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from malletrain.cli.burst_buffer import request_in_words
 from malletrain.cli.job_output import event_dict, is_whole, job_dict, reason_of
+from malletrain.cli.outlook import ask, eta_in_words, outlook, outlook_dict, samples_in_words
 from malletrain.cli.output import (
     JsonOption,
     ago,
@@ -23,6 +25,7 @@ from malletrain.cli.owner_output import owner_shares, weight_in_words
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.waiting_reasons import tell_why_jobs_wait
 from malletrain.common.version import VERSION
+from malletrain.dashboard.outlook import Outlook
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
@@ -43,13 +46,14 @@ def job(
         progress = stubs.monitor.GetProgress(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
+        seen = outlook(found, ask(stubs, [found]))
     if as_json:
-        entry = job_dict(found)
+        entry = job_dict(found) | {"outlook": outlook_dict(seen)}
         entry["progress"] = to_dict(progress[0]) if progress else None
         entry["events"] = [event_dict(event) for event in events]
         print_json(entry)
         return
-    _print_facts(found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners))
+    _print_facts(found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners), seen)
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
@@ -74,22 +78,24 @@ def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
             return found
 
 
-def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str) -> None:
+def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str, seen: Outlook) -> None:
     now = time.time()
-    target = f" of {found.spec.target_samples:,}" if found.spec.target_samples else ""
     facts = {
         "job": f"{found.id}  {found.spec.name}",
         "owner": found.owner,
         **({"command": " ".join(found.spec.command)} if is_whole(found) else {}),
         "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
-        "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} nodes",
+        **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
+        "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
         "weight": weight,
+        **({"burst buffer": request_in_words(found)} if found.spec.burst_buffer_gb else {}),
         "nodes wanted": " ".join(found.wanted_nodes) or "none",
         "nodes commanded": " ".join(found.commanded_nodes) or "none",
         "nodes confirmed": " ".join(found.confirmed_nodes) or "none",
-        "samples": f"{found.samples:,}{target}, {progress.samples_lost:,} lost by rollbacks",
+        "samples": f"{samples_in_words(seen, found.spec.target_samples)}, {progress.samples_lost:,} lost by rollbacks",
         "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
+        **({} if found.HasField("end_time") else {"done in": eta_in_words(seen)}),
         "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
     }
     if found.supervisor_version not in ("", VERSION):

@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.burst_buffer import quota_in_words, quota_of
 from malletrain.cli.job_output import job_dict, reason_of
+from malletrain.cli.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, shorten, state_name
 from malletrain.cli.owner_output import owner_shares, print_owners
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.waiting_reasons import tell_why_jobs_wait
+from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
 _NAME_CELLS = 32
@@ -41,9 +44,13 @@ def jobs(
     states = [parse_state(name) for name in state or []]
     with connect() as stubs:
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner))
+        quota = quota_of(stubs)
+        known = ask(stubs, found)
         tell_why_jobs_wait(stubs, found)
+    outlooks = [outlook(job, known) for job in found]
     if as_json:
-        print_json([job_dict(job) for job in found])
+        listed = zip(found, outlooks, strict=True)
+        print_json([job_dict(job) | {"outlook": outlook_dict(seen)} for job, seen in listed])
         return
     now = time.time()
     rows = [
@@ -52,18 +59,30 @@ def jobs(
             shorten(job.spec.name, _NAME_CELLS),
             state_name(job.state),
             f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
-            f"{job.samples:,}" + (f" / {job.spec.target_samples:,}" if job.spec.target_samples else ""),
+            samples_in_words(seen, job.spec.target_samples),
+            rate_in_words(seen),
+            "" if job.HasField("end_time") else eta_in_words(seen),
             ago(job.create_time, now),
             reason_of(job),
         ]
-        for job in found
+        for job, seen in zip(found, outlooks, strict=True)
     ]
-    columns = ["job", "name", "state", "nodes", "samples", "age", "reason"]
+    columns = ["job", "name", "state", "nodes", "samples", "samples/s", "ETA", "age", "reason"]
     if len({job.owner for job in found}) > 1:
         columns.insert(1, "owner")
         for job, row in zip(found, rows, strict=True):
             row.insert(1, job.owner)
+    if any(job.fleet_id for job in found):
+        columns.insert(1, "fleet")
+        for job, row in zip(found, rows, strict=True):
+            row.insert(1, job.fleet_id)
+    if any(job.spec.burst_buffer_gb for job in found):
+        columns.insert(-2, "burst buffer")
+        for job, row in zip(found, rows, strict=True):
+            row.insert(-2, burst_buffer_in_words(job.spec.burst_buffer_gb) if job.spec.burst_buffer_gb else "")
     print_table(columns, rows, one_line=True)
+    if quota.granted_gb or quota.held_gb:
+        typer.echo(quota_in_words(quota))
 
 
 def own_name(stubs: ServiceStubs) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -36,6 +37,12 @@ def to_dict(message: Message) -> dict[str, Any]:
 def print_json(value: object) -> None:
     """Print a value as JSON on standard output."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def hint_at_compiler() -> None:
+    """Say on standard error how a simulation gets faster, where Numba is not installed."""
+    if find_spec("numba") is None:
+        typer.echo("note: with Numba this is about ten times as fast: pip install 'malletrain[sim]'", err=True)
 
 
 def print_table(

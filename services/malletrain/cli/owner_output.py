@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import typer
 
+from malletrain.cli.burst_buffer import quota_in_words
 from malletrain.cli.output import print_json, print_table, to_dict
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs
+from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2
 
 _HOUR_SECONDS = 3600.0
@@ -28,17 +30,25 @@ def print_owners(found: job_manager_pb2.ListOwnersResponse, *, as_json: bool) ->
         print_json(to_dict(found))
         return
     rows = [
-        (
+        [
             entry.owner,
             f"{entry.admitted_jobs}/{entry.jobs}",
             str(entry.nodes),
             f"{entry.used_node_seconds / _HOUR_SECONDS:,.1f}",
             f"{entry.used_fraction:.0%}",
             f"{entry.weight:.2f}",
-        )
+        ]
         for entry in found.owners
     ]
-    print_table(("owner", "jobs in plans", "nodes", "decayed node-hours", "of all in plans", "weight"), rows)
+    columns = ["owner", "jobs in plans", "nodes", "decayed node-hours", "of all in plans", "weight"]
+    granted = found.burst_buffer.granted_gb or found.burst_buffer.held_gb
+    if granted:
+        columns.append("burst buffer")
+        for entry, row in zip(found.owners, rows, strict=True):
+            row.append(burst_buffer_in_words(entry.burst_buffer_gb))
+    print_table(columns, rows)
+    if granted:
+        typer.echo(quota_in_words(found.burst_buffer))
     if found.half_life_seconds:
         typer.echo(f"half of a use is left after {found.half_life_seconds / _DAY_SECONDS:g} days")
     else:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.fleet_jobs import decision_in_words
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, to_dict
 from malletrain.cli.owner_output import plan_weight
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
@@ -44,5 +45,7 @@ def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
         for row in rows:
             row[1:1] = [demands[row[0]].owner, plan_weight(demands[row[0]])]
     print_table(columns, rows)
+    for decision in found.fleets:
+        typer.echo(f"{decision.fleet_id}: {decision_in_words(decision)}")
     for owner, limit in sorted(found.problem.owner_limits.items()):
         typer.echo(f"{owner} may have {limit} nodes")

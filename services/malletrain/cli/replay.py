@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from malletrain.allocator.forward_time import SURVIVAL_SHARE, ForwardPolicy
+from malletrain.allocator.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy
 from malletrain.allocator.problem import CostModel, ObjectiveMetric
-from malletrain.cli.output import JsonOption, print_json, print_table
+from malletrain.cli.burst_buffer import parse_burst_buffer
+from malletrain.cli.output import JsonOption, hint_at_compiler, print_json, print_table
+from malletrain.cli.progress import progress_bar
+from malletrain.job_manager.admission_window import AdmissionRule
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.trace_files import read_trace
@@ -24,6 +24,8 @@ from malletrain.simulator.replay.options import Accounting, ReplayEngine, Replay
 from malletrain.simulator.replay.presets import PRESETS, preset_jobs
 
 if TYPE_CHECKING:
+    from malletrain.cli.journal.showing import JournalReport
+    from malletrain.simulator.replay.burst_buffer_figures import BurstBufferFigures
     from malletrain.simulator.replay.evaluation import Evaluation, Scenario
     from malletrain.simulator.replay.metrics import Metrics
 
@@ -37,15 +39,23 @@ OutOption = typer.Option(help="Folder for tables, figures and the page; made if 
 
 
 def replay(
-    trace: Annotated[Path, TraceOption],
+    trace: Annotated[Path | None, TraceOption] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(metavar="STATE_DIR", help="In place of a trace and a job set: the past of an installation."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="With --journal: only the last 90m, 24h, 7d; default: all that is known.")
+    ] = None,
     nodes: Annotated[int | None, NodesOption] = None,
     hours: Annotated[float | None, typer.Option(help="Only the first hours; default: the whole trace.")] = None,
     jobs: Annotated[str, JobsOption] = PRESETS[0],
     scaling: Annotated[Path | None, ScalingOption] = None,
     policy: Annotated[ReplayPolicy, typer.Option(help="Who decides about the nodes.")] = ReplayPolicy.MILP,
-    forward: Annotated[float, typer.Option(help="T_fwd: how far a decision looks ahead, seconds.")] = 120.0,
+    forward: Annotated[float, typer.Option(help="T_fwd: how far a decision looks ahead, seconds.")] = FORWARD_SECONDS,
     forward_policy: Annotated[
-        ForwardPolicy, typer.Option(help="T_fwd fixed, or a share of how long the nodes are expected to stay.")
+        ForwardPolicy,
+        typer.Option(help="T_fwd fixed, or from how long nodes stay (survival) or how often jobs change (expected)."),
     ] = ForwardPolicy.CONSTANT,
     forward_share: Annotated[float, typer.Option(help="That share, with `survival`.")] = SURVIVAL_SHARE,
     max_parallel: Annotated[int, typer.Option(help="Jobs that may take part at once.")] = 10,
@@ -54,6 +64,14 @@ def replay(
     fair_share_half_life: Annotated[
         float, typer.Option(help="Half-life of what owners have used, seconds; 0: no fair share.")
     ] = 604_800.0,
+    burst_buffer: Annotated[
+        str, typer.Option(help="Quota of burst buffer for jobs that ask for some, e.g. 4TB, 500GB or 2000 (GB).")
+    ] = "0",
+    admission: Annotated[
+        AdmissionRule, typer.Option(help="Who gets burst buffer: first come, first served, or a selection (BBSched).")
+    ] = AdmissionRule.FIFO,
+    window: Annotated[int, typer.Option(help="With `window`: jobs that are looked at together.")] = 20,
+    starvation_bound: Annotated[int, typer.Option(help="With `window`: how many times a job may be passed over.")] = 50,
     accounting: Annotated[
         Accounting, typer.Option(help="Jobs arrive and end when it happens (event), or at the next node event (paper).")
     ] = Accounting.EVENT,
@@ -77,7 +95,9 @@ def replay(
     out: Annotated[Path | None, OutOption] = None,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """Replay a log: what would its idle nodes have trained?"""
+    """Replay a log, or an installation's own past: what would the idle nodes have trained?"""
+    if (trace is None) == (journal is None):
+        raise InvalidInputError("--trace", "--trace or --journal, and not both")
     options = ReplayOptions(
         # A whole trace's length is not known before it is read.
         duration_s=hours * _HOUR_S if hours is not None else 1.0,
@@ -89,6 +109,10 @@ def replay(
         max_parallel_per_owner=max_parallel_per_owner,
         max_nodes_per_owner=max_nodes_per_owner,
         fair_share_half_life_s=fair_share_half_life,
+        burst_buffer_gb=parse_burst_buffer(burst_buffer),
+        admission=admission,
+        window=window,
+        starvation_bound=starvation_bound,
         accounting=accounting,
         cost_model=cost_model,
         charge=charge,
@@ -98,9 +122,55 @@ def replay(
         paper_quirks=paper_quirks,
         engine=engine,
     )
-    workload, title = jobs_of(jobs, scaling)
-    scenario, options = scenario_of(trace, nodes, hours, options)
-    _run(scenario, workload, options, bound=bound, out=out, as_json=as_json, titles=(trace.name, title))
+    report = None
+    if trace is None or journal is not None:
+        refuse_beside_journal({"--nodes": nodes, "--hours": hours, "--scaling": scaling}, jobs != PRESETS[0])
+        report, scenario, workload, options = past_of(str(journal), since, options)
+        titles = (str(journal), "its own jobs")
+    else:
+        if since is not None:
+            raise InvalidInputError("--since", "--journal beside it")
+        workload, title = jobs_of(jobs, scaling)
+        options.check_requests(workload)
+        scenario, options = scenario_of(trace, nodes, hours, options)
+        titles = (trace.name, title)
+    _run(scenario, workload, options, bound=bound, out=out, as_json=as_json, titles=titles, report=report)
+
+
+def refuse_beside_journal(given: Mapping[str, object], has_jobs: bool) -> None:
+    """A journal has its own nodes, time and jobs.
+
+    Raises:
+        InvalidInputError: an option says otherwise.
+    """
+    wrong = [name for name, value in given.items() if value is not None] + (["--jobs"] if has_jobs else [])
+    if wrong:
+        raise InvalidInputError(wrong[0], "--trace beside it: a journal has its own nodes, time and jobs")
+
+
+def past_of(
+    state_dir: str, since: str | None, options: ReplayOptions
+) -> tuple[JournalReport, Scenario, tuple[ReplayJob, ...], ReplayOptions]:
+    """The past of an installation as input of a replay, and the options with its duration.
+
+    Raises:
+        InvalidInputError: there is no such past, or no job or idle node in it.
+        MalleTrainError: it can't be read.
+    """
+    from malletrain.cli.journal.reading import read_journal
+    from malletrain.cli.journal.showing import report_on
+    from malletrain.cli.journal.span import span_of
+    from malletrain.cli.settings import load
+    from malletrain.simulator.replay.evaluation import Scenario
+
+    journal = read_journal(state_dir, load())
+    begin, end, said = span_of(journal, since)
+    report, found = report_on(journal, (begin, end), said)
+    if not found.jobs:
+        raise InvalidInputError("--journal", " ".join(("a past in which jobs trained.", *report.notes)), state_dir)
+    options = replace(options, duration_s=end - begin)
+    options.check_requests(found.jobs)
+    return report, Scenario.of(found.trace, end - begin), found.jobs, options
 
 
 def jobs_of(jobs: str, scaling: Path | None) -> tuple[tuple[ReplayJob, ...], str]:
@@ -157,6 +227,7 @@ def _run(
     out: Path | None,
     as_json: bool,
     titles: tuple[str, str],
+    report: JournalReport | None = None,
 ) -> None:
     # Solver and plots take a second to load, which no other verb should pay.
     from malletrain.simulator.replay.evaluation import evaluate
@@ -164,15 +235,22 @@ def _run(
     if out is not None:
         require_plots()
     make_folder(out)
-    with _progress(options.duration_s) as progress:
+    hint_at_compiler()
+    with progress_bar("replay", options.duration_s) as progress:
         evaluation = evaluate(scenario, jobs, options, bound=bound, progress=progress)
     written = _write(evaluation, options, titles, out) if out is not None else []
     if as_json:
-        print_json(_figures(evaluation, options))
+        print_json(_figures(evaluation, options) | ({"journal": report.to_json()} if report is not None else {}))
         return
+    if report is not None:
+        from malletrain.cli.journal.showing import print_report
+
+        print_report(report)
     _print(evaluation.metrics, evaluation.wall_seconds)
     if evaluation.owners:
         _print_owners(evaluation)
+    if evaluation.burst_buffer is not None:
+        _print_burst_buffer(evaluation.burst_buffer)
     for path in written:
         typer.echo(f"wrote {path}")
 
@@ -212,26 +290,6 @@ def _write(evaluation: Evaluation, options: ReplayOptions, titles: tuple[str, st
         raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
 
 
-@contextmanager
-def _progress(duration_s: float) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal; nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("replay"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("replay", total=duration_s)
-        shown = [0.0]
-
-        def show(now_s: float) -> None:
-            if now_s - shown[0] > duration_s / 200:
-                shown[0] = now_s
-                progress.update(task, completed=now_s)
-
-        yield show
-
-
 def _figures(evaluation: Evaluation, options: ReplayOptions) -> dict[str, object]:
     found: dict[str, object] = {
         **asdict(evaluation.metrics),
@@ -240,7 +298,19 @@ def _figures(evaluation: Evaluation, options: ReplayOptions) -> dict[str, object
     }
     if evaluation.owners:
         found |= {"owners": [asdict(owner) for owner in evaluation.owners], "jain_index": evaluation.jain_index}
+    if evaluation.burst_buffer is not None:
+        found |= asdict(evaluation.burst_buffer)
     return found
+
+
+def _print_burst_buffer(figures: BurstBufferFigures) -> None:
+    waits = {
+        "jobs that ask for burst buffer": figures.mean_wait_hours_asking,
+        "the others": figures.mean_wait_hours_others,
+    }
+    rows = [("burst buffer held, of the quota", f"{figures.burst_buffer_usage:.1%}")]
+    rows += [(f"mean wait for admission, {who}", f"{hours:.2f} h") for who, hours in waits.items() if hours is not None]
+    print_table(("figure", "value"), rows)
 
 
 def _print_owners(evaluation: Evaluation) -> None:

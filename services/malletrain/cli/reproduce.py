@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from malletrain.allocator.problem import CostModel
+from malletrain.cli.output import hint_at_compiler
+from malletrain.cli.progress import progress_bar
 from malletrain.cli.replay import (
     JobsOption,
     NodesOption,
@@ -24,8 +24,9 @@ from malletrain.cli.replay import (
     make_folder,
     require_plots,
 )
-from malletrain.cli.reproduce_bbsched import BATCH_JOBS, reproduce_bbsched
-from malletrain.cli.reproduce_malletrain import JOB_SAMPLES, reproduce_malletrain
+from malletrain.cli.reproduce_bbsched import BATCH_JOBS, BATCH_SEEDS, reproduce_bbsched
+from malletrain.cli.reproduce_fleet import NOISE_SEEDS, reproduce_fleet
+from malletrain.cli.reproduce_malletrain import JOB_SAMPLES, SEEDS, reproduce_malletrain
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
 from malletrain.scavenger.trace_files import read_trace
@@ -37,13 +38,15 @@ if TYPE_CHECKING:
     from malletrain.simulator.replay.evaluation import Evaluation, Scenario
     from malletrain.simulator.reproduce.experiments import Experiment, JobSets
 
-PAPERS = ("bftrainer", "malletrain", "bbsched")
+PAPERS = ("bftrainer", "malletrain", "bbsched", "fleet")
 _HOUR_S = 3600.0
 
 
 def reproduce(
     out: Annotated[Path, OutOption],
-    paper: Annotated[str, typer.Argument(help="Whose evaluation: bftrainer, malletrain or bbsched.")] = "bftrainer",
+    paper: Annotated[
+        str, typer.Argument(help="Whose evaluation: bftrainer, malletrain, bbsched or fleet.")
+    ] = "bftrainer",
     trace: Annotated[Path | None, TraceOption] = None,
     nodes: Annotated[int | None, NodesOption] = None,
     hours: Annotated[float | None, typer.Option(help="Only the first hours; default: the whole trace.")] = None,
@@ -53,7 +56,14 @@ def reproduce(
     cost_model: Annotated[CostModel, typer.Option(help="Cost of rescaling, assumed and charged.")] = CostModel.PAPER,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; default: one for each core.")] = None,
     executor: Annotated[str, typer.Option(help="local, or dask://HOST:PORT of a Dask scheduler.")] = "local",
-    seeds: Annotated[int, typer.Option(min=1, help="malletrain, bbsched: number of workloads of each kind.")] = 5,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of workloads of each kind, of draws of noise for fleet; default: 5, for bbsched 16.",
+            show_default=False,
+        ),
+    ] = None,
     batch_jobs: Annotated[int, typer.Option(min=100, help="bbsched: jobs of each workload.")] = BATCH_JOBS,
     job_samples: Annotated[float, typer.Option(min=1, help="malletrain: samples of each job.")] = JOB_SAMPLES,
     real: Annotated[
@@ -69,18 +79,26 @@ def reproduce(
         raise InvalidInputError("PAPER", " or ".join(PAPERS), paper)
     if real is not None and paper != "malletrain":
         raise InvalidInputError("--real", "nothing but with PAPER malletrain", str(real))
+    hint_at_compiler()
     cores = workers or len(os.sched_getaffinity(0))
     if paper == "bbsched":
         if trace is not None:
             raise InvalidInputError("--trace", "nothing with PAPER bbsched, whose workloads are generated", str(trace))
-        written = reproduce_bbsched(out, seeds, batch_jobs, executor, cores, typer.echo)
+        written = reproduce_bbsched(out, seeds or BATCH_SEEDS, batch_jobs, executor, cores, typer.echo)
+        typer.echo(f"open {written[0]}")
+        return
+    if paper == "fleet":
+        idle = None if trace is None else _scenario(read_trace(trace), nodes, hours)
+        written = reproduce_fleet(
+            idle, trace.name if trace else "", out, seeds or NOISE_SEEDS, executor, cores, typer.echo
+        )
         typer.echo(f"open {written[0]}")
         return
     if trace is None:
         raise InvalidInputError("--trace", f"the trace of idle nodes, with PAPER {paper}")
     if paper == "malletrain":
         scenario = _scenario(read_trace(trace), nodes, hours)
-        written = reproduce_malletrain(scenario, trace.name, out, seeds, cores, job_samples, typer.echo, real)
+        written = reproduce_malletrain(scenario, trace.name, out, seeds or SEEDS, cores, job_samples, typer.echo, real)
         typer.echo(f"open {written[0]}")
         return
     require_plots()
@@ -95,13 +113,10 @@ def reproduce(
     make_folder(out)
     experiments = _experiments(job_sets, options)
     results: dict[str, Evaluation] = {}
-    console = Console(stderr=True)
-    columns = (TextColumn("replays"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("replays", total=len(experiments))
+    with progress_bar("replays", len(experiments), counts=True) as progress:
         for experiment, evaluation in zip(experiments, execute(scenario, experiments), strict=True):
             results[experiment.name] = evaluation
-            progress.advance(task)
+            progress(len(results))
     written = _write(results, whole, scenario, job_sets, options, [trace.name, *titles], out)
     typer.echo(f"{len(experiments)} replays in {time.perf_counter() - started:.1f} s; {len(written)} files in {out}")
     typer.echo(f"open {written[0]}")

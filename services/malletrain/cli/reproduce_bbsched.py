@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from malletrain.cli.progress import progress_bar
 from malletrain.cli.replay import make_folder, require_plots
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import ReplayOptions
 
-BATCH_JOBS = 1000
+BATCH_SEEDS, BATCH_JOBS = 16, 1000
 
 
 def reproduce_bbsched(
@@ -52,10 +53,12 @@ def reproduce_bbsched(
     answers = spread(executor, workers, run_trial, trials)
     make_folder(out)
     found = {}
-    for trial, answer in zip(trials, answers, strict=True):
-        found[trial] = answer
-        if len(found) % 50 == 0 or len(found) == len(trials):
-            print_line(f"{len(found)} of {len(trials)} simulations")
+    with progress_bar("simulations", len(trials), counts=True) as progress:
+        for trial, answer in zip(trials, answers, strict=True):
+            found[trial] = answer
+            progress(len(found))
+            if len(found) % 50 == 0 or len(found) == len(trials):
+                print_line(f"{len(found)} of {len(trials)} simulations")
     exhibits = [
         example(),
         solve_times(time.perf_counter, random.Random(0)),

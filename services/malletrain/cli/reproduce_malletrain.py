@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from malletrain.cli.progress import progress_bar
 from malletrain.cli.replay import make_folder, require_plots
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.options import ReplayOptions
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from malletrain.simulator.reproduce.exhibits import Exhibit
     from malletrain.simulator.reproduce.malletrain_systems import Score, Trial
 
+SEEDS = 5
 JOB_SAMPLES = 130e6
 _UP_S, _DOWN_S, _VISIT_S = 18.0, 12.0, 5.0
 _TRUTH_SEEDS = 3
@@ -66,9 +68,12 @@ def reproduce_malletrain(
     plan = [(workload, system, seed) for workload in WorkloadKind for seed in range(seeds) for system in System]
     scores: dict[tuple[WorkloadKind, System], list[Score]] = {}
     trials = [Trial(system, Mix(workload, seed, samples), options) for workload, system, seed in plan]
-    for (workload, system, seed), found in zip(plan, _scores(scenario, trials, workers), strict=True):
-        scores.setdefault((workload, system), []).append(found)
-        print_line(f"{workload} seed {seed} {system}: {found.samples:.4g} samples, {found.profiles} profiles")
+    with progress_bar("replays", len(trials), counts=True) as progress:
+        answers = zip(plan, _scores(scenario, trials, workers), strict=True)
+        for done, ((workload, system, seed), found) in enumerate(answers, 1):
+            scores.setdefault((workload, system), []).append(found)
+            progress(done)
+            print_line(f"{workload} seed {seed} {system}: {found.samples:.4g} samples, {found.profiles} profiles")
     exhibits = [
         throughput_exhibit(scores, scenario.duration_s / 3600.0, samples),
         *measured,

@@ -54,6 +54,9 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -
     certificates = installation.certificates(name.value)
     certificates.renew()
     beside = [asyncio.create_task(owner.keep()), asyncio.create_task(certificates.keep())]
+    if (viewer := installation.viewer_folder()) is not None:
+        # A dashboard that can't be served is no reason for a service to end.
+        beside.append(asyncio.create_task(viewer.keep()))
     if parent:
         beside.append(asyncio.create_task(_end_with_parent(parent)))
     service = _factory(name)(settings, installation)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from pydantic import Field
@@ -28,13 +31,26 @@ class AllSettings(Settings):
     profiler: ProfilerSettings = Field(default_factory=ProfilerSettings)
 
 
+_chosen: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
 def load(config_file: Path | None = None) -> AllSettings:
     """Read all settings from the environment and the TOML file.
 
     Args:
-        config_file: The TOML file; None: ./malletrain.toml if it exists.
+        config_file: The TOML file; None: that of `chosen_config`, else ./malletrain.toml if it exists.
 
     Raises:
         InvalidInputError: a value is invalid. The error names its path, e.g. `scavenger.speed`.
     """
-    return load_settings(AllSettings, config_file)
+    return load_settings(AllSettings, config_file or _chosen.get())
+
+
+@contextmanager
+def chosen_config(config_file: Path | None) -> Iterator[None]:
+    """Have `load` read this file while the context lasts, where none is named; None: ./malletrain.toml if it exists."""
+    before = _chosen.set(config_file)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)

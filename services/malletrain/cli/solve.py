@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from google.protobuf import json_format
 
 from malletrain.allocator import messages
 from malletrain.allocator.objective import rates, scale_values
 from malletrain.allocator.problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
+from malletrain.cli.message_file import read_message
 from malletrain.cli.output import JsonOption, print_json, print_table, to_dict
-from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2
 
 
@@ -29,34 +27,12 @@ def solve(
     # The solver takes half a second to load, which no other verb should pay.
     from malletrain.allocator.solving import solve as solve_problem
 
-    problem = messages.problem_from_proto(read_problem(file))
+    problem = messages.problem_from_proto(read_message(file, allocator_pb2.AllocationProblem()))
     allocation = solve_problem(problem, formulation, time_limit)
     if as_json:
         print_json(to_dict(messages.allocation_to_proto(allocation)))
     else:
         _print(problem, allocation)
-
-
-def read_problem(path: Path) -> allocator_pb2.AllocationProblem:
-    """Read a problem from a file.
-
-    Raises:
-        InvalidInputError: the file can't be read, is no JSON, or has an unknown or ill-typed field.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(str(path), f"a readable file ({error})") from None
-    try:
-        if not isinstance(json.loads(text), dict):
-            raise InvalidInputError(str(path), "an AllocationProblem as a JSON object")
-        return json_format.Parse(text, allocator_pb2.AllocationProblem())
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(str(path), f"JSON ({error})") from None
-    except json_format.ParseError as error:
-        raise InvalidInputError(str(path), f"an AllocationProblem ({' '.join(str(error).split())})") from None
-    except RecursionError:
-        raise InvalidInputError(str(path), "JSON that is not nested without end") from None
 
 
 def _print(problem: AllocationProblem, allocation: Allocation) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from malletrain.cli.call_error import ServiceCallError
 from malletrain.cli.credentials import caller_credential
 from malletrain.cli.settings import load
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
-from malletrain.runtime.errors import MalleTrainError
 from malletrain.v1 import (
     access_pb2_grpc,
     allocator_pb2_grpc,
@@ -25,23 +25,11 @@ from malletrain.v1 import (
 if TYPE_CHECKING:
     from malletrain.runtime.config import Settings
 
-__all__ = ["DEADLINE_SECONDS", "ServiceCallError", "ServiceStubs", "connect"]
+__all__ = ["DEADLINE_SECONDS", "ServiceStubs", "connect"]
 
 
 _UNVERIFIED = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate", "WRONG_VERSION_NUMBER")
 """What gRPC says of a server that does not have the expected certificate, or none."""
-
-
-class ServiceCallError(MalleTrainError):
-    """A call to a service has failed.
-
-    Attributes:
-        wrong_use: Whether the request was invalid.
-    """
-
-    def __init__(self, message: str, wrong_use: bool) -> None:
-        super().__init__(message)
-        self.wrong_use = wrong_use
 
 
 class ServiceStubs:
@@ -116,10 +104,16 @@ def connect() -> Iterator[ServiceStubs]:
         stubs.close()
 
 
+def is_unverified(error: grpc.RpcError) -> bool:
+    """Whether a call failed because what answers is not the service, or is not known by the certificates here."""
+    details = error.details() or ""
+    return error.code() == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in _UNVERIFIED)
+
+
 def explain(error: grpc.RpcError) -> ServiceCallError:
     """Describe a failed call for users."""
     code, details = error.code(), error.details() or ""
-    if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in _UNVERIFIED):
+    if is_unverified(error):
         return ServiceCallError(
             f"what answers is not the service, or is of another CA: see tls.authority_file ({details})", wrong_use=False
         )

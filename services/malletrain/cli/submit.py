@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from google.protobuf import json_format
 
+from malletrain.cli.burst_buffer import parse_burst_buffer
 from malletrain.cli.output import JsonOption, print_json, to_dict
-from malletrain.cli.stubs import DEADLINE_SECONDS, connect
+from malletrain.cli.reconnecting import tell
+from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
@@ -36,6 +40,9 @@ def submit(
         str, typer.Option(help="Measure its scaling curve on purpose: auto (where none is known), always, or never.")
     ] = "",
     family: Annotated[str, typer.Option(help="Jobs of one family share scaling curve and rescale costs.")] = "",
+    burst_buffer: Annotated[
+        str, typer.Option(help="Burst buffer that it holds until its end, e.g. 2TB, 500GB or 2000 (GB).")
+    ] = "",
     cold: Annotated[
         bool,
         typer.Option("--cold", help="Start each worker as a new interpreter, never forked from a standby process."),
@@ -44,6 +51,13 @@ def submit(
     workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON list of job specs, in place of a command.")] = None,
     request_id: Annotated[str, typer.Option(help="The same id again submits nothing twice.")] = "",
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="Wait until it has ended. Exit status: 0 completed, 3 failed, 4 cancelled; Ctrl-C leaves it running.",
+        ),
+    ] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`.
@@ -76,16 +90,37 @@ def submit(
             profile=parse_profile(profile),
             family=family,
             cold_start=cold,
+            burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,
         )
         specs = [spec]
     request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
     with connect() as stubs:
-        stored = stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs
+        stored = list(stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs)
+        if not wait:
+            _print(stored, as_json=as_json)
+            return
+        if not as_json:
+            _print(stored, as_json=False)
+        _wait(stubs, stored, as_json=as_json)
+
+
+def _print(jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
     if as_json:
-        print_json([to_dict(job) for job in stored])
+        print_json([to_dict(job) for job in jobs])
         return
-    for job in stored:
+    for job in jobs:
         typer.echo(job.id)
+
+
+def _wait(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
+    try:
+        ended = wait_until_ended(stubs, jobs)
+    except KeyboardInterrupt:
+        tell(unfinished_in_words(jobs))
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        _print(ended, as_json=True)
+    raise typer.Exit(exit_status(ended))
 
 
 def default_name(command: list[str]) -> str:

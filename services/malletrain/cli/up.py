@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.configured import warn_of_variables
 from malletrain.cli.log_rotation import LogRotation
 from malletrain.cli.settings import AllSettings, load
 from malletrain.common.files import make_private_folder
@@ -42,6 +43,7 @@ def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
 ) -> None:
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
+    warn_of_variables()
     settings = load(config)
     make_state_folder(settings)
     typer.echo("starting the services, which may take half a minute", err=True)

@@ -58,7 +58,7 @@ def too_large(jobs: Iterable[resources_pb2.Job], idle: int) -> list[str]:
     return [
         f"{job.id} needs {job.spec.min_nodes} nodes at least; idle now: {idle}"
         for job in jobs
-        if job.state == resources_pb2.JOB_STATE_WAITING and job.spec.min_nodes > idle
+        if job.state == resources_pb2.JOB_STATE_WAITING and not job.fleet_id and job.spec.min_nodes > idle
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.progress import progress_bar
 from malletrain.cli.trace.files import save_trace, summary
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
@@ -16,6 +17,7 @@ from malletrain.scavenger.trace_files import read_trace
 from malletrain.scavenger.trace_metadata import read_metadata
 from malletrain.simulator.batch.policies import PolicyName
 from malletrain.simulator.traces.convert import convert_pbs, convert_polling, convert_sacct
+from malletrain.simulator.traces.lines import size_of
 
 
 class LogFormat(StrEnum):
@@ -74,12 +76,14 @@ def convert(
         if value is not None and name not in _OPTIONS[log_format]:
             raise InvalidInputError(name, f"no such option with --from {log_format}")
     about: dict[str, object] = {"source": f"{log_format}: {', '.join(path.name for path in inputs)}"}
-    if log_format is LogFormat.POLLING:
-        trace = convert_polling(inputs, nodes, debounce or 0)
-    elif log_format is LogFormat.SACCT:
-        trace = convert_sacct(inputs, nodes, window, down)
-    elif log_format is LogFormat.PBS:
-        trace = convert_pbs(inputs, nodes, window, down)
+    if log_format in (LogFormat.POLLING, LogFormat.SACCT, LogFormat.PBS):
+        with progress_bar("read", size_of(inputs)) as progress:
+            if log_format is LogFormat.POLLING:
+                trace = convert_polling(inputs, nodes, debounce or 0, progress)
+            elif log_format is LogFormat.SACCT:
+                trace = convert_sacct(inputs, nodes, window, down, progress)
+            else:
+                trace = convert_pbs(inputs, nodes, window, down, progress)
     elif log_format is LogFormat.SWF:
         trace = _from_workload(_only(inputs), policy or PolicyName.EASY, nodes_count)
     else:
@@ -103,4 +107,7 @@ def _from_workload(path: Path, policy: PolicyName, nodes: int | None) -> Trace:
     # The batch simulator is large, and only this format needs it.
     from malletrain.simulator.batch.idle import idle_trace_of
 
-    return idle_trace_of(path, policy=policy.value, nodes=nodes)
+    with progress_bar("jobs started", 1.0) as progress:
+        return idle_trace_of(
+            path, policy=policy.value, nodes=nodes, progress=lambda started, count: progress(started / max(1, count))
+        )

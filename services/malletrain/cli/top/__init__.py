@@ -1,0 +1,1 @@
+"""`malletrain top`: nodes, jobs, rates and events, live in a terminal."""

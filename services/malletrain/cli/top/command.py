@@ -1,0 +1,113 @@
+"""`malletrain top`: the shell around the screen: streams and keys in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections import deque
+
+import structlog
+from rich.console import Console
+from rich.live import Live
+
+from malletrain.cli.credentials import caller_credential
+from malletrain.cli.settings import AllSettings, load
+from malletrain.cli.top.events import Event, events_between, service_events
+from malletrain.cli.top.keys import read_keys
+from malletrain.cli.top.rows import View, pressed, rows_of
+from malletrain.cli.top.screen import screen
+from malletrain.dashboard.troubles import troubles
+from malletrain.dashboard.watching import Watcher
+from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.errors import InvalidInputError
+
+_FRAME_SECONDS = 0.1
+"""At most one frame in so many seconds."""
+_QUIET_SECONDS = 1.0
+"""A frame at least every so many seconds: times go on."""
+_MOST_EVENTS = 200
+
+
+def top() -> None:
+    """Show nodes, jobs, rates and events live in the terminal, until q or Ctrl-C."""
+    console = Console()
+    if not sys.stdin.isatty() or not console.is_terminal or console.is_dumb_terminal:
+        raise InvalidInputError("top", "a terminal; in scripts use `malletrain jobs --json`")
+    settings = load()
+    structlog.configure(processors=[_drop])
+    asyncio.run(Top(settings, caller_credential(settings), console).run())
+
+
+def _drop(logger: object, name: str, event: object) -> str:
+    """Log nothing: it would be written over the screen, which tells of lost services itself."""
+    del logger, name, event
+    raise structlog.DropEvent
+
+
+class Top:
+    """The view of one user. All of it runs in one event loop."""
+
+    def __init__(self, settings: AllSettings, credential: Credential, console: Console) -> None:
+        """Begin with nothing known."""
+        self._watcher = Watcher(settings, credential, SystemClock())
+        self._console = console
+        self._view = View()
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._seen = self._watcher.watched.history
+        self._answered: dict[str, bool | None] = {}
+
+    async def run(self) -> None:
+        """Draw until the user has had enough. The terminal is as before afterwards, whatever happens."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGWINCH, self._watcher.changed.set)
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped view would leave its screen behind
+        following = asyncio.create_task(self._watcher.run(past=False))
+        try:
+            with (
+                read_keys(sys.stdin.fileno(), self._press, self._end),
+                Live(console=self._console, screen=True, auto_refresh=False, redirect_stderr=False) as live,
+            ):
+                await self._draw(live, following)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _draw(self, live: Live, following: asyncio.Task[None]) -> None:
+        while not self._view.over and not following.done():
+            self._take()
+            watched = self._watcher.watched
+            told = troubles(watched.services, watched.history.source, "you")
+            frame = screen(watched.history, self._view, told, list(self._events), self._console.height)
+            live.update(frame, refresh=True)
+            await asyncio.sleep(_FRAME_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._watcher.changed.wait(), _QUIET_SECONDS)
+            self._watcher.changed.clear()
+        if following.done():
+            following.result()  # a defect: it is raised when the terminal is as before
+
+    def _take(self) -> None:
+        """Note what has happened since the last frame."""
+        self._watcher.tick()
+        watched = self._watcher.watched
+        now = self._watcher.now()
+        answers = {name: state.answers for name, state in watched.services.items()}
+        self._events += [
+            *service_events(self._answered, answers, now),
+            *events_between(self._seen, watched.history, now),
+        ]
+        self._seen, self._answered = watched.history, answers
+
+    def _press(self, key: str) -> None:
+        rows = rows_of(self._watcher.watched.history, self._view.sort, reverse=self._view.reverse)
+        self._view = pressed(self._view, key, [row.fact.id for row in rows])
+        self._watcher.changed.set()
+
+    def _end(self) -> None:
+        self._view = View(over=True)
+        self._watcher.changed.set()

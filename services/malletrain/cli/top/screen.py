@@ -1,0 +1,153 @@
+"""What `malletrain top` draws. Pure: from a history and a view to renderables of rich."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from malletrain.cli.outlook import eta_in_words, rate_in_words, samples_in_words
+from malletrain.cli.top.events import Event
+from malletrain.cli.top.rows import SortBy, TopRow, View, row_of, rows_of
+from malletrain.dashboard.facts import PlanFact
+from malletrain.dashboard.history import LOST, USES, History, Use
+
+_STATES = {"RUNNING": "green", "RESCALING": "yellow", "STARTING": "yellow", "FAILED": "red", "STOPPING": "yellow"}
+_MOST_EVENTS = 8
+_FRAME_LINES = 5
+"""Lines beside jobs, events and troubles: two of figures, headings of jobs and of events, keys."""
+_KEYS = "↑↓ choose  ⏎ open  q quit   sort: " + "  ".join(f"{sort.value[0]} {sort.value[1]}" for sort in SortBy)
+_KEYS_OF_JOB = "↑↓ other job  Esc back"
+_MOST_NODES = 200
+
+
+def screen(
+    history: History, view: View, troubles: Sequence[str], events: Sequence[Event], height: int
+) -> RenderableType:
+    """All lines of the terminal.
+
+    Args:
+        history: What is known.
+        view: What the user has chosen.
+        troubles: What keeps us from knowing more.
+        events: Oldest first.
+        height: Lines of the terminal.
+    """
+    lines: list[RenderableType] = [_figures(history), *(Text(plain(line), "bold red") for line in troubles)]
+    left = height - _FRAME_LINES - len(troubles)
+    if view.opened and view.selected in history.jobs:
+        lines += [*_job(history, row_of(history, history.jobs[view.selected]), events), Text(_KEYS_OF_JOB, "dim")]
+        return Group(*lines[: max(1, height)])
+    shown = events[-min(_MOST_EVENTS, max(0, left // 3)) :] if left >= 6 else []
+    lines.append(_jobs(history, view, max(1, left - len(shown))))
+    if shown:
+        lines += [Text("events", "bold"), *(_event(event) for event in shown)]
+    return Group(*lines, _line(_KEYS, "dim"))
+
+
+def plain(text: str) -> str:
+    """A text of others without what would steer the terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(plain(text), style, no_wrap=True, overflow="ellipsis")
+
+
+def _figures(history: History) -> Group:
+    counts = dict(zip(USES, history.counts, strict=True))
+    idle = "not known yet" if history.nodes is None else str(len(history.nodes))
+    lost = ", ".join(f"{counts[use]} {use.value}" for use in LOST if counts[use])
+    unfinished = [job for job in history.jobs.values() if not job.final]
+    rate = sum(row.outlook.rate or 0.0 for row in (row_of(history, job) for job in unfinished))
+    plan = _plan(history.plans[-1]) if history.plans else "no plan yet"
+    nodes = f"idle nodes: {idle}, {counts[Use.TRAINING]} training" + (f", {lost}" if lost else "")
+    training = sum(job.state in ("RUNNING", "RESCALING") for job in unfinished)
+    jobs = f"jobs: {training} train, {len(unfinished) - training} wait or start; {rate:,.1f} samples/s"
+    now = clock.strftime("%H:%M:%S", clock.localtime(history.now)) if history.now else ""
+    return Group(_line(f"{now}  {nodes}", "bold"), _line(f"{jobs}; {plan}"))
+
+
+def _plan(plan: PlanFact) -> str:
+    return f"plan {plan.generation}" if plan.applied else f"plan {plan.generation} refused"
+
+
+_LEAST_WIDTHS = {SortBy.JOB: 7, SortBy.STATE: 9, SortBy.RATE: 9}
+"""Columns that a narrow terminal does not cut: one needs them whole to give another command."""
+
+
+def _jobs(history: History, view: View, most: int) -> Table:
+    rows = rows_of(history, view.sort, reverse=view.reverse)
+    place = next((at for at, row in enumerate(rows) if row.fact.id == view.selected), 0)
+    first = max(0, min(place - most // 2, len(rows) - most))
+    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0))
+    for sort in (SortBy.JOB, SortBy.NAME, SortBy.OWNER, SortBy.STATE, SortBy.NODES, SortBy.PROGRESS, SortBy.RATE):
+        right = sort in (SortBy.NODES, SortBy.PROGRESS, SortBy.RATE)
+        table.add_column(
+            _heading(sort, view),
+            no_wrap=True,
+            justify="right" if right else "left",
+            overflow="ellipsis",
+            min_width=_LEAST_WIDTHS.get(sort),
+        )
+    table.add_column(_heading(SortBy.LEFT, view), no_wrap=True, overflow="ellipsis")
+    table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
+    for at, row in enumerate(rows[first : first + most], first):
+        table.add_row(*_cells(row), style="reverse" if at == place else "")
+    return table
+
+
+def _heading(sort: SortBy, view: View) -> str:
+    return sort.value[1] + (("▴" if view.reverse else "▾") if sort is view.sort else "")
+
+
+def _cells(row: TopRow) -> tuple[Text, ...]:
+    fact = row.fact
+    nodes = str(len(fact.confirmed))
+    if fact.commanded != fact.confirmed:
+        nodes += f"→{len(fact.commanded)}"
+    share = f"{row.outlook.samples:,}" if row.outlook.share is None else f"{int(100 * row.outlook.share)}%"
+    return (
+        Text(fact.id),
+        Text(plain(fact.name)[:32]),
+        Text(plain(fact.owner)[:16]),
+        Text(fact.state, _STATES.get(fact.state, "")),
+        Text(nodes),
+        Text(share),
+        Text(rate_in_words(row.outlook)),
+        Text("" if fact.final else eta_in_words(row.outlook)),
+        Text(plain(fact.reason)),
+    )
+
+
+def _event(event: Event) -> Text:
+    return _line(f"{clock.strftime('%H:%M:%S', clock.localtime(event.time))}  {event.text}")
+
+
+def _job(history: History, row: TopRow, events: Iterable[Event]) -> list[RenderableType]:
+    fact, curve = row.fact, history.curves.get(row.fact.id)
+    progress = history.progress.get(fact.id)
+    facts = [
+        ("job", f"{fact.id}  {fact.name}"),
+        ("owner", fact.owner),
+        ("state", f"{fact.state}: {fact.reason}" if fact.reason else fact.state),
+        ("scale", f"{fact.min_nodes} to {fact.max_nodes}; the plan wants {fact.wanted}"),
+        ("trains on", " ".join(sorted(fact.confirmed)[:_MOST_NODES]) or "nothing"),
+        ("samples", samples_in_words(row.outlook, fact.target_samples)),
+        ("samples/s", rate_in_words(row.outlook)),
+        ("time left", "" if fact.final else eta_in_words(row.outlook)),
+        ("changes", f"{fact.rescales} rescales, {fact.preemptions} preemptions, {fact.restarts} restarts"),
+    ]
+    if progress is not None:
+        facts.append(("lost", f"{progress.samples_lost:,} samples by rollbacks"))
+    if curve is not None and curve.points:
+        points = ", ".join(f"{point.nodes}: {point.rate:,.1f} ({point.source})" for point in curve.points[:12])
+        facts.append(("curve", points))
+    for stall in history.stalls.get(fact.id, ())[-3:]:
+        facts.append(("stall", f"{stall.seconds:.1f} s from {stall.from_nodes} to {stall.to_nodes}"))
+    lines = [Text.assemble((f"{label:>10}  ", "bold"), plain(value)) for label, value in facts]
+    own = [event for event in events if event.text.startswith(f"{fact.id} ")][-5:]
+    return [*lines, *([Text("events", "bold")] if own else []), *(_event(event) for event in own)]

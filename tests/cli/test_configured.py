@@ -1,0 +1,34 @@
+"""--config for verbs that call services, and variables that look like settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from malletrain.cli.configured import unknown_variables
+from malletrain.cli.main import application
+from malletrain.common.environment import JOB_ID
+
+
+@pytest.mark.parametrize("verb", [["jobs"], ["nodes"], ["plan"], ["token"], ["job", "j000001"], ["logs", "j000001"]])
+def test_every_verb_reads_the_named_file(verb: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "other.toml"
+    config.write_text("[job_manager]\nmax_parallel = 0\n")
+    done = CliRunner().invoke(application(), [*verb, "--config", str(config)])
+    assert "job_manager.max_parallel" in str(done.exception)
+    done = CliRunner().invoke(application(), [*verb, "--config", str(tmp_path / "none.toml")])
+    assert "--config: expected a readable TOML file" in str(done.exception)
+
+
+def test_the_option_is_described_once() -> None:
+    for verb in ("jobs", "doctor", "up"):
+        assert CliRunner().invoke(application(), [verb, "--help"]).stdout.count("--config") == 1, verb
+
+
+def test_variables_that_are_no_settings() -> None:
+    known = ["MALLETRAIN_STATE_DIR", "MALLETRAIN_JOB_MANAGER__MAX_PARALLEL", "MALLETRAIN_TOKEN_FILE", JOB_ID, "PATH"]
+    assert unknown_variables(dict.fromkeys(known, "")) == []
+    wrong = ["MALLETRAIN_JOBMANAGER__MAX_PARALLEL", "MALLETRAIN_STATEDIR"]
+    assert unknown_variables(dict.fromkeys([*known, *wrong], "")) == wrong

@@ -1,0 +1,71 @@
+"""What `malletrain doctor` says of the state folder, of variables, and of where metrics are served."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from malletrain.cli import doctor
+from malletrain.common.accounts import account_named, acting_as
+from malletrain.runtime.metrics.endpoint import MetricsEndpoint
+from tests.support.ports import free_port
+from tests.support.stranger import needs_another_account
+
+
+def test_a_folder_that_can_be_made_or_written(tmp_path: Path) -> None:
+    assert doctor._writable(tmp_path / "new/state").ok
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_another_account
+def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        above.chmod(0o755)
+    with acting_as(account_named("nobody")):
+        finding = doctor._writable(tmp_path / "state")
+    assert not finding.ok
+    assert "Permission denied" in finding.found
+    assert f"install -d -m 700 -o ACCOUNT {tmp_path / 'state'}" in finding.remedy
+    assert pwd.getpwnam("nobody").pw_uid != os.geteuid()
+
+
+def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._variables().ok
+    monkeypatch.setenv("MALLETRAIN_STATEDIR", "x")
+    assert not doctor._variables().ok
+    assert "MALLETRAIN_STATEDIR" in doctor._variables().found
+
+
+def test_an_address_of_ipv6() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+            address = f"[::1]:{taken.getsockname()[1]}"
+            assert not doctor._metrics_port("monitor", address).ok
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
+    assert doctor._metrics_port("monitor", address).found == f"{address} is free"
+
+
+def test_where_metrics_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    address = f"127.0.0.1:{free_port()}"
+    assert "is free" in doctor._metrics_port("monitor", address).found
+    registry = CollectorRegistry()
+    Gauge("malletrain_build_info", "x", registry=registry)
+    endpoint = MetricsEndpoint(address, registry)
+    try:
+        assert doctor._metrics_port("monitor", address).found == f"{address} serves"
+    finally:
+        endpoint.close()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        finding = doctor._metrics_port("monitor", f"127.0.0.1:{other.getsockname()[1]}")
+    assert not finding.ok
+    assert "metrics.monitor" in finding.remedy
