@@ -10,8 +10,8 @@ import pytest
 
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.keys import load_key, make_keys_folder
-from malletrain.runtime.access.owner_token import OwnerToken, owner_file
 from malletrain.runtime.access.revocation import RevocationFile
+from malletrain.runtime.access.token_file import TokenFile, owner_file
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import UnavailableError
@@ -27,7 +27,7 @@ class Owner:
         self.tokens = Tokens(load_key(folder), self.clock)
         self.revoked = RevocationFile(make_keys_folder(folder), self.clock)
         self.path = owner_file(folder)
-        self.token = OwnerToken(self.path, "olga", self.tokens, self.revoked, self.clock, LIFESPAN)
+        self.token = TokenFile(self.path, "olga", self.tokens, self.revoked, self.clock, LIFESPAN)
 
 
 @pytest.fixture

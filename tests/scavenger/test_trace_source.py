@@ -202,3 +202,11 @@ def test_history_is_sped_up_like_the_trace(tmp_path: Path) -> None:
     section = section.model_copy(update={"history_path": tmp_path / "h.csv"})
     assert past_lengths(section) == [6, 4, 2, 18]
     assert past_lengths(section.model_copy(update={"source": "static"})) == [60, 40, 20, 180]
+
+
+def test_a_trace_that_is_not_there_names_the_setting(tmp_path: Path) -> None:
+    missing = tmp_path / "none.csv"
+    with pytest.raises(InvalidInputError, match=r"scavenger\.trace: expected the path of a trace that is there"):
+        build(ScavengerSettings(source="trace", trace=missing), tmp_path, ORIGIN)
+    with pytest.raises(InvalidInputError, match=r"scavenger\.history_path"):
+        past_lengths(ScavengerSettings(source="static", nodes=("a",), history_path=missing))

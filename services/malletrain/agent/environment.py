@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from malletrain.common import environment as env
 from malletrain.common.accounts import Account, account_environment
+from malletrain.common.gpus import gpu_number, visible_gpu
 
 _BATCH_VARIABLES = ("SLURM_", "PBS_", "PMI_", "PMIX_")
 """Prefixes of the placeholder's variables. Frameworks that see them believe that srun or mpirun started them."""
@@ -26,7 +27,7 @@ def worker_environment(
     """Variables of a worker: the agent's own, without those of its placeholder, and the job's, which win.
 
     Programs of the agent's interpreter are found first, e.g. `python`: PBS starts jobs without a PATH. Each worker may
-    use its share of the CPUs that the scheduler gave.
+    use its share of the CPUs that the scheduler gave, and one of its GPUs if its job is a member of a fleet.
 
     Args:
         agent: Environment of the agent.
@@ -38,10 +39,13 @@ def worker_environment(
     usual = agent if account is None else account_environment(agent, account)
     inherited = {name: value for name, value in usual.items() if not name.startswith(_BATCH_VARIABLES)}
     path = os.pathsep.join((programs, inherited.get(_PATH) or os.defpath))
-    return {**inherited, _PATH: path, _THREADS: str(_threads(agent, job, usable_cpus)), **job}
+    own = {_PATH: path, _THREADS: str(_threads(agent, job, usable_cpus))}
+    if (gpu := gpu_number(job.get(env.NODE, ""))) is not None:
+        own[env.VISIBLE_GPUS] = visible_gpu(gpu, agent.get(env.VISIBLE_GPUS, ""))
+    return {**inherited, **own, **job}
 
 
 def _threads(agent: Mapping[str, str], job: Mapping[str, str], usable_cpus: int) -> int:
     told = [int(agent[name]) for name in _GIVEN_CPUS if agent.get(name, "").isdigit()]
-    workers = job.get(env.SLOTS_PER_NODE, "")
+    workers = job.get(env.NODE_GPUS, "") or job.get(env.SLOTS_PER_NODE, "")
     return max(1, min([usable_cpus, *told]) // max(1, int(workers) if workers.isdigit() else 1))

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 
 from malletrain.agent.environment import worker_environment
@@ -72,6 +72,7 @@ class SupervisorSession:
         self._statuses: dict[int, bytes] = {}
         self._stopped: set[int] = set()
         self._job_folders: dict[str, str] = {}
+        self._names = set[str]()  # of this node and its GPUs, for which there have been workers
 
     def __len__(self) -> int:
         return len(self._workers) + len(self._waiting)
@@ -112,7 +113,7 @@ class SupervisorSession:
                 self._kill_worker(request.kill.worker)
             case "sweep":
                 self._check_job("sweep.job_id", request.sweep.job_id)
-                self._kill_all_of(request.sweep.job_id)
+                self._kill_all_of(request.sweep.job_id, {request.sweep.node or self._node})
                 self._send(pb.ControlWorkersResponse(swept=pb.JobSwept(request=request.sweep.request)))
             case "cut_connections":
                 cut_remote((worker.pid for worker in self._workers.values()), self._head)
@@ -153,13 +154,14 @@ class SupervisorSession:
         for worker in (*self._workers.values(), *self._ended_well.values()):
             worker.kill()
         for job_id in self._job_folders:
-            self._kill_all_of(job_id)
+            self._kill_all_of(job_id, {self._node, *self._names})
 
     def _start(self, start: pb.StartWorker) -> None:
         self._check(start)
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
         environment = worker_environment(os.environ, dict(start.environment), programs, cpus, self._account)
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
+        self._names.add(environment.get(env.NODE, self._node))
         self._waiting[start.worker] = start, environment
         self._start_unless_waiting(start, environment)
 
@@ -245,16 +247,21 @@ class SupervisorSession:
             told = pb.WorkerStoppedChanged(worker=number, stopped=stopped)
             self._send(pb.ControlWorkersResponse(stopped_changed=told))
 
-    def _kill_all_of(self, job_id: str) -> None:
-        """Kill all processes of a job on this node until none is left.
+    def _kill_all_of(self, job_id: str, names: Set[str]) -> None:
+        """Kill all processes of a job on this node, or on some of its GPUs, until none is left.
 
         Jobs of another installation may have the same identifiers, so the job's folder must be the same, too.
+
+        Args:
+            job_id: The job.
+            names: The node, or GPUs of it.
         """
-        self._drop_waiting(number for number, (_, own) in self._waiting.items() if own[env.JOB_ID] == job_id)
+        meant = {number for number, (_, own) in self._waiting.items() if own[env.JOB_ID] == job_id}
+        self._drop_waiting(number for number in meant if self._waiting[number][1].get(env.NODE, self._node) in names)
         marks: Mapping[str, str] | None = None
         if job_id in self._job_folders:
             marks = {env.JOB_DIR: self._job_folders[job_id]}
         deadline = time.monotonic() + _SWEEP_SECONDS
-        while kill_workers(job_id, {self._node}, marks, self._account) and time.monotonic() < deadline:
+        while kill_workers(job_id, names, marks, self._account) and time.monotonic() < deadline:
             for worker in self._workers.values():
                 worker.poll()

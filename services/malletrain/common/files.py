@@ -23,6 +23,16 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_PAUSE_SECONDS = 0.2
 
 
+def is_full(folder: Path) -> bool:
+    """Whether the disk of a folder has no room for users any more, for bytes or for another file.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    found = os.statvfs(folder)
+    return found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0)  # some have no limit of files
+
+
 def make_private_folder(path: Path) -> None:
     """Make a folder that only its owner can enter; one of ours that others could enter is closed to them.
 
@@ -69,7 +79,7 @@ def open_log(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "ab")
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = True) -> None:
+def write_atomically(path: Path, text: str, *, mode: int = 0o666, exact: bool = False, sync: bool = True) -> None:
     """Replace a file in one step: readers, also after a kill, see either the old or the new content.
 
     The content goes to a new file with a random name in the same directory, which then takes the name `path`. If
@@ -79,6 +89,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = T
         path: The file.
         text: Its new content, written as UTF-8.
         mode: Its permissions, less the process's umask.
+        exact: Whether the permissions are `mode` whatever the umask is.
         sync: Whether file and directory are brought to disk before this returns, so that the file also survives a
             power failure.
 
@@ -89,6 +100,8 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666, sync: bool = T
     descriptor = os.open(temporary, _CREATE, mode)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
+            if exact:
+                os.fchmod(descriptor, mode)
             file.write(text)
             if sync:
                 file.flush()

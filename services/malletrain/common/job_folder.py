@@ -26,10 +26,28 @@ LOGS_FOLDER = "logs"
 """Output of the workers, one file each; see `worker_log`."""
 SIDECAR_LOG = "sidecar.log"
 """Output of the client's sidecar, in the folder of the logs."""
+FEED_LOG = "feed.log"
+"""Output of feeds that the job's trainers have started, in the folder of the logs."""
 CHECKPOINTS_FOLDER = "checkpoints"
 """Checkpoints that the client's helpers write."""
 SAVING_FOLDER = "saving"
 """A file PID for each worker that is saving its last checkpoint. The supervisor waits for it."""
+OBSERVED_FOLDER = "observed"
+"""What `malletrain check` has seen of each worker's steps, in a file PID.jsonl."""
+OWN_FILES = (
+    LAUNCH_FILE,
+    SUPERVISOR_FILE,
+    OUTCOME_FILE,
+    COMPLETION_FILE,
+    TOKEN_FILE,
+    CERTIFICATE_FILE,
+    AUTHORITY_FILE,
+    HOSTS_FILE,
+    SUPERVISOR_LOG,
+)
+"""What MalleTrain writes into the folder itself. Checkpoints are the owner's."""
+OWN_FOLDERS = {LOGS_FOLDER: ".log", STOP_REQUESTS_FOLDER: "", SAVING_FOLDER: ""}
+"""Folders whose files MalleTrain writes, with the ends of their names."""
 
 
 def worker_log(node: str, local_rank: int) -> str:

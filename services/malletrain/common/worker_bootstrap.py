@@ -40,7 +40,7 @@ _IMPORTS = {
 }
 _HELPERS = {
     "horovod": ("malletrain.client.horovod", "malletrain.client.elastic"),
-    "torchrun": ("malletrain.client.distributed", "malletrain.client.elastic"),
+    "torchrun": ("malletrain.client.distributed", "malletrain.client.elastic", "malletrain.client.fsdp"),
 }
 _PLACE_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_")
 """Parts of the names of variables. A script that contains one may read the variable before it initialises."""

@@ -93,6 +93,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._inbox: asyncio.Queue[tuple[ReportStream, ReportedBatch | None]] = asyncio.Queue(_INBOX_MESSAGES)
         self._unacknowledged: dict[ReportStream, bool] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._storing = asyncio.Lock()
         self._progress: Hub[list[monitor_pb2.Progress]] = Hub()
         self._scaling: Hub[list[monitor_pb2.ScalingRecord]] = Hub()
         self._published: dict[str, monitor_pb2.ScalingRecord] = {}
@@ -195,6 +196,18 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         reporters = self._router.send(request.job_id, request.type, self._clock.monotonic())
         return monitor_pb2.SendCommandResponse(reporters=reporters)
 
+    @override
+    async def ForgetJobs(self, request: monitor_pb2.ForgetJobsRequest, context: Any) -> monitor_pb2.ForgetJobsResponse:
+        """Delete what is known of jobs."""
+        del context
+        async with self._storing:
+            self._trackers.forget(request.job_ids)
+            self._writing = asyncio.create_task(asyncio.to_thread(self._store.forget, list(request.job_ids)))
+            await asyncio.shield(self._writing)
+        for job_id in request.job_ids:
+            self._published.pop(job_id, None)
+        return monitor_pb2.ForgetJobsResponse()
+
     def _progress_of(self, *job_ids: str) -> list[monitor_pb2.Progress]:
         now = self._clock.monotonic()
         return [progress_message(tracker, now) for tracker in self._trackers.select(job_ids)]
@@ -217,6 +230,10 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             pause = await self._store_inbox() / self._section.acknowledgements_per_second
 
     async def _store_inbox(self) -> int:
+        async with self._storing:
+            return await self._count_and_store()
+
+    async def _count_and_store(self) -> int:
         """Count what has arrived, write it in one transaction, and acknowledge it after that.
 
         Returns:

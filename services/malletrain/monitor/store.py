@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from sqlalchemy import (
@@ -122,6 +122,18 @@ class MonitorStore:
             raise
         self._unsure = False
         self._written.update(fresh)
+
+    def forget(self, job_ids: Collection[str]) -> None:
+        """Delete the rows of jobs in one transaction.
+
+        Raises:
+            DatabaseUnavailableError: the database can't be written. The call may be repeated.
+        """
+        with self._engine.begin() as connection:
+            for table in _TABLES:
+                connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
+        for job_id in job_ids:
+            self._written.pop(job_id, None)
 
     def close(self) -> None:
         """Close the database."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from malletrain.monitor.progress import (
@@ -210,6 +210,13 @@ class JobTrackers:
         self._unstored.add(batch.job_id)
         self._unpublished.add(batch.job_id)
         self._without_steps.discard(batch.job_id)
+
+    def forget(self, job_ids: Collection[str]) -> None:
+        """Forget jobs; those that are not known are left out."""
+        for job_id in job_ids:
+            self._trackers.pop(job_id, None)
+        for names in (self._unstored, self._unpublished, self._stalled, self._without_steps):
+            names.difference_update(job_ids)
 
     def find(self, job_id: str) -> JobTracker | None:
         """The tracker of a job; None before its first record."""

@@ -35,6 +35,7 @@ class JobDeclaration:
         weight: Priority weight.
         mode: When its curve is profiled; None: as the settings say.
         family: Family that shares its curve; empty where there is none.
+        fleet_id: Fleet that it is a member of; empty: none. Its scales are GPUs then.
     """
 
     job_id: str
@@ -47,6 +48,7 @@ class JobDeclaration:
     weight: float = 1.0
     mode: ProfilingMode | None = None
     family: str = ""
+    fleet_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class CurveEstimator:
         self._profiles: dict[str, JobProfile] = {}
         self._known_rates: dict[str, float] = {}
         self._outdated: set[str] = set()
-        self._prior_rate = settings.prior_rate
+        self._prior_rates: dict[str, float] = {}
         self._aged_at = 0.0
         self.families = families or FamilyStore(settings.family_members)
         self.histories = dict(histories or {})
@@ -165,12 +167,23 @@ class CurveEstimator:
         outdated = self._outdated & set(self._declared)
         self._outdated.clear()
         changed = [job_id for job_id in sorted(outdated) if self._is_known(job_id) and self._update(job_id, now)]
-        rate = prior_rate(self._known_rates.values(), self._settings.prior_rate)
-        if rate != self._prior_rate:
-            self._prior_rate = rate
-            outdated = set(self._declared)
+        outdated |= self._refresh_priors()
         changed += [job_id for job_id in sorted(outdated) if not self._is_known(job_id) and self._update(job_id, now)]
         return [self._profiles[job_id] for job_id in sorted(changed)]
+
+    def _refresh_priors(self) -> set[str]:
+        """Bring the priors up to date; returns the jobs of which they have changed.
+
+        A job on nodes says nothing of a member on GPUs, so each fleet has a prior of its own.
+        """
+        groups: dict[str, list[float]] = {declared.fleet_id: [] for declared in self._declared.values()}
+        for job_id, rate in self._known_rates.items():
+            groups[self._declared[job_id].fleet_id].append(rate)
+        rates = {fleet_id: prior_rate(known, self._settings.prior_rate) for fleet_id, known in groups.items()}
+        before, self._prior_rates = self._prior_rates, rates
+        default = self._settings.prior_rate
+        changed = {fleet_id for fleet_id, rate in rates.items() if rate != before.get(fleet_id, default)}
+        return {job_id for job_id, declared in self._declared.items() if declared.fleet_id in changed}
 
     def declaration(self, job_id: str) -> JobDeclaration | None:
         """What is declared of a job; None where it is not known."""
@@ -232,7 +245,8 @@ class CurveEstimator:
 
     def _compute(self, job_id: str, now: float) -> JobProfile:
         declared, measured, settings = self._declared[job_id], self._measurements(job_id), self._settings
-        prior = Prior(self._prior_rate, settings.prior_exponent, settings.prior_weight)
+        prior_of = self._prior_rates.get(declared.fleet_id, settings.prior_rate)
+        prior = Prior(prior_of, settings.prior_exponent, settings.prior_weight)
         known = self.known_points(job_id, now)
         fit = None if declared.curve else best_fit([point for point in known if point.nodes <= declared.max_nodes])
         points = estimate(declared.max_nodes, declared.min_nodes, declared.curve, known, prior, fit)

@@ -43,6 +43,7 @@ def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
         weight=spec.weight or 1.0,
         mode=_MODES.get(spec.profile),
         family=spec.family,
+        fleet_id=job.fleet_id,
     )
 
 

@@ -13,7 +13,7 @@ import structlog
 from typing_extensions import override
 
 from malletrain.profiler.curve_estimator import CurveEstimator, JobProfile
-from malletrain.profiler.job_views import JobViews
+from malletrain.profiler.job_views import JobViews, without_fleets
 from malletrain.profiler.messages import declaration_of, measurements_of, profile_message
 from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
 from malletrain.profiler.profile_scheduler import ClusterView, advance, changed_jobs
@@ -172,6 +172,8 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         job = self._jobs[request.job_id]
         require_owner(current_caller(), job.owner, job.id, "have it profiled")
         spec = job.spec
+        if job.fleet_id:
+            raise InvalidInputError("job_id", "a job that is in no fleet: members are measured by its plan", job.id)
         if len(spec.permitted_nodes) == 1 or spec.min_nodes == spec.max_nodes:
             raise InvalidInputError("job_id", "a job that may run at more than one scale", request.job_id)
         self._state = self._state.with_requested_run(request.job_id)
@@ -298,7 +300,8 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
     def _advance_runs(self, now: float, nodes: dict[str, str]) -> set[str]:
         """Take the next step of the runs; returns the jobs of which watchers should be told."""
         views = self._views.of(self._jobs, now, nodes)
-        view = ClusterView(now, len(nodes), views, Counter(nodes.values()))
+        free = without_fleets(nodes, self._jobs)
+        view = ClusterView(now, len(free), views, Counter(free.values()))
         policy = CurveBasedPolicy(self._curves, self._section, [job.job_id for job in views], now)
         before = self._state
         after = advance(before, view, policy, self._section.profiling_parameters())

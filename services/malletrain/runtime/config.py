@@ -173,7 +173,7 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
 def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidInputError:
     """The first wrong value. A secret is not repeated, nor is what came with it."""
     first: Any = error.errors()[0]
-    place, expected = ".".join(map(str, first["loc"])), _expected(first["msg"])
+    place, expected = ".".join(map(str, first["loc"])), expectation(first["msg"])
     fields = model.model_fields
     secret = not first["loc"] or (first["loc"][0] in fields and fields[first["loc"][0]].annotation is SecretStr)
     if secret:
@@ -187,7 +187,7 @@ _PLAIN = {
 }
 
 
-def _expected(message: str) -> str:
+def expectation(message: str) -> str:
     """What was expected, from a message of pydantic."""
     for opening in ("Input should be ", "Value error, expected ", "Value error, "):
         message = message.removeprefix(opening)

@@ -29,8 +29,13 @@ class InvalidInputError(MalleTrainError, ValueError):
     def __init__(self, field: str, expected: str, got: object = _NOTHING) -> None:
         self.field = field
         self.expected = expected
+        self._got = got
         ending = "" if got is _NOTHING else f", got {quoted(got)}"
         super().__init__(f"{field}: expected {expected}{ending}")
+
+    def at(self, field: str) -> InvalidInputError:
+        """The same error of another field: what a file calls it, say."""
+        return InvalidInputError(field, self.expected, self._got)
 
 
 class NotFoundError(MalleTrainError, LookupError):

@@ -91,6 +91,13 @@ class IdleSet:
         """Let nodes join whose debounce and cooldown are over."""
         return self._settle(now)
 
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds: as much of each debounce and cooldown is left as before."""
+        self._idle, self._members, self._cooldowns = (
+            {name: time + seconds for name, time in times.items()}
+            for times in (self._idle, self._members, self._cooldowns)
+        )
+
     def next_deadline(self) -> float | None:
         """When the next node joins unless something else happens; may be in the past. None if no node will join."""
         waiting = (name for name in self._idle if name not in self._members and name not in self._drained)

@@ -38,6 +38,10 @@ class NodeDescriber:
             self._stays.observe(observation.time, watched)
         self._newest = observation
 
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds."""
+        self._stays.move_times(seconds)
+
     def messages(self, nodes: Sequence[IdleNode], now: float) -> list[resources_pb2.Node]:
         """Nodes with everything that is known of them at `now`, in seconds since the epoch."""
         return [self._message(node, now) for node in nodes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,13 @@ class Quarantine:
     def quarantined(self, now: float) -> dict[str, NodeFailureRecord]:
         """Quarantined nodes, by name."""
         return {name: record for name, record in sorted(self._records.items()) if record.until > now}
+
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds."""
+        self._records = {
+            name: replace(record, at=record.at + seconds, until=record.until + seconds if record.until else 0.0)
+            for name, record in self._records.items()
+        }
 
     def _forget(self, now: float) -> None:
         kept = self._policy.half_life_seconds

@@ -102,6 +102,10 @@ class StayEstimator:
                 self._learned.ended(min(time, idle.get(name, time)) - since)
         self._idle = dict(idle)
 
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds: fragments are no longer or shorter for that."""
+        self._idle = {name: since + seconds for name, since in self._idle.items()}
+
     def expected_stay(self, now: float, idle_since: float, known_end: float | None = None) -> float:
         """Expected further stay, in seconds, of a node idle since then; 0 where nothing is known yet.
 

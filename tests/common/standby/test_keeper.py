@@ -35,6 +35,14 @@ print(json.dumps({
 """
 WAITS = "import time\nprint('waits', flush=True)\ntime.sleep(600)\n"
 
+FAILS = """
+import atexit, os, sys
+sys.excepthook = lambda kind, error, trace: print("hook:", kind.__name__, error, flush=True)
+atexit.register(print, "at exit", flush=True)
+print(os.getpid(), flush=True)
+raise RuntimeError("another worker is lost")
+"""
+
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Recipe, Path]:
@@ -51,6 +59,25 @@ def test_a_forked_worker_finds_what_a_new_interpreter_finds(tmp_path: Path, smal
         assert forked["environment"].pop("JOBS_OWN") == "é\n=x"
         assert forked == cold
         assert "new interpreter" not in running.said[-1]
+
+
+def test_a_forked_worker_that_fails_ends_as_a_new_interpreter_does(tmp_path: Path, small: tuple[Recipe, Path]) -> None:
+    # Training frameworks save in hooks like these when another worker is lost.
+    def ending(running: Kept) -> tuple[list[str], int | None]:
+        (tmp_path / "log").unlink(missing_ok=True)
+        worker = running.start(tmp_path, FAILS)
+        wait_until(lambda: worker.poll() is not None, 30, "its end")
+        said = (tmp_path / "log").read_text().splitlines()
+        assert str(worker.pid) in said
+        return [line for line in said if "hook" in line or "exit" in line], worker.poll()
+
+    with kept(small[0]) as running:
+        cold = ending(running)
+        assert cold == (["hook: RuntimeError another worker is lost", "at exit"], 1)
+        running.wait_ready()
+        said = len(running.said)
+        assert ending(running) == cold
+        assert not any("new interpreter" in line for line in running.said[said:])
 
 
 def test_others_see_environment_and_arguments_of_the_worker(tmp_path: Path, small: tuple[Recipe, Path]) -> None:

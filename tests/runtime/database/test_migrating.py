@@ -33,7 +33,7 @@ STORES = {
     "job_manager": "malletrain.job_manager.store",
     "monitor": "malletrain.monitor.store",
     "profiler": "malletrain.profiler.store",
-    "allocator": "malletrain.allocator.plan_store",
+    "allocator": "malletrain.allocator.idle_store",
 }
 EARLIER = {
     "0.1.0": Path(__file__).parents[2] / "system" / "state_0_1_0",

@@ -49,6 +49,9 @@ class Watched:
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         raise AssertionError("nothing is held there")
 
+    def move_times(self, seconds: float) -> None:
+        raise AssertionError("the clock is not set here")
+
     async def close(self) -> None:
         return
 

@@ -14,7 +14,6 @@ from malletrain.common.standby.preload import RefusedError, differing_variables
 from malletrain.common.standby.process import Phase, StandbyProcess, start_standby
 from malletrain.common.standby.recipe import Recipe, parse_forkable, recipe_for, same_interpreter
 
-DEFAULT_MEMORY_BYTES = 2 << 30
 _FIRST_PAUSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 600.0
 _QUIET_SECONDS = 5.0
@@ -37,9 +36,9 @@ class StandbyKeeper:
         self,
         say: Callable[[str], None],
         *,
+        memory_bytes: int,
         recipe: Recipe | None = None,
         account: Account | None = None,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
         clock: Callable[[], float] = time.monotonic,
         standby: StandbyProcess | None = None,
     ) -> None:
@@ -47,9 +46,9 @@ class StandbyKeeper:
 
         Args:
             say: Called with a line of text about what happens.
+            memory_bytes: Its largest share of memory; 0: no standby process is kept.
             recipe: How to start it; None: as the first worker shows.
             account: As whom it runs; None: as this process.
-            memory_bytes: Its largest share of memory; 0: no standby process is kept.
             clock: Monotonic time in seconds.
             standby: One that there is already.
         """
@@ -117,7 +116,9 @@ class StandbyKeeper:
         except OSError:
             return  # the worker will say so
         if learned not in self._learned:
-            self._learned = {*self._learned, learned} if len(self._learned) < _MOST_LEARNED else {learned}
+            if len(self._learned) >= _MOST_LEARNED:
+                self._learned.clear()  # to learn a script once more is quick: it imports nothing then
+            self._learned.add(learned)
             self._standby.learn(str(script))
             self._poll()
 

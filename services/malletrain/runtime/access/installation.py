@@ -12,19 +12,21 @@ from malletrain.common.addresses import is_loopback
 from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.credentials import Credential, service_credential
+from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.interceptor import AccessInterceptor
 from malletrain.runtime.access.keys import keys_folder, load_key
-from malletrain.runtime.access.owner_token import OwnerToken, owner_file
 from malletrain.runtime.access.pki import certificate_path
 from malletrain.runtime.access.revocation import RevocationFile
+from malletrain.runtime.access.token_file import TokenFile, owner_file
 from malletrain.runtime.access.tokens import Tokens
+from malletrain.runtime.access.viewer_folder import READABLE, VIEWER, VIEWER_TOKEN, ViewerFolder
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import AUTHORITY_FILE, Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.credentials import public_server_credentials
 from malletrain.tls.files import CertificateFileError
 
-_OWNER_LIFESPAN_SECONDS = 86400.0
+_FILE_LIFESPAN_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,26 @@ class Installation:
             field = "tls.certificate_file" if tls.certificate_file else "state_dir"
             raise InvalidInputError(field, f"a usable certificate ({error})") from error
 
-    def owner_token(self) -> OwnerToken:
+    def owner_token(self) -> TokenFile:
         """The file by which the account that runs the services is known."""
-        lifespan = min(_OWNER_LIFESPAN_SECONDS, self.settings.access.max_lifespan_seconds)
         path = owner_file(self.settings.state_dir)
-        return OwnerToken(path, own_user(), self.tokens, self.revoked, self.clock, lifespan)
+        return TokenFile(path, own_user(), self.tokens, self.revoked, self.clock, self._file_lifespan)
+
+    def viewer_folder(self) -> ViewerFolder | None:
+        """The folder with what a dashboard needs; None if there is to be none."""
+        folder = self.settings.access.viewer_folder
+        if folder is None:
+            return None
+        lifespan = self._file_lifespan
+        token = TokenFile(
+            *(folder / VIEWER_TOKEN, VIEWER, self.tokens, self.revoked, self.clock, lifespan, Role.VIEWER, READABLE)
+        )
+        authority = self.settings.authority_file if self.settings.addresses.need_tls else None
+        return ViewerFolder(folder, token, authority, lifespan)
+
+    @property
+    def _file_lifespan(self) -> float:
+        return min(_FILE_LIFESPAN_SECONDS, self.settings.access.max_lifespan_seconds)
 
 
 def open_installation(settings: Settings, clock: Clock) -> Installation:

@@ -61,7 +61,11 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         most = self._settings.max_lifespan_seconds
         seconds = request.lifespan_seconds or min(self._settings.default_lifespan_seconds, most)
         if not 0 < seconds <= most:
-            raise InvalidInputError("lifespan_seconds", f"above 0, at most {most:.0f} s", request.lifespan_seconds)
+            raise InvalidInputError(
+                "lifespan_seconds",
+                f"above 0, at most {most:.0f} s (access.max_lifespan_seconds)",
+                request.lifespan_seconds,
+            )
         token, identity = self._installation.tokens.sign(request.user, role, seconds)
         structlog.get_logger(__name__).info(
             "token created", user=identity.user, role=role.value, token_id=identity.token_id, by=current_caller().user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,6 +40,12 @@ class AccessSettings(BaseModel):
     )
     munge_path: str = Field(default="", description="Folder of the commands munge and unmunge; none: as PATH says.")
     munge_socket: str = Field(default="", description="Socket of munged; none: MUNGE's default.")
+    viewer_folder: Path | None = Field(
+        default=None,
+        description="Folder in which the services keep what a dashboard of another account or container needs: a token "
+        "of the role viewer, and the certificate by which callers know the services. The files are readable by the "
+        "folder's group; none: the services keep no such files.",
+    )
     reflection: Literal["auto", "on", "off"] = Field(
         default="auto", description="Whether gRPC reflection needs no identity; auto: where a service is on loopback."
     )

@@ -15,6 +15,7 @@ from sqlalchemy import inspect
 
 from malletrain.common.files import sync_directory
 from malletrain.common.version import VERSION
+from malletrain.runtime.backup.lock import during_backup
 from malletrain.runtime.backup.manifest import (
     FORMAT,
     KEYS_FOLDER,
@@ -63,7 +64,8 @@ def write_backup(settings: Settings, target: Path, config: Path | None, clock: C
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(mode=0o700)
     try:
-        revisions = _gather(settings, staging, config)
+        with during_backup(settings.state_dir):
+            revisions = _gather(settings, staging, config)
         if not revisions:
             raise InvalidInputError("state_dir", "a state folder that services have used", str(settings.state_dir))
         manifest = Manifest(
@@ -88,7 +90,7 @@ def _gather(settings: Settings, staging: Path, config: Path | None) -> dict[str,
     found = {}
     for service in _IN_ORDER:
         copy = staging / f"{service}.sqlite"
-        if _copy_database(settings.database(service), copy):
+        if copy_database(settings.database(service), copy):
             found[service] = _revision(copy)
     _copy_file(settings.state_dir / STATE_FILE, staging / STATE_FILE)
     # Last, so that a token which was revoked before the last database was copied stays so.
@@ -102,8 +104,13 @@ def _gather(settings: Settings, staging: Path, config: Path | None) -> dict[str,
     return found
 
 
-def _copy_database(address: DatabaseAddress, copy: Path) -> bool:
-    """Copy a service's tables; False if it has none yet."""
+def copy_database(address: DatabaseAddress, copy: Path) -> bool:
+    """Copy a service's tables into a new SQLite file, as they are at one moment; False if it has none yet.
+
+    Raises:
+        DatabaseUnavailableError: the database does not answer.
+        OSError, sqlite3.Error, sqlalchemy.exc.SQLAlchemyError: it can't be copied.
+    """
     if not address.url:
         if not address.file.exists():
             return False

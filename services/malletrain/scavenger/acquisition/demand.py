@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Protocol
 
 from malletrain.runtime.access.credentials import Credential
@@ -9,7 +10,7 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.runtime.peer import Peer
-from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
+from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2
 
 
 class NodeDemand(Protocol):
@@ -23,7 +24,11 @@ class NodeDemand(Protocol):
 
 
 class JobManagerDemand:
-    """The sum of the largest scales of all jobs that have not ended. While JobManager is silent, it stays as it was."""
+    """The sum of the largest scales of all jobs that have not ended. While JobManager is silent, it stays as it was.
+
+    A fleet counts as one job: its members together use as many nodes as they need for their GPUs, and no more than its
+    largest scale.
+    """
 
     def __init__(self, job_manager: Peer | str, credential: Credential | None) -> None:
         """Begin without jobs.
@@ -35,10 +40,18 @@ class JobManagerDemand:
         self._job_manager = job_manager
         self._credential = credential
         self._max_nodes: dict[str, int] = {}
+        self._members: dict[str, resources_pb2.Job] = {}
 
     def nodes(self) -> int:
         """Number of nodes."""
-        return sum(self._max_nodes.values())
+        gpus: dict[str, int] = {}
+        fleets = {job.fleet_id: job.spec.fleet for job in self._members.values()}
+        for job in self._members.values():
+            gpus[job.fleet_id] = gpus.get(job.fleet_id, 0) + job.spec.max_nodes
+        of_fleets = (
+            min(spec.max_nodes, ceil(gpus[name] / max(1, spec.gpus_per_node))) for name, spec in fleets.items()
+        )
+        return sum(self._max_nodes.values()) + sum(of_fleets)
 
     async def follow(self) -> None:
         """Keep the number up to date, until cancelled."""
@@ -48,9 +61,12 @@ class JobManagerDemand:
 
     async def _handle(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         if message.snapshot:
-            self._max_nodes = {}
+            self._max_nodes, self._members = {}, {}
         for job in message.jobs:
             if job.state in FINAL_JOB_STATES:
                 self._max_nodes.pop(job.id, None)
+                self._members.pop(job.id, None)
+            elif job.fleet_id:
+                self._members[job.id] = job
             else:
                 self._max_nodes[job.id] = job.spec.max_nodes

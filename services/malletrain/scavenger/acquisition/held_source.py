@@ -115,6 +115,13 @@ class HeldSource:
         self._drained = drained
         self._news.set()
 
+    def move_times(self, seconds: float) -> None:
+        """See `NodeSource`. Excluded nodes are told anew."""
+        self._inner.move_times(seconds)
+        self._controller.move_times(seconds)
+        self._since = {node: since + seconds for node, since in self._since.items()}
+        self._seen = None if self._seen is None else self._seen.moved(seconds)
+
     async def close(self) -> None:
         """Give all nodes back, unless the next Scavenger is to find their placeholders again."""
         if self._give_back:

@@ -127,6 +127,10 @@ class PlaceholderController:
         self._facts = facts
         self._changed.set()
 
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds."""
+        self._state = self._state.moved(seconds)
+
     @property
     def unwanted(self) -> frozenset[str]:
         """Nodes that are to be given back."""
@@ -236,7 +240,8 @@ class PlaceholderController:
             identifier = await self._client.submit(node, seconds, self._facts.get(node, NO_FACTS))
         except SourceError as error:
             self._unsure = True  # a command that took too long may have got through
-            before, now = self._state, self._clock.time()
+            now = self._clock.time()
+            before = self._state
             self._state = before.submission_failed(node, str(error), begun, now, self._policy)
             self._log_backoff(before)
             return False

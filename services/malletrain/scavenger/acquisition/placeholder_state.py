@@ -204,6 +204,22 @@ class PlaceholderState:
             silent_since={node: self.silent_since.get(node, now) for node in silent},
         )
 
+    def moved(self, seconds: float) -> PlaceholderState:
+        """The wall clock was set by so many seconds: as much of each limit is left as before."""
+
+        def later(times: Mapping[str, float]) -> dict[str, float]:
+            return {node: time + seconds for node, time in times.items()}
+
+        return replace(
+            self,
+            placeholders={identifier: entry.moved(seconds) for identifier, entry in self.placeholders.items()},
+            avoided_until=later(self.avoided_until),
+            idle_since=later(self.idle_since),
+            silent_since=later(self.silent_since),
+            preempted_at=self.preempted_at + seconds,
+            backoff=self.backoff.moved(seconds),
+        )
+
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def decide(

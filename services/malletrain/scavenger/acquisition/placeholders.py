@@ -7,7 +7,7 @@ other work ends with it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
@@ -74,6 +74,15 @@ class Placeholder:
     reported: bool = False
     adopted: bool = False
     blocked: str = ""
+
+    def moved(self, seconds: float) -> Placeholder:
+        """The wall clock was set by so many seconds. Time limits last as long as before."""
+        return replace(
+            self,
+            since=self.since + seconds,
+            ending_since=self.ending_since + seconds,
+            ends_at=self.ends_at + seconds,
+        )
 
 
 @dataclass(frozen=True)

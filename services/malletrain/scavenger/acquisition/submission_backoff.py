@@ -104,5 +104,9 @@ class SubmissionBackoff:
             return True
         return now >= self.retry_at or self.retry_at - now > self._delay(policy) + _CLOCK_TOLERANCE_SECONDS
 
+    def moved(self, seconds: float) -> SubmissionBackoff:
+        """The wall clock was set by so many seconds."""
+        return replace(self, failed_at=self.failed_at + seconds, retry_at=self.retry_at + seconds)
+
     def _delay(self, policy: BackoffPolicy) -> float:
         return policy.delay(1 if self.one_node else self.failures)

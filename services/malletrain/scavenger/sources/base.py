@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from malletrain.runtime.errors import MalleTrainError
@@ -80,6 +80,15 @@ class Observation:
     reserved: Mapping[str, float] = field(default_factory=dict)
     offline: frozenset[str] = frozenset()
     stale: bool = False
+
+    def moved(self, seconds: float) -> Observation:
+        """The wall clock was set by so many seconds. What the scheduler says of the future stays."""
+
+        def later(times: Mapping[str, float]) -> dict[str, float]:
+            return {name: time + seconds for name, time in times.items()}
+
+        watched = None if self.watched is None else later(self.watched)
+        return replace(self, time=self.time + seconds, idle=later(self.idle), watched=watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,9 @@ class NodeSource(Protocol):
             until: Before a time in seconds since the epoch, by node.
             drained: At no time.
         """
+
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds: move what is counted by it, but not what a scheduler has said."""
 
     async def close(self) -> None:
         """Release what the source keeps, at a graceful end."""

@@ -51,10 +51,16 @@ def build_source(
         return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer)
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
-    trace = _section_of(read_trace(section.trace), section)
+    trace = _section_of(_read("scavenger.trace", section.trace), section)
     origin = _origin(section, section.trace, settings.state_dir, state_file, clock)
     # After a graceful end the next start begins the replay anew.
     return TraceSource(trace, clock, origin, section.speed, on_close=lambda: state_file.try_write(TRACE_ORIGIN, {}))
+
+
+def _read(setting: str, path: Path) -> Trace:
+    if not path.is_file():
+        raise InvalidInputError(setting, "the path of a trace that is there", str(path))
+    return read_trace(path)
 
 
 def _scheduler_source(
@@ -104,7 +110,9 @@ def past_lengths(section: ScavengerSettings) -> list[float]:
     if section.history_path is None:
         return []
     speed = section.speed if section.source == "trace" else 1.0
-    ended = sorted(read_trace(section.history_path).fragments, key=lambda fragment: fragment.idle_until_s)
+    ended = sorted(
+        _read("scavenger.history_path", section.history_path).fragments, key=lambda fragment: fragment.idle_until_s
+    )
     return [fragment.length_s / speed for fragment in ended]
 
 

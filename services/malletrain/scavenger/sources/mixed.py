@@ -15,6 +15,7 @@ class MixedSource:
 
     def __init__(self, sources: Sequence[NodeSource]) -> None:
         self._sources = tuple(sources)
+        self._newest: dict[int, Observation] = {}
 
     def order(self) -> Sequence[str]:
         """The names of the first source, then those of the next that are new, and so on."""
@@ -34,7 +35,8 @@ class MixedSource:
 
     async def observations(self) -> AsyncIterator[Observation]:
         """The union, whenever a source has news; it begins with the first observation of any source."""
-        newest: dict[int, Observation] = {}
+        newest = self._newest
+        newest.clear()
         news = asyncio.Event()
 
         async def follow(index: int, source: NodeSource) -> None:
@@ -69,6 +71,13 @@ class MixedSource:
         """From all sources."""
         for source in self._sources:
             source.exclude(until, drained)
+
+    def move_times(self, seconds: float) -> None:
+        """Of all sources, and in what they observed last."""
+        for source in self._sources:
+            source.move_times(seconds)
+        for index, found in self._newest.items():  # in place: `observations` reads the same dict
+            self._newest[index] = found.moved(seconds)
 
     async def close(self) -> None:
         """Close all sources."""

@@ -35,5 +35,8 @@ class StaticSource:
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Nothing is held."""
 
+    def move_times(self, seconds: float) -> None:
+        """Nothing is kept."""
+
     async def close(self) -> None:
         """Nothing to release."""

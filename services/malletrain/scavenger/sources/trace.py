@@ -68,27 +68,31 @@ class TraceSource:
         duration_s = self._trace.duration_s
         first_s = min(max(0.0, self._trace_second(self._clock.time())), duration_s)
         idle = {
-            entry.node: self._wall(entry.idle_from_s)
+            entry.node: entry.idle_from_s
             for entry in self._trace.fragments
             if entry.idle_from_s <= first_s < entry.idle_until_s
         }
-        await self._sleep_until(self._wall(0.0))
-        yield Observation(self._wall(first_s), dict(idle), ended=first_s >= duration_s)
+        await self._sleep_until(0.0)
+        yield self._observation(first_s, idle)
         if first_s >= duration_s:
             return
         coming = self._changes[bisect_right(self._changes, first_s, key=_second) :]
         for second, changes in groupby(coming, key=_second):
-            await self._sleep_until(self._wall(second))
+            await self._sleep_until(second)
             for _, joins, entry in changes:
                 if joins:
-                    idle[entry.node] = self._wall(entry.idle_from_s)
+                    idle[entry.node] = entry.idle_from_s
                 else:
                     del idle[entry.node]
-            yield Observation(self._wall(second), dict(idle), ended=second >= duration_s)
+            yield self._observation(second, idle)
             if second >= duration_s:
                 return
-        await self._sleep_until(self._wall(duration_s))
-        yield Observation(self._wall(duration_s), dict(idle), ended=True)
+        await self._sleep_until(duration_s)
+        yield self._observation(duration_s, idle)
+
+    def _observation(self, second: float, idle: Mapping[str, float]) -> Observation:
+        since = {node: self._wall(begin) for node, begin in idle.items()}
+        return Observation(self._wall(second), since, ended=second >= self._trace.duration_s)
 
     def status(self) -> SourceStatus:
         """Empty: no scheduler is asked."""
@@ -96,6 +100,10 @@ class TraceSource:
 
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Nothing is held."""
+
+    def move_times(self, seconds: float) -> None:
+        """Go on at the same second of the trace."""
+        self._origin += seconds
 
     async def close(self) -> None:
         """End the replay gracefully."""
@@ -107,9 +115,13 @@ class TraceSource:
     def _wall(self, second: float) -> float:
         return self._origin + second / self._speed
 
-    async def _sleep_until(self, time: float) -> None:
-        while (left := time - self._clock.time()) > 0:
+    async def _sleep_until(self, second: float) -> None:
+        while (left := self._left(second)) > 0:
             await self._sleep(min(left, _LONGEST_SLEEP_SECONDS))
+
+    def _left(self, second: float) -> float:
+        now = self._clock.time()  # which may move the origin
+        return self._wall(second) - now
 
 
 _Change = tuple[float, bool, Fragment]

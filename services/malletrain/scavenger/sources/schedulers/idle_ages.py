@@ -40,6 +40,10 @@ class IdleAges:
             return cls(lengths=known)
         return cls({name: float(begin) for name, begin in since.items() if _is_number(begin) and begin <= now}, known)
 
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds."""
+        self._since = {name: since + seconds for name, since in self._since.items()}
+
     @property
     def lengths(self) -> tuple[float, ...]:
         """Lengths in seconds of the fragments that have ended, oldest first; at most 2,000."""

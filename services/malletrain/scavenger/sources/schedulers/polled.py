@@ -131,6 +131,10 @@ class PolledSource:
     def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
         """Nothing is held: what holds nodes is told by `HeldSource`."""
 
+    def move_times(self, seconds: float) -> None:
+        """See `NodeSource`. Planned starts and reservations are the scheduler's own times."""
+        self._ages.move_times(seconds)
+
     async def close(self) -> None:
         """Store the idle ages. The commands have ended with `observations`."""
         self._store_ages()

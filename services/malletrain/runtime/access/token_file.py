@@ -1,6 +1,7 @@
-"""The owner's token: a file that makes the account which runs the services, and nobody else, an operator.
+"""Files with a token that the services keep valid.
 
-So a single user types and notices nothing.
+The owner's makes the account which runs the services, and nobody else, an operator: a single user types and notices
+nothing. Other programs that follow the services may have one of a smaller role.
 """
 
 from __future__ import annotations
@@ -30,21 +31,31 @@ def owner_file(state_dir: Path) -> Path:
     return keys_folder(state_dir) / OWNER_FILE
 
 
-class OwnerToken:
-    """Writes the owner's token, and renews it once half of its lifespan is over, or when it was revoked."""
+class TokenFile:
+    """Writes a token to a file, and renews it once half of its lifespan is over, or when it was revoked."""
 
     def __init__(
-        self, path: Path, user: str, tokens: Tokens, revoked: RevocationFile, clock: Clock, lifespan_seconds: float
+        self,
+        path: Path,
+        user: str,
+        tokens: Tokens,
+        revoked: RevocationFile,
+        clock: Clock,
+        lifespan_seconds: float,
+        role: Role = Role.OPERATOR,
+        mode: int = _PRIVATE,
     ) -> None:
         """Write nothing yet.
 
         Args:
             path: The file.
-            user: Name of the account that runs the services.
+            user: Whom the token identifies.
             tokens: Signs it.
             revoked: What has been revoked.
             clock: Wall clock.
             lifespan_seconds: Lifespan of each token.
+            role: Role of the token.
+            mode: Permissions of the file, whatever the umask.
         """
         self._path = path
         self._user = user
@@ -52,6 +63,8 @@ class OwnerToken:
         self._revoked = revoked
         self._clock = clock
         self._lifespan = lifespan_seconds
+        self._role = role
+        self._mode = mode
 
     def renew(self) -> bool:
         """Write a new token if the present one is missing, not good or half over; returns whether it was.
@@ -61,9 +74,9 @@ class OwnerToken:
         """
         if self._is_good():
             return False
-        token, _ = self._tokens.sign(self._user, Role.OPERATOR, self._lifespan)
+        token, _ = self._tokens.sign(self._user, self._role, self._lifespan)
         try:
-            write_atomically(self._path, token + "\n", mode=_PRIVATE)
+            write_atomically(self._path, token + "\n", mode=self._mode, exact=True)
         except OSError as error:
             raise UnavailableError(f"{self._path} can't be written: {error.strerror}") from error
         return True
@@ -74,18 +87,19 @@ class OwnerToken:
         while True:
             try:
                 if self.renew():
-                    log.info("owner's token renewed")
+                    log.info("token renewed", path=str(self._path))
             except UnavailableError as error:
-                log.error("owner's token not renewed", error=str(error))
+                log.error("token not renewed", error=str(error))
             await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 4))
 
     def _is_good(self) -> bool:
         try:
             found = self._path.lstat()
-            if stat.S_IMODE(found.st_mode) != _PRIVATE or found.st_uid != os.geteuid():
+            if stat.S_IMODE(found.st_mode) != self._mode or found.st_uid != os.geteuid():
                 return False
             identity = self._tokens.verify(self._path.read_text(encoding="ascii").strip())
         except (OSError, ValueError, UnauthenticatedError):
             return False
         half = (identity.issued + identity.expires) / 2
-        return self._clock.time() < half and identity.user == self._user and not self._revoked.contains(identity)
+        same = (identity.user, identity.role) == (self._user, self._role)
+        return self._clock.time() < half and same and not self._revoked.contains(identity)

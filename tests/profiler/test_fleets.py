@@ -1,0 +1,48 @@
+"""Members of fleets: their curves count GPUs, and profiles of other jobs leave them alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
+from malletrain.profiler.job_views import JobViews, without_fleets
+from malletrain.profiler.points import CurvePoint
+from malletrain.profiler.settings import ProfilerSettings
+from malletrain.v1 import resources_pb2
+
+NODES = {"n1": "", "n2": "", "n3": ""}
+
+
+def job(job_id: str, *nodes: str, fleet_id: str = "") -> resources_pb2.Job:
+    spec = resources_pb2.JobSpec(min_nodes=1, max_nodes=4)
+    return resources_pb2.Job(id=job_id, spec=spec, admitted=True, commanded_nodes=nodes, fleet_id=fleet_id)
+
+
+def test_members_are_neither_profiled_nor_donors_and_their_nodes_are_not_free() -> None:
+    jobs = {
+        one.id: one for one in (job("j1", "n1"), job("j2", "n2#0", fleet_id="f1"), job("j3", "n2#1", fleet_id="f1"))
+    }
+    assert [view.job_id for view in JobViews().of(jobs, 0.0, NODES)] == ["j1"]
+    assert without_fleets(NODES, jobs) == {"n1": "", "n3": ""}
+    assert without_fleets(NODES, {"j1": jobs["j1"]}) is NODES
+
+
+def test_each_fleet_has_a_prior_of_its_own() -> None:
+    curves = CurveEstimator(ProfilerSettings())
+    known = {"j1": ("", 5000.0), "j2": ("f2", 40.0), "j3": ("f2", 60.0), "j4": ("f2", 50.0)}
+    for job_id, (fleet_id, rate) in known.items():
+        curves.put_job(JobDeclaration(job_id, 1, 4, fleet_id=fleet_id))
+        curves.put_measurements(job_id, JobMeasurements((CurvePoint(1, rate, 100),)))
+    for job_id, fleet_id in (("j5", ""), ("j6", "f2"), ("j7", "f7")):
+        curves.put_job(JobDeclaration(job_id, 1, 4, fleet_id=fleet_id))
+    curves.refresh()
+    rates = {job_id: profile.points[0].rate for job_id in ("j5", "j6", "j7") if (profile := curves.profile(job_id))}
+    assert rates == pytest.approx({"j5": 5000.0, "j6": 50.0, "j7": 1.0})
+    # Another member that gets known changes those of its fleet only.
+    curves.put_measurements("j6", JobMeasurements((CurvePoint(1, 100.0, 100),)))
+    assert [profile.job_id for profile in curves.refresh()] == ["j6"]
+    curves.put_job(JobDeclaration("j8", 1, 4, fleet_id="f2"))
+    curves.refresh()
+    profile = curves.profile("j8")
+    assert profile is not None
+    assert profile.points[0].rate == pytest.approx(55.0)
