@@ -14,11 +14,15 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from malletrain.allocator import messages
+from malletrain.allocator.explanation.explain import explain_plan
 from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand
 from malletrain.allocator.solver_process import SolverProcess
 from malletrain.allocator.solving import solve
 from malletrain.model.scaling import ScalingPoint
+from malletrain.v1 import allocator_pb2
 
 _SCALES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -77,6 +81,35 @@ def measure(
     }
 
 
+def measure_explanations(shape: tuple[int, int], owners: int, repeats: int) -> dict[str, object]:
+    """How long `ExplainPlan` of a whole plan takes, with as many owners who have a limit each; 0: none has."""
+    rng = random.Random(shape[0] * 10_007 + shape[1])
+    seconds = []
+    for _ in range(repeats):
+        problem = random_problem(*shape, rng)
+        if owners:
+            jobs = tuple(replace(job, owner=f"o{index % owners}") for index, job in enumerate(problem.jobs))
+            limits = {f"o{index}": shape[1] * 3 // (2 * owners) for index in range(owners)}
+            problem = replace(problem, jobs=jobs, owner_limits=limits)
+        part = allocator_pb2.PlanPart(forward_seconds=problem.forward_seconds, owner_limits=problem.owner_limits)
+        allocation = messages.allocation_to_proto(solve(problem))
+        plan = allocator_pb2.Plan(problem=messages.problem_to_proto(problem), allocation=allocation, parts=[part])
+        started = time.perf_counter()
+        explain_plan(plan)
+        seconds.append(time.perf_counter() - started)
+    seconds.sort()
+    return {
+        "formulation": f"explain/{owners}" if owners else "explain",
+        "jobs": shape[0],
+        "nodes": shape[1],
+        "problems": repeats,
+        "median_ms": 1000 * statistics.median(seconds),
+        "p99_ms": 1000 * seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))],
+        "fallbacks": 0,
+        "largest_relative_gap": 0.0,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
@@ -93,6 +126,9 @@ def main() -> None:
         measure("counts", (35, 800), Formulation.COUNTS, 30 // share, 60, process),
         measure("nodes", (5, 20), Formulation.NODES, max(1, 5 // share), 60, process),
         measure("nodes", (10, 60), Formulation.NODES, max(1, 3 // share), 60, process),
+        measure_explanations((35, 800), 0, max(1, 20 // share)),
+        measure_explanations((100, 1000), 0, max(1, 20 // share)),
+        measure_explanations((100, 1000), 10, max(1, 10 // share)),
     ]
     process.close()
     if arguments.json:

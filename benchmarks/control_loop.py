@@ -2,7 +2,8 @@
 
 Five real services, and stand-ins for the supervisors and trainers of all jobs. Nodes leave and join by a trace.
 Measured are the times from a leave to the command that releases the node, and from a join to the command that gives it
-to a job; plans that were refused; CPU and memory of each service.
+to a job; plans that were refused; CPU and memory of each service, and what databases and logs grow by.
+`benchmarks/sizing_table.py` makes the tables of docs/operators/sizing.md from the output of some runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import psutil
 
 from benchmarks.arguments import positive
+from benchmarks.footprint import STORING, database_bytes, log_bytes, pss_mib
 from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
 from benchmarks.looping.stand_ins import COMMANDS, STARTS, make_python
 from malletrain.cli.credentials import owner_credential
@@ -93,19 +95,27 @@ def running(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def service_processes(up: int) -> dict[str, psutil.Process]:
     """The services that a `malletrain up` has started, by name."""
-    children = [child for child in psutil.Process(up).children() if "serve" in child.cmdline()]
-    return {words[words.index("serve") + 1]: child for child in children for words in [child.cmdline()]}
+    found = {}
+    for child in psutil.Process(up).children():
+        with suppress(psutil.NoSuchProcess):  # it is being started anew
+            words = child.cmdline()
+            if "serve" in words:
+                found[words[words.index("serve") + 1]] = child
+    return found
 
 
 def cpu_seconds(processes: dict[str, psutil.Process]) -> dict[str, float]:
-    """CPU time of each service and of the processes that it has started and that still run."""
+    """CPU time of each service that still runs, in seconds."""
     found = {}
     for name, process in processes.items():
-        try:
+        with suppress(psutil.NoSuchProcess):
             found[name] = sum(process.cpu_times()[:2])
-        except psutil.NoSuchProcess:
-            found[name] = 0.0
     return found
+
+
+def stored_bytes(state: Path) -> dict[str, int]:
+    """Size of each service's database, and of all logs together."""
+    return {**{name: database_bytes(state, name) for name in STORING}, "logs": log_bytes(state)}
 
 
 class Run:
@@ -118,7 +128,7 @@ class Run:
     def __init__(self, settings: AllSettings, options: argparse.Namespace, up: int) -> None:
         credential = owner_credential(settings)
         self.events: list[NodeEvent] = []
-        self._options, self._up = options, up
+        self._options, self._up, self._state = options, up, settings.state_dir
         self._jobs: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(
             open_channel(settings.peer("job_manager"), credential)
         )
@@ -159,19 +169,29 @@ class Run:
             follow("nodes", lambda: self._nodes.WatchNodes(scavenger_pb2.WatchNodesRequest()), self._note)
         )
         begin, services = time.monotonic(), service_processes(self._up)
-        before = cpu_seconds(services)
+        before, stored = cpu_seconds(services), stored_bytes(self._state)
         if self._options.kill:
             await self._kill_now_and_then()
         else:
             await asyncio.sleep(self._options.seconds)
         passed, after = time.monotonic() - begin, cpu_seconds(services)
         watching.cancel()
-        memory = {}
-        for name, process in service_processes(self._up).items():
-            memory[name] = round(process.memory_info().rss / 2**20)
+        running, sizes, memory, shared_once = service_processes(self._up), stored_bytes(self._state), {}, {}
+        for name, process in running.items():
+            with suppress(psutil.NoSuchProcess):
+                memory[name] = round(process.memory_info().rss / 2**20)
+                shared_once[name] = round(pss_mib(process) or 0.0, 1)
         await asyncio.sleep(3.0)  # the commands that follow from the last events
-        cores = {name: round((after[name] - before[name]) / passed, 3) for name in services}
-        return {"cores": cores, "memory_mib": memory}
+        cores = {name: round((seconds - before[name]) / passed, 3) for name, seconds in after.items()}
+        return {
+            "cores": cores,
+            "memory_mib": memory,
+            "pss_mib": shared_once,
+            "measured_s": round(passed, 1),
+            "node_changes": len(self.events),
+            "stored_bytes": sizes,
+            "grown_bytes": {name: size - stored[name] for name, size in sizes.items()},
+        }
 
     async def _kill_now_and_then(self) -> None:
         deadline, rng = time.monotonic() + self._options.seconds, random.Random(2)

@@ -2,7 +2,8 @@
 
 Each round starts an agent that reports to a real registry, and a worker on it, as a supervisor does. The agent then
 gets SIGTERM, as from Slurm; the supervisor hears of it and has the worker killed. In the same round the same worker is
-started and killed without an agent, so that a busy machine slows both.
+started and killed without an agent, so that a busy machine slows both. With `--standby-mib 2048` each agent keeps a
+standby process, which has imported all that it should when SIGTERM comes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -38,7 +40,8 @@ from malletrain.supervisor.membership import Slot
 NODE = "n1"
 COMMAND = ("/bin/sleep", "600")
 LIFESPAN_SECONDS = 3600.0
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
+STANDBY_READY = re.compile(r"standby process \d+ is ready")
 
 
 class Registry:
@@ -73,14 +76,15 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def measure_agent(folder: Path, registry: Registry, agent: str, supervisor: Path) -> dict[str, float]:
+def measure_agent(folder: Path, registry: Registry, agent: str, supervisor: Path, standby_mib: int) -> dict[str, float]:
     """Seconds that one agent needs to be there, and to leave with a worker."""
+    said = folder / "agent.log"
     began = time.perf_counter()
-    with (folder / "agent.log").open("ab") as log:
+    with said.open("wb") as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "malletrain.agent", "--node", NODE, "--certificate", agent),
-                *("--head", f"127.0.0.1:{registry.port}"),
+                *("--head", f"127.0.0.1:{registry.port}", "--standby-mib", str(standby_mib)),
             ],
             stderr=log,
         )
@@ -94,6 +98,8 @@ def measure_agent(folder: Path, registry: Registry, agent: str, supervisor: Path
         until(worker.is_warm)
         worker.go({})
         until(lambda: Path(f"/proc/{worker.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
+        if standby_mib:
+            until(lambda: STANDBY_READY.search(said.read_text(errors="replace")), 0.05)
         told = time.perf_counter()
         process.send_signal(signal.SIGTERM)
         until(lambda: link.is_leaving)
@@ -146,7 +152,8 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive, default=30, help="agents that are started and leave")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--standby-mib", type=int, default=0, help="MiB for each standby process (0: none)")
+    options = parser.parse_args()
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -154,8 +161,8 @@ def main() -> None:
             ensure_certificate(folder, role, SystemClock(), LIFESPAN_SECONDS) for role in ("agent", "supervisor")
         )
         registry = Registry(folder)
-        for _ in range(rounds):
-            found = measure_agent(folder, registry, str(agent), supervisor)
+        for _ in range(options.rounds):
+            found = measure_agent(folder, registry, str(agent), supervisor, options.standby_mib)
             found["worker_alone"] = measure_worker(folder)
             for series, value in found.items():
                 seconds.setdefault(series, []).append(value)

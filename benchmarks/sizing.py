@@ -12,7 +12,6 @@ import argparse
 import json
 import random
 import signal
-import sqlite3
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
-from malletrain.runtime.config import SERVICES
+from benchmarks.footprint import STORING, database_bytes, log_bytes, pss_mib
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2
@@ -38,7 +37,6 @@ from tests.system.deployment import Deployment, deployed
 
 _IDLE_FRACTION, _SEED = 0.3, 2021
 _TRACE_SECONDS = 24 * 3600.0
-_MIB = 2**20
 _PROGRAM = """
 import time
 from malletrain.client import report
@@ -223,25 +221,15 @@ class NodeChanges:
 
 
 def _read(system: Deployment) -> Reading:
-    logs = (system.folder / "logs").glob("*.log")
     counters = psutil.net_io_counters(pernic=True)["lo"]
     return Reading(
         at=time.monotonic(),
         cpu_seconds={process.pid: _cpu_seconds(process) for _, process in _processes(system)},
-        database_bytes={name: _database_bytes(system.folder, name) for name in SERVICES if name != "scavenger"},
-        log_bytes=sum(log.stat().st_size for log in logs),
+        database_bytes={name: database_bytes(system.folder, name) for name in STORING},
+        log_bytes=log_bytes(system.folder),
         loopback_bytes=counters.bytes_sent,
         journal_rows=_journal_rows(system),
     )
-
-
-def _database_bytes(folder: Path, service: str) -> int:
-    """Size of a service's tables, also of what is only in SQLite's write-ahead log yet."""
-    with closing(sqlite3.connect(f"file:{folder / service}.sqlite?mode=ro", uri=True)) as database:
-        pages, free, size = (
-            database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
-    return int((pages - free) * size)
 
 
 def _journal_rows(system: Deployment) -> int:
@@ -285,10 +273,7 @@ def _use(system: Deployment, before: Reading, after: Reading) -> dict[str, Use]:
 
 
 def _use_of(processes: list[psutil.Process], before: Reading, after: Reading) -> Use:
-    memory = []
-    for process in processes:
-        with suppress(psutil.Error):
-            memory.append(process.memory_full_info().pss / _MIB)
+    memory = [found for process in processes if (found := pss_mib(process)) is not None]
     pids = [process.pid for process in processes]
     spent = sum(after.cpu_seconds.get(pid, 0.0) - before.cpu_seconds.get(pid, 0.0) for pid in pids)
     return Use(

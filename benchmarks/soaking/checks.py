@@ -193,25 +193,23 @@ _WARM_S = 15.0
 
 def memory_is_bounded(seen: Observations) -> list[str]:
     """No process of a service is large, or has grown by much since it was warm."""
-    found = []
-    for (service, pid), uses in lives(seen).items():
-        warm = [use.rss_bytes for at, use in uses if at >= _WARM_S]
-        if (most := max(use.rss_bytes for _, use in uses)) > MOST_MEMORY_BYTES:
-            found.append(f"{service} ({pid}) has used {most / _MIB:.0f} MiB")
-        if warm and warm[-1] - warm[0] > MOST_GROWTH_BYTES:
-            found.append(f"{service} ({pid}) has grown by {(warm[-1] - warm[0]) / _MIB:.0f} MiB")
-    return found
+    return _beyond(seen, lambda use: use.rss_bytes / _MIB, MOST_MEMORY_BYTES / _MIB, MOST_GROWTH_BYTES / _MIB, "MiB")
 
 
 def descriptors_are_bounded(seen: Observations) -> list[str]:
     """No process of a service has many open files, or gets more and more."""
+    return _beyond(seen, lambda use: use.descriptors, MOST_DESCRIPTORS, MOST_DESCRIPTOR_GROWTH, "descriptors")
+
+
+def _beyond(seen: Observations, value: Callable[[Use], float], most: float, most_growth: float, unit: str) -> list[str]:
     found = []
     for (service, pid), uses in lives(seen).items():
-        warm = [use.descriptors for at, use in uses if at >= _WARM_S]
-        if (most := max(use.descriptors for _, use in uses)) > MOST_DESCRIPTORS:
-            found.append(f"{service} ({pid}) has had {most} descriptors")
-        if warm and warm[-1] - warm[0] > MOST_DESCRIPTOR_GROWTH:
-            found.append(f"{service} ({pid}) has {warm[-1] - warm[0]} descriptors more than at first")
+        largest = max(value(use) for _, use in uses)
+        if largest > most:
+            found.append(f"{service} ({pid}) has had {largest:.0f} {unit}")
+        warm = [value(use) for at, use in uses if at >= _WARM_S]
+        if warm and warm[-1] - warm[0] > most_growth:
+            found.append(f"{service} ({pid}) has grown by {warm[-1] - warm[0]:.0f} {unit}")
     return found
 
 

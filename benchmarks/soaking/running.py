@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -251,24 +252,12 @@ def _together(soak: Soak, seconds: float, *parts: Callable[[], object]) -> None:
     Raises:
         Exception: what one of them raised.
     """
-    errors: list[BaseException] = []
-
-    def guarded(part: Callable[[], object]) -> None:
-        try:
-            part()
-        except BaseException as error:  # noqa: BLE001  # raised below, in the thread that waits
-            errors.append(error)
-            soak.ending.set()
-
-    threads = [threading.Thread(target=guarded, args=(part,)) for part in parts]
-    for thread in threads:
-        thread.start()
-    soak.ending.wait(max(0.0, seconds - soak.now()))
-    soak.ending.set()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        running = [pool.submit(part) for part in parts]
+        wait(running, max(0.0, seconds - soak.now()), FIRST_EXCEPTION)
+        soak.ending.set()
+    for part in running:
+        part.result()
 
 
 def _kill_jobs(installation: Installation) -> None:

@@ -137,7 +137,7 @@ class Training(StandIn):
             self._write("stop", self._hosts)
             self._hosts = self._confirmed = ()
             save(self._path, self._position)
-            asyncio.ensure_future(self._end("STOPPED"))  # noqa: RUF006  # it outlives the call
+            self._stopping = asyncio.ensure_future(self._end("STOPPED"))
         return pb.StopResponse(state=self._state())
 
     async def run(self) -> None:
