@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from tests.containers.browsing import Browser, make_certificate
 from tests.containers.composition import SERVICES, Composition, Job, missing_images
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(480)]
 
+_MOST_HEAD_BYTES = 400_000_000
+
 
 @pytest.fixture(scope="module")
-def composition() -> Iterator[Composition]:
-    if missing := missing_images("head", "trainer", "prometheus"):
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    certificate, _ = make_certificate(tmp_path_factory.mktemp("secrets"))
+    return Browser(free_port(), certificate)
+
+
+@pytest.fixture(scope="module")
+def composition(browser: Browser) -> Iterator[Composition]:
+    if missing := missing_images("head", "trainer", "dashboard", "prometheus"):
         pytest.skip(missing)
-    made = Composition("malletrain-test", {"COMPOSE_PROFILES": "monitoring", "PROMETHEUS_PORT": str(free_port())})
+    made = Composition(
+        "malletrain-test",
+        {
+            "COMPOSE_PROFILES": "monitoring,dashboard",
+            "PROMETHEUS_PORT": str(free_port()),
+            "DASHBOARD_ADDRESS": f"127.0.0.1:{browser.port}",
+            "DASHBOARD_CERTIFICATE": str(browser.certificate),
+            "DASHBOARD_KEY": str(browser.certificate.with_suffix(".key")),
+        },
+    )
     made.down("--volumes")
     try:
         made.up()
@@ -29,7 +48,7 @@ def composition() -> Iterator[Composition]:
 
 
 def test_containers_have_no_privileges(composition: Composition) -> None:
-    for service in SERVICES:
+    for service in (*SERVICES, "dashboard"):
         found = composition.inspect(service)
         host = found["HostConfig"]
         assert found["Config"]["User"] == "malletrain", service
@@ -39,12 +58,40 @@ def test_containers_have_no_privileges(composition: Composition) -> None:
         assert "no-new-privileges:true" in host["SecurityOpt"], service
         assert host["Memory"] > 0, service
         assert host["PidsLimit"] > 0, service
-        assert not host["PortBindings"], service
+        assert [bound["HostIp"] for port in (host["PortBindings"] or {}).values() for bound in port] == (
+            ["127.0.0.1"] if service == "dashboard" else []
+        ), service
+
+
+def test_the_image_of_the_services_is_small() -> None:
+    if missing := missing_images("head"):
+        pytest.skip(missing)
+    ask = ["docker", "image", "inspect", "--format", "{{.Size}}", "localhost/malletrain-head:latest"]
+    assert int(subprocess.run(ask, capture_output=True, text=True, check=True).stdout) < _MOST_HEAD_BYTES
 
 
 def test_only_the_account_of_the_services_reads_their_state(composition: Composition) -> None:
     listing = composition.run("exec", "--no-TTY", "scavenger", "stat", "--format", "%U %a", "/var/lib/malletrain")
     assert listing.split() == ["malletrain", "700"]
+
+
+def test_the_dashboard_shows_nodes_to_viewers_only(composition: Composition, browser: Browser) -> None:
+    assert browser.get("/csv/now/nodes")[0] == 401
+    token = composition.cli("token", "--user", "ada", "--role", "viewer").strip()
+    assert browser.get(f"/login?token={token}")[0] == 200
+    assert browser.get("/now")[0] == 200
+    wait_until(lambda: len(browser.get("/csv/now/nodes")[1].splitlines()) > 1, 60, "nodes on the dashboard")
+
+
+def test_the_dashboard_has_a_viewers_token_and_no_state(composition: Composition) -> None:
+    mounts = {mount["Destination"]: mount for mount in composition.inspect("dashboard")["Mounts"]}
+    assert "/var/lib/malletrain" not in {
+        place for place, mount in mounts.items() if mount.get("Name", "").endswith("_state")
+    }
+    assert not mounts["/var/lib/malletrain-viewer"]["RW"]
+    command = ("exec", "--no-TTY", "dashboard", "malletrain", "token", "--json")
+    own = json.loads(composition.run(*command))
+    assert (own["user"], own["role"]) == ("malletrain-dashboard", "ROLE_VIEWER")
 
 
 def test_prometheus_gets_the_metrics_of_all_services(composition: Composition) -> None:

@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -36,15 +37,29 @@ def test_head_is_locked_as_the_project_asks() -> None:
     assert wrong == [], "make lock"
 
 
-def test_both_images_have_the_same_versions() -> None:
-    head, trainer = _locked("requirements-head.lock"), _locked("requirements-trainer.lock")
-    assert {name: version for name, version in trainer.items() if head.get(name, version) != version} == {}
+@pytest.mark.parametrize("image", ["trainer", "dashboard"])
+def test_all_images_have_the_same_versions(image: str) -> None:
+    head, other = _locked("requirements-head.lock"), _locked(f"requirements-{image}.lock")
+    assert {name: version for name, version in other.items() if head.get(name, version) != version} == {}
+
+
+def test_the_dashboard_is_locked_as_the_project_asks() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = _locked("requirements-dashboard.lock")
+    asked = [Requirement(line) for line in project["optional-dependencies"]["dashboard"]]
+    wrong = [str(one) for one in asked if not one.specifier.contains(locked.get(canonicalize_name(one.name), "0"))]
+    assert wrong == [], "make lock"
+
+
+def test_the_trainer_has_what_it_asks_for() -> None:
+    trainer = _locked("requirements-trainer.lock")
     lines = [line for line in _text("requirements-trainer.in").splitlines() if line and not line.startswith("#")]
     assert set(lines) <= trainer.keys(), "make lock"
 
 
 def test_every_package_has_hashes_and_no_index_is_named() -> None:
-    for name in ("requirements-head.lock", "requirements-trainer.lock"):
+    for image in ("head", "trainer", "dashboard"):
+        name = f"requirements-{image}.lock"
         pinned = re.findall(r"^[a-z0-9-]+==", _text(name), re.MULTILINE)
         assert len(pinned) == len(_locked(name)) > 0
         assert "://" not in _text(name)
