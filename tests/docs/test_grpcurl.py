@@ -13,6 +13,7 @@ import pytest
 from tests.docs.blocks import ConsoleBlock, FileBlock, read_blocks
 from tests.docs.shell import LOOPBACK, ROOT, page_shell
 from tests.support.addresses import own_address
+from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs/operators/grpcurl.md").read_text(encoding="utf-8")
 HEAD = "head.example.org"
@@ -31,7 +32,14 @@ needs_grpcurl = pytest.mark.skipif(
 def test_on_loopback_the_page_does_what_it_says(tmp_path: Path) -> None:
     with page_shell(tmp_path) as shell:
         for block in read_blocks(PLAIN):
+            if any("StreamLogs" in text for text in _commands(block)):
+                wait_until(lambda: _has_printed(tmp_path), 60, "the job's first line of output")
             shell.follow(block)
+
+
+def _has_printed(home: Path) -> bool:
+    """Whether a worker of a job has written anything."""
+    return any(log.stat().st_size for log in home.rglob("jobs/*/logs/n*.log"))
 
 
 @needs_grpcurl

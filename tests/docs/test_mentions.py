@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import typer
 
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from malletrain.runtime.config import SERVICES
 from tests.docs.markdown import PAGES, anchors, fences, links, name_of, spans
 from tests.docs.shell import ROOT
 from tools.docs.settings import setting_names
 
 SECTIONS = ("access", "addresses", "tracing", *SERVICES)
-VERBS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+VERBS: Mapping[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
@@ -60,7 +60,7 @@ def _command_lines(text: str) -> Iterator[list[str]]:
 
 def _wrong_word(words: list[str]) -> str:
     """The first word that is neither a verb nor one of its options; empty where all are."""
-    verbs, options = VERBS, {"--help", "--version"}
+    verbs, options = VERBS, {"--help", "--version", "--install-completion", "--show-completion"}
     for word in words:
         name = word.partition("=")[0].rstrip(".,")
         if name in ("--", "#", "|", "…"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.main import app
+from malletrain.cli.main import application
 from tools.docs import command, pages, protos, roles, settings
 
 
@@ -44,7 +44,7 @@ def test_the_page_on_access_has_the_roles_of_the_protos() -> None:
 
 def test_every_verb_is_in_the_reference_of_the_command() -> None:
     page = command.reference_page()
-    names = [info.callback.__name__ for info in app.registered_commands if info.callback]
+    names = [info.callback.__name__ for info in application().registered_commands if info.callback]
     assert len(names) > 10
     for name in names:
         assert f"## `malletrain {name}`" in page

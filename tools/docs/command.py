@@ -15,7 +15,7 @@ def reference_page() -> str:
     Raises:
         subprocess.CalledProcessError: the command can't be imported.
     """
-    words = ["typer", "malletrain.cli.main", "utils", "docs", "--name", "malletrain", "--title", "The command"]
+    words = ["typer", "tools.docs.every_verb", "utils", "docs", "--name", "malletrain", "--title", "The command"]
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True)
     # Typer writes text for HTML; in code blocks and code spans a quotation mark must stand as it is.
     text = done.stdout.replace("&#x27;", "'").replace("&quot;", '"')
