@@ -7,18 +7,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
+FRAMEWORKS := lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0
+OLDEST_FRAMEWORKS := transformers==4.57.6 accelerate==1.3.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
-APART := demo or slurm or netns or containers or training or upgrade or manual
+APART := faulty_scripts or frameworks or demo or fleet or slurm or netns or containers or training or upgrade or manual or browser
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
 WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-manual test-training test-slurm test-netns test-containers \
-  test-faults test-upgrade soak soak-short \
+.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-manual test-training test-faulty-scripts test-slurm \
+  test-netns test-containers \
+  test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
 
 help: ## What can be made
@@ -32,7 +35,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.package: $(VENV)/.torch pyproject.toml hatch_build.py $(wildcard protos/malletrain/v1/*.proto)
-	$(BIN)/python -m pip install --quiet --editable '.[head,postgresql,tracing,sim,dask,dev,docs]'
+	$(BIN)/python -m pip install --quiet --editable '.[head,postgresql,tracing,sim,dask,dashboard,dev,docs]'
 	touch $@
 
 $(VENV)/.horovod: $(VENV)/.package deploy/install-horovod.sh
@@ -55,6 +58,30 @@ test-demo: setup ## The demo while each service is killed in turn
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest -m training --timeout 900
+
+test-faulty-scripts: setup ## `malletrain check` on scripts with one known fault each (10 minutes)
+	$(BIN)/python -m pytest -m faulty_scripts
+
+test-dashboard: setup ## The pages of the dashboard in a real Chromium, on live services; screenshots in build/dashboard (2 minutes)
+	$(BIN)/python -m pytest -m browser --timeout 1200
+
+test-fleet: setup ## Real fleets on virtual nodes: a shared feed, convergence, nodes taken and returned, kills (10 minutes)
+	$(BIN)/python -m pytest -m fleet --timeout 1500
+
+# Beside the environment, not in it: both ends of the supported versions, with its torch.
+build/frameworks/.installed: PACKAGES := $(FRAMEWORKS)
+build/frameworks-oldest/.installed: PACKAGES := $(OLDEST_FRAMEWORKS)
+build/frameworks/.installed build/frameworks-oldest/.installed: build/%/.installed: $(VENV)/.package
+	mkdir -p build
+	$(PYTHON) -m venv build/$*
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" > \
+	  $$(build/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/malletrain-environment.pth
+	build/$*/bin/python -m pip install --quiet $(PACKAGES)
+	touch $@
+
+test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers and Accelerate over changes of scale, in environments of their own (5 minutes)
+	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks
+	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks
 
 test-manual: setup ## The commands of README, quick starts, day 2 and grpcurl cookbook, on live installations (4 minutes)
 	$(BIN)/python -m pytest -n 2 --dist load -m manual
@@ -90,11 +117,14 @@ soak-short: setup ## The same for two minutes
 	$(BIN)/python benchmarks/soak.py --minutes 2 --jobs 14 --gap 4 --out build/soak-short
 
 images: ## The container images; WHEELS=FOLDER with wheels of torch and Horovod
-	WHEELS=$(WHEELS) docker compose --profile monitoring --profile postgres build \
-	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) scavenger job_manager prometheus postgres
+	WHEELS=$(WHEELS) docker compose --profile dashboard --profile monitoring --profile postgres build \
+	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
+	  scavenger job_manager dashboard prometheus postgres
 
 lock: $(VENV)/.package ## The packages of the images with their hashes; UPGRADE=--upgrade takes the newest
 	$(LOCK) pyproject.toml --extra head --extra postgresql --extra tracing --output-file deploy/docker/requirements-head.lock
+	$(LOCK) pyproject.toml --extra dashboard --constraints deploy/docker/requirements-head.lock \
+	  --output-file deploy/docker/requirements-dashboard.lock
 	$(LOCK) deploy/docker/requirements-trainer.in --constraints deploy/docker/requirements-head.lock \
 	  --output-file deploy/docker/requirements-trainer.lock
 
@@ -120,17 +150,22 @@ format: $(VENV)/.package ## Format the code
 	$(BIN)/ruff format $(SOURCES)
 
 benchmarks: setup ## Every benchmark, printed
+	$(BIN)/python benchmarks/admission.py
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/identity.py
 	$(BIN)/python benchmarks/leave.py
+	$(BIN)/python benchmarks/first_batch.py
 	$(BIN)/python benchmarks/control_loop.py --jobs 20 --nodes 200 --seconds 30
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/polling.py
 	$(BIN)/python benchmarks/replay.py
+	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/horizon.py
 	$(BIN)/python benchmarks/rescale.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/sizing.py
 	$(BIN)/python benchmarks/selection.py
+	$(BIN)/python benchmarks/fleet.py
+	$(BIN)/python benchmarks/feed.py
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

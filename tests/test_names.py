@@ -12,6 +12,7 @@ SOURCES = (ROOT / "services/malletrain", ROOT / "clients/malletrain")
 ALLOWED = {
     "ElasticTraining": "one interface for scripts, in malletrain.client.horovod and malletrain.client.distributed; "
     "malletrain.client.elastic chooses",
+    "MalleTrainCallback": "one name for scripts, in malletrain.client.lightning and malletrain.client.transformers",
 }
 """Names that more than one class may have, and why."""
 

@@ -27,6 +27,7 @@ from tests.support.everybody import folder_of_everybody, python_of_everybody
 from tests.support.waiting import wait_until
 
 PATIENCE = 120.0
+SlowStandby = tuple[SupervisorSession, list[pb.ControlWorkersResponse], pb.ControlWorkersRequest]
 _READY = re.compile(r"standby process (\d+) is ready")
 
 
@@ -78,7 +79,34 @@ def test_nothing_is_left_of_a_standby_process_whose_agent_is_killed(tmp_path: Pa
         assert alive == []
 
 
-def test_a_worker_that_waits_for_a_standby_process_can_be_killed_and_swept(tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_a_standby_process_can_be_killed_and_swept(slow_standby: SlowStandby) -> None:
+    session, sent, request = slow_standby
+    for number in (1, 2, 3):
+        request.start.worker = number
+        session.handle(request)
+        session.poll()
+    assert (len(session), session.worker_pids, sent) == (3, [], [])
+    session.handle(pb.ControlWorkersRequest(kill=pb.KillWorker(worker=2)))
+    session.handle(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=7, job_id="another")))
+    assert [answer.ended.worker for answer in sent if answer.HasField("ended")] == [2]
+    session.handle(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=8, job_id="j000001")))
+    assert [answer.ended.worker for answer in sent if answer.HasField("ended")] == [2, 1, 3]
+    assert {answer.ended.exit_status for answer in sent if answer.HasField("ended")} == {-signal.SIGKILL}
+    session.poll()
+    assert len(session) == 0
+
+
+def test_a_worker_waits_for_no_standby_process_once_the_node_is_wanted_back(slow_standby: SlowStandby) -> None:
+    session, sent, request = slow_standby
+    session.handle(request)
+    session.report_leaving()
+    session.poll()
+    assert [answer.WhichOneof("response") for answer in sent] == ["leaving", "start_failed"]
+
+
+@pytest.fixture
+def slow_standby(tmp_path: Path) -> Iterator[SlowStandby]:
+    """A session whose standby process is not ready for ten minutes, what it sends, and a request for a worker."""
     recipe, packages = small_environment(tmp_path / "environment")
     (packages / "slow.py").write_text("import time\ntime.sleep(600)\n")
     (tmp_path / "script.py").write_text("import time\ntime.sleep(600)\n")
@@ -90,36 +118,7 @@ def test_a_worker_that_waits_for_a_standby_process_can_be_killed_and_swept(tmp_p
         request = start("j000001", tmp_path, [recipe.interpreter, "script.py"])
         request.start.warm = True
         request.start.environment.update(env.TRAINER_DEFAULTS)
-        for number in (1, 2, 3):
-            request.start.worker = number
-            session.handle(request)
-            session.poll()
-        assert (len(session), session.worker_pids, sent) == (3, [], [])
-        session.handle(pb.ControlWorkersRequest(kill=pb.KillWorker(worker=2)))
-        session.handle(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=7, job_id="another")))
-        assert [answer.ended.worker for answer in sent if answer.HasField("ended")] == [2]
-        session.handle(pb.ControlWorkersRequest(sweep=pb.SweepJob(request=8, job_id="j000001")))
-        assert [answer.ended.worker for answer in sent if answer.HasField("ended")] == [2, 1, 3]
-        assert {answer.ended.exit_status for answer in sent if answer.HasField("ended")} == {-signal.SIGKILL}
-        session.poll()
-        assert len(session) == 0
-
-
-def test_a_worker_waits_for_no_standby_process_once_the_node_is_wanted_back(tmp_path: Path) -> None:
-    recipe, packages = small_environment(tmp_path / "environment")
-    (packages / "slow.py").write_text("import time\ntime.sleep(600)\n")
-    sent: list[pb.ControlWorkersResponse] = []
-    variables = worker_environment(os.environ, env.TRAINER_DEFAULTS, "/bin", 1, None)
-    with kept(replace(recipe, environment=variables, modules=("slow",))) as running:
-        running.tick()
-        session = SupervisorSession("n1", "127.0.0.1", sent.append, str, standby=running.keeper)
-        request = start("j000001", tmp_path, [recipe.interpreter, "script.py"])
-        request.start.warm = True
-        request.start.environment.update(env.TRAINER_DEFAULTS)
-        session.handle(request)
-        session.report_leaving()
-        session.poll()
-        assert [answer.WhichOneof("response") for answer in sent] == ["leaving", "start_failed"]
+        yield session, sent, request
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,28 @@ async def test_kill_9_loses_nothing_that_was_acknowledged_and_counts_nothing_twi
             (record,) = listed.records
             assert {point.nodes: pytest.approx(point.rate) for point in record.points} == {2: 640, 1: 320}
             assert record.scale_down_seconds == pytest.approx(2)
+
+
+async def test_jobs_that_are_not_kept_are_forgotten_for_good(tmp_path: Path) -> None:
+    trainer = FakeTrainer(nodes=2)
+    trainer.steps(60, 0.1)
+    batch = trainer.take()
+    with monitor_process(tmp_path) as (_, address):
+        async with open_channel(address, CREDENTIAL) as channel:
+            stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
+            await report(stub, [batch])
+            await report(stub, [replace(batch, job_id="j2", reporter_id="r2")])
+            assert await stored_jobs(stub) == {"j1", "j2"}
+            await stub.ForgetJobs(monitor_pb2.ForgetJobsRequest(job_ids=["j1", "unknown"]), timeout=5)
+            assert await stored_jobs(stub) == {"j2"}
+    with monitor_process(tmp_path) as (_, address):
+        async with open_channel(address, CREDENTIAL) as channel:
+            assert await stored_jobs(monitor_pb2_grpc.MonitorServiceStub(channel)) == {"j2"}
+
+
+async def stored_jobs(stub: monitor_pb2_grpc.MonitorServiceAsyncStub) -> set[str]:
+    listed = await stub.GetProgress(monitor_pb2.GetProgressRequest(), timeout=5)
+    records = await stub.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=5)
+    found = {progress.job_id for progress in listed.progress}
+    assert {record.job_id for record in records.records} == found
+    return found

@@ -28,6 +28,8 @@ def _work(script: str, arguments: Sequence[str], log: str, environment: Mapping[
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.environ.update(environment)
+    # The default of a process that is not forked like this one; else a DataLoader's process would run the script again.
+    multiprocessing.set_start_method("fork", force=True)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

@@ -11,19 +11,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
 
 
 def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
-    """Poll until the predicate is truthy and return its value; AssertionError after `timeout` seconds."""
+    """Poll until the predicate is truthy and return its value; AssertionError after `timeout` seconds.
+
+    A predicate that takes long, such as a command, pauses for longer: others need the CPU, too.
+    """
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while True:
+        begin = time.monotonic()
         value = predicate()
         if value:
             return value
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"{what} did not come true within {timeout} s")
-        pause.wait(_PAUSE)
+        pause.wait(min(max(_PAUSE, 2 * (now - begin)), _LONGEST_PAUSE))
 
 
 async def wait_until_async(predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:

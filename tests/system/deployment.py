@@ -105,7 +105,12 @@ def service_pids(up_pid: int) -> dict[str, int]:
 
 @contextmanager
 def deployed(
-    folder: Path, settings: str, host: str = "127.0.0.1", prefix: tuple[str, ...] = (), shared: str = ""
+    folder: Path,
+    settings: str,
+    host: str = "127.0.0.1",
+    prefix: tuple[str, ...] = (),
+    shared: str = "",
+    seconds: float = 60.0,
 ) -> Iterator[Deployment]:
     """Start the five services with these TOML settings, on free ports of a host; stop them at the end.
 
@@ -115,11 +120,12 @@ def deployed(
         host: Where the services listen.
         prefix: What goes before each command.
         shared: Settings outside of any section.
+        seconds: How long they may take to start.
     """
     write_settings(folder, _without_standby(settings), host, shared)
     deployment = start(folder, prefix)
     try:
-        wait_until(deployment.serves, 60, "all services serving")
+        wait_until(deployment.serves, seconds, "all services serving")
         yield deployment
     finally:
         deployment.process.send_signal(signal.SIGTERM)
