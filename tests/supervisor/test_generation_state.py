@@ -41,6 +41,18 @@ def test_the_first_generation_waits_for_all_slots_until_time_is_up() -> None:
     assert not state.can_form(frozenset(), NOW + 10)
 
 
+def test_slots_that_are_needed_to_train_at_all_are_waited_for_without_limit() -> None:
+    state = GenerationState(min_hosts=2).command(1, dict.fromkeys("abc", 1), NOW)
+    assert not state.can_form(frozenset(slots("a")), NOW + 3600)
+    assert state.target(frozenset(slots("a", "c")), NOW) == (("a", 1), ("c", 1))
+
+
+def test_fewer_hosts_than_the_job_asks_for_can_be_commanded() -> None:
+    state = GenerationState(min_hosts=3).command(1, dict.fromkeys("abc", 1), NOW).release({"c"})
+    assert not state.can_form(frozenset(slots("a")), NOW + 10)
+    assert state.can_form(frozenset(slots("a", "b")), NOW)
+
+
 def test_a_generation_is_confirmed_once_all_its_members_have_started() -> None:
     state = commanded("a", "b")
     state = state.form(frozenset(slots("a", "b")), slots("a", "b"), NOW).start(Slot("a", 0))

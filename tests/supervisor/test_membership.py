@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +52,18 @@ def test_a_slow_host_is_waited_for_only_so_long() -> None:
     state = warm(Membership().command(1, {"a": 1, "b": 1}, warm_by=10.0), "a")
     assert not state.can_form(9.9)
     assert state.form(10.0)[1].hosts == (("a", 1),)
+
+
+def test_a_job_does_not_begin_on_fewer_hosts_than_it_asks_for() -> None:
+    state = warm(Membership(min_hosts=2).command(1, dict.fromkeys("abc", 1), warm_by=10.0), "a")
+    assert not state.can_form(3600.0)
+    assert warm(state, "c").form(10.0)[1].hosts == (("a", 1), ("c", 1))
+
+
+def test_those_that_train_go_on_below_it_until_they_are_commanded_otherwise() -> None:
+    state = replace(running("a", "b"), min_hosts=2)
+    state = all_back(state.ended(Slot("b", 0)))
+    assert state.form(3600.0)[1].hosts == (("a", 1),)
 
 
 def test_those_that_stay_keep_the_lower_ranks() -> None:

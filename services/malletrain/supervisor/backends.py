@@ -69,7 +69,7 @@ def _elastic_group(context: Context, later: Later, open_backend: OpenBackend) ->
         lambda slot: later(lambda: group.came_back(slot)), lambda slot: later(lambda: group.registered(slot))
     )
     pool = context.pool(backend.defaults(warm=warm_command(context.launch.command) is not None))
-    group = ElasticGroup(pool, backend)
+    group = ElasticGroup(pool, backend, context.launch.min_nodes)
     return group
 
 
@@ -77,4 +77,4 @@ def _restarting_group(context: Context, backend: RestartingBackend) -> Restartin
     saving = context.folder / SAVING_FOLDER
     shutil.rmtree(saving, ignore_errors=True)
     trainers, following = (context.pool(backend.defaults(), warm=backend.warm) for _ in range(2))
-    return RestartingGroup(trainers, following, backend, saving)
+    return RestartingGroup(trainers, following, backend, saving, context.launch.min_nodes)

@@ -31,14 +31,15 @@ class ElasticGroup:
         trainers: The workers, those that are only warm included.
     """
 
-    def __init__(self, pool: WorkerPool, backend: Backend) -> None:
+    def __init__(self, pool: WorkerPool, backend: Backend, min_hosts: int = 1) -> None:
         """Begin without workers.
 
         Args:
             pool: Keeps the workers.
             backend: They find each other by it.
+            min_hosts: Fewest hosts that a first group is formed of.
         """
-        self.membership = Membership()
+        self.membership = Membership(min_hosts=min_hosts)
         self.trainers = pool
         self._backend = backend
         self._next_notice = 0.0

@@ -21,6 +21,7 @@ class GenerationState:
     """The state.
 
     Attributes:
+        min_hosts: Fewest hosts that a generation begins with, unless fewer are commanded.
         sequence: Sequence of the newest command.
         commanded: Hosts and slots that the job shall use.
         hosts: Hosts and slots of the present generation, in rank order; empty between two generations.
@@ -37,6 +38,7 @@ class GenerationState:
         confirmed_sequence: Newest command whose hosts are exactly those of a generation that has started.
     """
 
+    min_hosts: int = 1
     sequence: int = 0
     commanded: Mapping[str, int] = field(default_factory=dict)
     hosts: Hosts = ()
@@ -79,13 +81,16 @@ class GenerationState:
     def target(self, ready: Set[Slot], now: float) -> Hosts:
         """The hosts of the next generation: those whose workers are warm; empty while more of them are waited for.
 
+        Others are waited for until `warm_by`, and then for as long as they are needed to train at all.
+
         Args:
             ready: Slots that need no process, or whose next process is warm.
             now: Monotonic seconds.
         """
         wanted = tuple(self.commanded.items())
         standing = tuple(entry for entry in wanted if ready >= frozenset(slots_of(*entry)))
-        return standing if standing == wanted or now >= self.warm_by else ()
+        enough = now >= self.warm_by and len(standing) >= self.min_hosts
+        return standing if standing == wanted or enough else ()
 
     def change_due(self, ready: Set[Slot], now: float) -> bool:
         """Whether the present generation is to be asked to leave for another one."""

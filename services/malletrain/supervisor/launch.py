@@ -29,6 +29,7 @@ class Launch:
         working_directory: Where workers start.
         environment: Environment of the workers, on top of the supervisor's own.
         slots_per_node: Worker processes on every node, at least 1.
+        min_nodes: Fewest nodes on which the job is to train.
         socket: Path of the Unix socket to serve on.
         sequence: Sequence of the first command.
         hosts: Its hosts: name to worker processes there.
@@ -51,6 +52,7 @@ class Launch:
     slots_per_node: int
     socket: str
     sequence: int
+    min_nodes: int = 1
     hosts: Mapping[str, int] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
     certificate_file: str = ""
@@ -79,6 +81,7 @@ def read_launch(folder: Path) -> Launch:
             working_directory=raw["working_directory"],
             environment=dict(raw["environment"]),
             slots_per_node=int(raw["slots_per_node"]),
+            min_nodes=int(raw.get("min_nodes", 1)),
             socket=raw["socket"],
             sequence=int(raw["sequence"]),
             hosts={host["name"]: int(host["slots"]) for host in raw["hosts"]},

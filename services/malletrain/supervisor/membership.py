@@ -41,6 +41,7 @@ class Membership:
     """The state.
 
     Attributes:
+        min_hosts: Fewest hosts that a first group is formed of, unless fewer are commanded.
         sequence: Sequence of the newest command.
         commanded: Hosts and slots that the job shall use.
         hosts: Hosts and slots of the present group, in rank order; empty if there is none.
@@ -55,6 +56,7 @@ class Membership:
         confirmed_sequence: Newest command whose hosts are exactly those of a complete group.
     """
 
+    min_hosts: int = 1
     sequence: int = 0
     commanded: Mapping[str, int] = field(default_factory=dict)
     hosts: tuple[tuple[str, int], ...] = ()
@@ -143,7 +145,9 @@ class Membership:
             for host, slots in self.commanded.items()
             if (host, slots) not in staying and self._is_warm(host, slots)
         )
-        if len(staying) + len(added) < len(self.commanded) and now < self.warm_by:
+        missing = len(staying) + len(added) < len(self.commanded)
+        begins_short = not self.hosts and len(added) < self.min_hosts
+        if missing and (now < self.warm_by or begins_short):
             added = ()
         return (staying or self._unhurt[:1]) + added
 

@@ -37,7 +37,14 @@ class RestartingGroup:
         trainers: Processes of the present generation.
     """
 
-    def __init__(self, trainers: WorkerPool, following: WorkerPool, backend: RestartingBackend, saving: Path) -> None:
+    def __init__(
+        self,
+        trainers: WorkerPool,
+        following: WorkerPool,
+        backend: RestartingBackend,
+        saving: Path,
+        min_hosts: int = 1,
+    ) -> None:
         """Begin without workers.
 
         Args:
@@ -45,9 +52,10 @@ class RestartingGroup:
             following: Keeps those of the next one.
             backend: Says which processes there are, and what they need to know.
             saving: Folder in which a member that is saving has a file, named by its process id.
+            min_hosts: Fewest hosts that a generation begins with.
         """
         self.trainers = trainers
-        self._generation = GenerationState()
+        self._generation = GenerationState(min_hosts=min_hosts)
         self._next = following
         self._backend = backend
         self._saving = saving

@@ -208,6 +208,7 @@ class SupervisorStarter:
                 "working_directory": order.spec.working_directory,
                 "environment": worker,
                 "slots_per_node": slots,
+                "min_nodes": order.spec.min_nodes,
                 "max_nodes": order.spec.max_nodes,
                 "socket": str(socket),
                 "sequence": order.sequence,
