@@ -1,8 +1,7 @@
 """What holds for all tests.
 
 Hypothesis draws the same examples in every run; `HYPOTHESIS_PROFILE=explore` draws new ones. Services check the
-invariants of their state, whether they run in the process of the test or as processes that it starts. Tests of real
-processes get a second try.
+invariants of their state, whether they run in the process of the test or as processes that it starts.
 """
 
 from __future__ import annotations
@@ -17,27 +16,15 @@ from hypothesis import settings
 from malletrain.common.orphans import adopt_orphans
 from malletrain.runtime.database.address import DatabaseAddress
 from tests.support.postgresql import Locate, PostgresServer, postgresql_server
+from tests.support.second_try import pytest_collection_modifyitems, pytest_runtest_setup
+
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup"]
 
 os.environ.setdefault("MALLETRAIN_VALIDATE_STATE", "1")
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
-
-REAL_PROCESSES = ("demo", "horovod", "slurm", "system", "training", "upgrade")
-"""Markers of tests that start real services or trainings, which may miss a deadline on a crowded machine."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests of real processes one more try, listed as RERUN. In any other test it would hide a race.
-
-    `-p no:rerunfailures` takes it from all of them.
-    """
-    if not config.pluginmanager.hasplugin("rerunfailures"):
-        return
-    for item in items:
-        if any(item.get_closest_marker(name) for name in REAL_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(scope="session")
