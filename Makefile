@@ -12,14 +12,14 @@ OLDEST_FRAMEWORKS := transformers==4.57.6 accelerate==1.3.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
-APART := faulty_scripts or frameworks or demo or fleet or slurm or netns or containers or training or upgrade or manual or browser
+APART := long or faulty_scripts or frameworks or demo or fleet or slurm or netns or containers or training or upgrade or manual or browser
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
 WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-manual test-training test-faulty-scripts test-slurm \
+.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-manual test-long test-training test-faulty-scripts test-slurm \
   test-netns test-containers \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
@@ -55,6 +55,9 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
+
+test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (10 minutes)
+	$(BIN)/python -m pytest $(PARALLEL) -m 'long and not ($(subst long or ,,$(APART)))'
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest -m training --timeout 900

@@ -162,6 +162,7 @@ def test_nothing_idle_in_the_hours_asked_for(tmp_path: Path) -> None:
 
 
 class TestReproduce:
+    @pytest.mark.long
     @pytest.mark.timeout(400)  # three books of exhibits, in two ways: 40 s on a quiet machine
     def test_locally_and_on_dask_alike(self, trace: Path, tmp_path: Path) -> None:
         local = malletrain("reproduce", "--trace", trace, "--out", tmp_path / "local", "--workers", 2)

@@ -26,7 +26,7 @@ from tests.job_manager.stand_in import make_python
 from tests.support.postgresql import PostgresServer, postgresql_server
 from tests.support.waiting import wait_until, wait_until_async
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.long, pytest.mark.system]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.supervisor.running import PATIENCE, Supervised, supervised
 from tests.support.waiting import wait_until
 
 pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.horovod, pytest.mark.timeout(120)]
 
 LONG = pytest.mark.training
 """What is rarer, or like another test, is left to the long ones."""

@@ -18,6 +18,8 @@ from tests.support.certificates import certificate
 from tests.support.waiting import wait_until
 
 ELASTIC = [sys.executable, str(Path(__file__).with_name("plain_elastic.py"))]
+pytestmark = pytest.mark.long
+
 BACKENDS = [pytest.param("horovod", marks=pytest.mark.horovod), "torchrun", "command"]
 GO = 'while [ ! -e "$MALLETRAIN_JOB_DIR/go" ]; do sleep 0.02; done'
 

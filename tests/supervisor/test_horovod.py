@@ -18,7 +18,7 @@ from tests.supervisor.running import PATIENCE, SIZE, TRAINER, Supervised, superv
 from tests.support.waiting import wait_until
 
 pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.horovod, pytest.mark.timeout(240)]
 
 
 def check_samples(job: Supervised) -> None:

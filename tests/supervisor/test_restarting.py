@@ -16,6 +16,8 @@ from malletrain.v1 import supervisor_pb2
 from tests.supervisor.running import Supervised, supervised
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 PLAIN = [sys.executable, str(Path(__file__).with_name("plain_trainer.py"))]
 PROGRAM = Path(__file__).with_name("program.sh")
 

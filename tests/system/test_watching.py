@@ -24,7 +24,7 @@ from tests.support.terminal import Terminal, interruptible
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.timeout(600)]
 
 SECONDS = 120.0
 SCRIPT = Path(__file__).with_name("scripts") / "steady.py"

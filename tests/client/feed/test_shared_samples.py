@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="needs torch")
 from tests.client.feed.running import ENDLESS, PATIENCE, SIZE, FeedTrainings
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 STALL = 2.0
 BUSY = 2.5
 """What a crowded machine may add to a limit, in seconds."""
