@@ -82,7 +82,7 @@ def run_command(
     return subprocess.run(
         [*prefix, python, "-m", "malletrain.cli.main", *arguments],
         cwd=cwd,
-        env=environment | {"COLUMNS": "200", "MALLETRAIN_VALIDATE_STATE": "1"},
+        env=environment | {"COLUMNS": "300", "MALLETRAIN_VALIDATE_STATE": "1"},
         capture_output=True,
         text=True,
         timeout=timeout,
