@@ -18,6 +18,7 @@ from tests.job_manager.serving import ManagerHarness, processes_of, serve_manage
 from tests.support.waiting import wait_until_async
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.horovod,
     pytest.mark.timeout(240),
     pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod in this environment"),

@@ -21,6 +21,7 @@ _FILES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_cores_answer_without_numba() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.without_numba", "-p", "no:cacheprovider"]

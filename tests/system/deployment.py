@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.settings import load
 from malletrain.cli.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
+from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.support.waiting import wait_until
 
 
@@ -40,6 +41,18 @@ class Deployment:
     process: subprocess.Popen[bytes]
     prefix: tuple[str, ...] = ()
     python: str = sys.executable
+
+    def job(self, job_id: str) -> resources_pb2.Job:
+        """A job, without the cost of a command: for conditions that are looked at again and again."""
+        with closing(self.stubs) as stubs:
+            found: resources_pb2.Job = stubs.job_manager.GetJob(
+                job_manager_pb2.GetJobRequest(job_id=job_id), timeout=10
+            ).job
+        return found
+
+    def state(self, job_id: str) -> str:
+        """A job's state, e.g. JOB_STATE_RUNNING."""
+        return resources_pb2.JobState.Name(self.job(job_id).state)
 
     @property
     def stubs(self) -> ServiceStubs:
@@ -82,7 +95,7 @@ def run_command(
     return subprocess.run(
         [*prefix, python, "-m", "malletrain.cli.main", *arguments],
         cwd=cwd,
-        env=environment | {"COLUMNS": "300", "MALLETRAIN_VALIDATE_STATE": "1"},
+        env=environment | {"COLUMNS": "200", "MALLETRAIN_VALIDATE_STATE": "1"},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -17,7 +17,7 @@ from tests.support.postgresql import PostgresServer, postgresql_server
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.long, pytest.mark.system]
 
 SETTINGS = """
 [scavenger]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +17,7 @@ from tests.system.deployment import Deployment, deployed
 from tests.training.accounts import accounts_of, lines_in
 from tests.training.trainer_settings import SIZE
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.timeout(400)]
 TRAINER = Path(__file__).parents[1] / "client" / "feed" / "elastic_trainer.py"
 EPOCHS = 3
 SECONDS = 150.0
@@ -70,7 +69,7 @@ def test_a_feed_goes_with_the_node_of_the_job_that_started_it(system: Deployment
     assert system.command("drain", node).returncode == 0
     psutil.wait_procs([feed], SECONDS)
     assert not feed.is_running()
-    assert state_of(system, other)["state"] == "JOB_STATE_RUNNING"
+    assert system.state(other) == "JOB_STATE_RUNNING"
 
     # The other one goes on, with a feed of its own.
     def own() -> list[dict[str, str]]:
@@ -78,16 +77,11 @@ def test_a_feed_goes_with_the_node_of_the_job_that_started_it(system: Deployment
 
     (mark,) = wait_until(own, SECONDS, "another feed")
     assert mark["MALLETRAIN_JOB_ID"] == other
-    wait_until(lambda: state_of(system, other)["state"] == "JOB_STATE_COMPLETED", SECONDS, f"the end of {other}")
+    wait_until(lambda: system.state(other) == "JOB_STATE_COMPLETED", SECONDS, f"the end of {other}")
     assert system.command("resume", node).returncode == 0
-    wait_until(lambda: state_of(system, starter)["state"] == "JOB_STATE_COMPLETED", SECONDS, f"the end of {starter}")
+    wait_until(lambda: system.state(starter) == "JOB_STATE_COMPLETED", SECONDS, f"the end of {starter}")
     for folder in folders.values():
         accounts = accounts_of(folder)
         assert accounts.check_epochs() == EPOCHS
         assert accounts.repeated == []
     wait_until(lambda: not feeds.feed_processes(), 30, "the end of the feeds")
-
-
-def state_of(system: Deployment, job: str) -> dict[str, Any]:
-    found: dict[str, Any] = system.json("job", job)
-    return found

@@ -15,7 +15,7 @@ from malletrain.simulator.journal.decided import AGREEMENT, agreement, relative
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.long, pytest.mark.system]
 
 
 def test_the_replay_of_what_was_decided_agrees_with_what_happened(tmp_path: Path) -> None:

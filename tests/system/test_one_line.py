@@ -54,13 +54,9 @@ def submit(system: Deployment, backend: str, *command: str, nodes: int = 2, rest
 
 def wait_end(system: Deployment, job_id: str) -> dict[str, Any]:
     """What `malletrain job` tells of a job at its end."""
-    final = {f"JOB_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELLED")}
-
-    def ended() -> dict[str, Any] | None:
-        found: dict[str, Any] = system.json("job", job_id)
-        return found if found["state"] in final else None
-
-    return wait_until(ended, 150, f"the end of {job_id}")
+    wait_until(lambda: system.job(job_id).HasField("end_time"), 150, f"the end of {job_id}")
+    found: dict[str, Any] = system.json("job", job_id)
+    return found
 
 
 def run(system: Deployment, backend: str, *command: str, nodes: int = 2, restarts: int = 3) -> dict[str, Any]:

@@ -54,20 +54,18 @@ def print_table(
         columns: Headings.
         rows: Cells, as many as there are headings.
         title: Heading of the table.
-        one_line: Cut the last column, so that each row takes one line where the terminal is wide enough for the others.
+        one_line: One line for each row: the last column is cut to what a terminal has left for it. Nothing is cut where
+            there is no terminal, and so no width to keep to.
     """
     console = Console()
+    cells = [[*row[:-1], first_line(row[-1]) if one_line else row[-1]] for row in rows]
+    *others, last = (max(cell_len(line) for line in column) for column in zip(columns, *cells, strict=True))
+    borders = _BORDER_CELLS * len(columns) + 1
     if not console.is_terminal:
-        console = Console(width=_WIDE)  # into a file or a pipe there is no width to keep to
-    cells = [list(row) for row in rows]
+        console = Console(width=max(_WIDE, sum(others) + last + borders) if one_line else _WIDE)
+    left = max(console.width - sum(others) - borders, _LEAST_CELLS)
     if one_line:
-        others = sum(
-            max(cell_len(line) for line in (heading, *(row[index] for row in cells)))
-            for index, heading in enumerate(columns[:-1])
-        )
-        left = console.width - others - _BORDER_CELLS * len(columns) - 1
-        for row in cells:
-            row[-1] = shorten(row[-1], max(left, _LEAST_CELLS))
+        cells = [[*row[:-1], shorten(row[-1], left)] for row in cells]
     table = Table(*columns, title=title, title_justify="left")
     for column in table.columns:
         column.overflow = "fold"

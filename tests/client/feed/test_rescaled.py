@@ -17,6 +17,7 @@ from tests.training.trainer_settings import BATCH, SIZE
 TRAINER = Path(__file__).with_name("elastic_trainer.py")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_ranks_and_scales_change_and_no_sample_is_lost_or_seen_twice(tmp_path: Path) -> None:
     feeds = FeedTrainings(tmp_path)
