@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -45,10 +45,9 @@ class Deployment:
     def job(self, job_id: str) -> resources_pb2.Job:
         """A job, without the cost of a command: for conditions that are looked at again and again."""
         with closing(self.stubs) as stubs:
-            found: resources_pb2.Job = stubs.job_manager.GetJob(
-                job_manager_pb2.GetJobRequest(job_id=job_id), timeout=10
-            ).job
-        return found
+            request = job_manager_pb2.GetJobRequest(job_id=job_id)
+            response = stubs.job_manager.GetJob(request, timeout=60, wait_for_ready=True)
+            return cast("resources_pb2.Job", response.job)
 
     def state(self, job_id: str) -> str:
         """A job's state, e.g. JOB_STATE_RUNNING."""
