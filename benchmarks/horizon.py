@@ -38,6 +38,13 @@ Row = tuple[str, float]
 """A job set and a factor of its stalls."""
 
 
+def summit_log() -> Trace:
+    """The first week of the Summit log; ends the program where it is missing."""
+    if not _LOG.exists():
+        sys.exit(f"error: {_LOG}: expected the Summit log (MALLETRAIN_SHARED names its folder)")
+    return read_trace(_LOG)
+
+
 def variants(options: ReplayOptions) -> dict[str, ReplayOptions]:
     """What is compared, by label."""
     found = {f"constant {seconds} s": replace(options, forward_s=float(seconds)) for seconds in CONSTANTS}
@@ -98,9 +105,7 @@ def main() -> None:
     parser.add_argument("--from", dest="first", type=int, default=4, help="first day, from 1")
     parser.add_argument("--days", type=int, default=4)
     arguments = parser.parse_args()
-    if not _LOG.exists():
-        sys.exit(f"error: {_LOG}: expected the Summit log (MALLETRAIN_SHARED names its folder)")
-    trace = read_trace(_LOG)
+    trace = summit_log()
     first, count = arguments.first - 1, 1 if arguments.quick else arguments.days
     if not 0 <= first < first + count <= trace.duration_s / _DAY_S:
         sys.exit(f"error: --from, --days: expected days within 1 to {trace.duration_s / _DAY_S:g}")

@@ -164,6 +164,15 @@ def test_ledger_is_bounded_and_keeps_the_newest() -> None:
     assert sequences.sequence("r0") == 0
 
 
+def test_when_a_reporter_first_reported_is_known_if_its_first_record_is() -> None:
+    sequences = ReporterSequences()
+    records = RecordColumns.of([ProgressRecord(time, 1, NO_POSITION, 1) for time in (50.0, 51.0)])
+    for first in (1, 3):
+        sequences.take(ReportedBatch("j", "seen", first, records, 1))
+    sequences.take(ReportedBatch("j", "missed", 2, records, 1))
+    assert {name: state.first_unix_seconds for name, state in sequences.states().items()} == {"seen": 50.0, "missed": 0}
+
+
 def test_stalled_after_many_usual_steps_but_not_before_the_floor() -> None:
     settings = MonitorSettings(stall_factor=10, stall_floor_seconds=30, stall_unknown_seconds=300)
     assert not is_stalled(29, 0.1, settings)

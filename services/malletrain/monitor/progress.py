@@ -240,11 +240,13 @@ class ReporterState:
         number: Order of first appearance within the job, from 1.
         sequence: Its records up to this sequence number are counted.
         dropped_records: Records that it has dropped.
+        first_unix_seconds: When its first batch ended, in seconds since the epoch; 0: not known.
     """
 
     number: int
     sequence: int
     dropped_records: int
+    first_unix_seconds: float = 0.0
 
 
 class ReporterSequences:
@@ -280,11 +282,14 @@ class ReporterSequences:
                 # A keep-alive message: a reporter becomes the newest one with its first record.
                 return 0, 0
             self._newest += 1
-            before = ReporterState(self._newest, 0, 0)
+            first = batch.records.unix_seconds[0] if batch.first_sequence == 1 else 0.0
+            before = ReporterState(self._newest, 0, 0, first)
         known = max(0, min(len(batch.records), before.sequence - batch.first_sequence + 1))
         last = batch.first_sequence + len(batch.records) - 1 if batch.records else 0
         dropped = max(before.dropped_records, batch.dropped_records)
-        self._reporters[batch.reporter_id] = ReporterState(before.number, max(before.sequence, last), dropped)
+        self._reporters[batch.reporter_id] = replace(
+            before, sequence=max(before.sequence, last), dropped_records=dropped
+        )
         self._forget_oldest()
         return known, dropped - before.dropped_records
 

@@ -55,6 +55,7 @@ _REPORTERS = Table(
     Column("number", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Column("dropped_records", BigInteger, nullable=False),
+    Column("first_unix_seconds", Float, nullable=False, server_default="0"),
 )
 
 _POINTS = Table(

@@ -107,3 +107,14 @@ def test_agreement_and_why_there_is_none() -> None:
     assert (found["j000001"].reasons, found["j000003"].reasons) == ((), ())
     assert found["j000002"].reasons[0].startswith("none that is recorded")
     assert found["j000004"].reasons == ("no rate was measured at the scales 2",)
+
+
+def test_a_start_lasts_until_its_first_batch_began() -> None:
+    """Also where workers confirm their scale long before; the first batches of later processes are not its own."""
+    steps = [*started(0.0, 2, 1.0), (50.0, JobState.WAITING, JobReason.PREEMPTED, 0), *started(60.0, 4, 62.0)[2:]]
+    known = MeasuredJob(0, 0, 200.0, CURVE, first_batches=(31.0, 75.0, 90.0), step_s=1.0)
+    job = recorded_job(steps, known)
+    expected = RATES[2] * (50.0 - 30.0) + RATES[4] * (200.0 - 74.0)
+    assert decided_samples(job, 200.0) == pytest.approx(expected)
+    unknown = recorded_job(steps, replace(known, first_batches=()))
+    assert decided_samples(unknown, 200.0) == pytest.approx(RATES[2] * 49.0 + RATES[4] * 138.0)

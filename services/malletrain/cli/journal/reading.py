@@ -105,6 +105,8 @@ def _journal(engines: dict[str, Engine], state_dir: str) -> Journal:
             found.progress.last_record_unix_seconds,
             tuple(ScalingPoint(point.nodes, point.rate) for point in found.points),
             found.rescales,
+            tuple(sorted(one.first_unix_seconds for one in found.reporters.values() if one.first_unix_seconds)),
+            found.usual_step_seconds,
         )
         for found in MonitorStore(engines["monitor"]).load()
         if found.progress.last_record_unix_seconds > 0

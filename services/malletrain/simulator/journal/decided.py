@@ -57,8 +57,12 @@ def curve_of(recorded: RecordedJob) -> tuple[ScalingPoint, ...]:
 def changes_of(recorded: RecordedJob) -> list[RecordedChange]:
     """The changes of a job's scale."""
     spec = recorded.job.spec
-    rescales = recorded.measured.rescales if recorded.measured is not None else ()
-    return recorded_changes(recorded.events, rescales, (spec.scale_up_seconds or 0.0, spec.scale_down_seconds or 0.0))
+    usual_s = (spec.scale_up_seconds or 0.0, spec.scale_down_seconds or 0.0)
+    measured = recorded.measured
+    if measured is None:
+        return recorded_changes(recorded.events, (), usual_s)
+    began = tuple(unix_seconds - measured.step_s for unix_seconds in measured.first_batches)
+    return recorded_changes(recorded.events, measured.rescales, usual_s, began)
 
 
 def decided_samples(recorded: RecordedJob, until_unix: float) -> float:

@@ -36,6 +36,8 @@ class MeasuredJob:
         unix_seconds: When its newest batch ended, in seconds since the epoch.
         points: Throughput by scale.
         rescales: Its newest rescales, oldest first.
+        first_batches: When the first batch of each process that reported ended, in seconds since the epoch.
+        step_s: How long a batch usually takes, in seconds; 0: not known.
     """
 
     samples: int
@@ -43,6 +45,8 @@ class MeasuredJob:
     unix_seconds: float
     points: tuple[ScalingPoint, ...]
     rescales: tuple[MeasuredRescale, ...] = ()
+    first_batches: tuple[float, ...] = ()
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True)

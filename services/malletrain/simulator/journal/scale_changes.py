@@ -41,18 +41,22 @@ class RecordedChange:
 
 
 def recorded_changes(
-    events: Sequence[JobEvent], rescales: Sequence[MeasuredRescale] = (), usual_s: tuple[float, float] = (0.0, 0.0)
+    events: Sequence[JobEvent],
+    rescales: Sequence[MeasuredRescale] = (),
+    usual_s: tuple[float, float] = (0.0, 0.0),
+    first_batches: Sequence[float] = (),
 ) -> list[RecordedChange]:
     """The changes of a job's scale in the order of time.
 
     Where Monitor has measured the gap in the training, that is the stall: workers may have trained on while others
-    booted. Elsewhere, as at a start, it lasts from the command until the workers have confirmed their scale. When
-    their first batch ended is not recorded: the stall is at least as long as usual.
+    booted. A start lasts until its first batch began. Where neither is known, the stall lasts from the command until
+    the workers have confirmed their scale, and is at least as long as usual.
 
     Args:
         events: The job's rows in JobManager's journal, oldest first.
         rescales: What Monitor has measured.
         usual_s: Stall of a growth and of a shrink in seconds, where Monitor has measured none; 0: not known.
+        first_batches: When processes that had not reported before began their first batch, in seconds since the epoch.
     """
     changes: list[RecordedChange] = []
     scale, waiting = 0, False
@@ -67,7 +71,7 @@ def recorded_changes(
             changes[-1] = replace(changes[-1], stall_s=max(0.0, event.unix_seconds - changes[-1].unix_seconds))
             waiting = False
         held = nodes
-    return _with_measured(changes, rescales, usual_s)
+    return _with_starts(_with_measured(changes, rescales, usual_s), first_batches)
 
 
 def _with_measured(
@@ -95,4 +99,16 @@ def _with_measured(
         remaining.remove(measured)
         began = min(max(change.unix_seconds, measured.unix_seconds - measured.seconds), end)
         found.append(replace(change, unix_seconds=began, stall_s=measured.seconds))
+    return found
+
+
+def _with_starts(changes: list[RecordedChange], first_batches: Sequence[float]) -> list[RecordedChange]:
+    """Changes with the stalls of starts as they were; of several first batches the first one ends a start."""
+    ends = [later.unix_seconds for later in changes[1:]] + [inf] * bool(changes)
+    found = []
+    for change, end in zip(changes, ends, strict=True):
+        first = change.unix_seconds - _CLOCK_SLACK_S
+        times = [time for time in first_batches if first <= time <= end] if change.before == 0 and change.nodes else []
+        stall_s = max(0.0, min(times) - change.unix_seconds) if times else change.stall_s
+        found.append(replace(change, stall_s=stall_s))
     return found
