@@ -1,0 +1,143 @@
+"""Time to train a real ensemble: `python benchmarks/ensemble_training.py [--variants fleet,list] [--json]`.
+
+Run from the repository's root. Six small CNNs with emulated accelerators train on pictures that are costly to prepare,
+on two virtual nodes of two GPUs, with the five real services; the whole ensemble once in each way:
+
+    fleet, makespan, list, milp, auto   that planner, with the feed
+    no-feed, list-no-feed               `auto` and `list`; each member has a DataLoader of its own
+    tensorsocket, list-tensorsocket     the same; samples from TensorSocket (pip install tensorsocket)
+
+All have the same members, seeds and numbers of samples. A member makes the same steps on any number of GPUs, so that
+test losses say whether one has learned less. Time counts from the submission to the end of the last member. Runs that
+were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`. Exits with 1 if processes were left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy
+
+from benchmarks.arguments import positive
+from benchmarks.ensembles.networks import KEPT, NETWORKS, SIDE, SIZE, problem
+from benchmarks.ensembles.results import EnsembleRun, goals, summaries, table_of_members, table_of_variants
+from benchmarks.ensembles.trial import WAYS, EnsembleTrial, run_trial
+from benchmarks.feeding.pictures import costly
+from benchmarks.nas import machine_in_words
+from benchmarks.rescaling.processes import interrupt_once
+from malletrain.fleet.lower_bound import lower_bound
+
+_TESTED = 200
+_PREPARED = 80
+
+
+def main() -> int:
+    options = _options()
+    interrupt_once()
+    networks = NETWORKS[: options.members]
+    runs = [run for path in options.earlier for run in _earlier(path, options.members)]
+    missing = [variant for variant in options.variants if not WAYS[variant].possible]
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="ensemble-") as scratch:
+        folder = options.folder.absolute() if options.folder else Path(scratch).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_test(folder / "test.npz")
+        rate = round(preparing_rate(cores), 1)
+        trial = EnsembleTrial(networks, rate, cores, options.kept, folder / "test.npz", options.seconds)
+        for repeat in range(options.repeats):
+            for variant in (variant for variant in options.variants if variant not in missing):
+                print(f"{variant}, {repeat + 1} of {options.repeats}: ", end="", file=sys.stderr, flush=True)
+                runs.append(run_trial(trial, variant, folder / f"{variant}-{repeat}"))
+                last = runs[-1]
+                words = f"{last.seconds:.1f} s, {' '.join(last.planners)}, {last.prepared} samples prepared"
+                print(words, file=sys.stderr, flush=True)
+    bound = lower_bound(problem(networks, 0.0))
+    if options.json:
+        content = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "machine": machine_in_words()}
+        content |= {"preprocess_rate": rate, "lower_bound_seconds": bound, "missing": missing}
+        print(json.dumps(content | {"runs": [asdict(run) for run in runs]}))
+    else:
+        _print(runs, bound, rate, missing)
+    return 1 if any(run.left for run in runs) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", type=_variants, default=list(WAYS), help="separated by commas (all)")
+    parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
+    parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
+    parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
+    parser.add_argument("--seconds", type=positive, default=180, help="how long one may take (180)")
+    parser.add_argument("--earlier", type=Path, action="append", default=[], help="JSON of runs that were done apart")
+    parser.add_argument("--folder", type=Path, help="keep all logs there")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args()
+
+
+def _variants(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in WAYS:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(WAYS)}, got {name!r}")
+    return names
+
+
+def _earlier(path: Path, members: int) -> list[EnsembleRun]:
+    runs = [EnsembleRun.of(content) for content in json.loads(path.read_text())["runs"]]
+    if any(len(run.members) != members for run in runs):
+        raise SystemExit(f"{path}: expected runs with {members} members")
+    return runs
+
+
+def _write_test(path: Path) -> None:
+    """Pictures that no member trains on: the same in every run."""
+    state = numpy.random.get_state()
+    numpy.random.seed(12345)
+    dataset = costly(_TESTED, os.devnull, SIDE)
+    pictures, labels = zip(*(dataset[index] for index in range(_TESTED)), strict=True)
+    numpy.random.set_state(state)
+    numpy.savez(path, pictures=numpy.stack(pictures), labels=numpy.array(labels))
+
+
+def preparing_rate(cores: int) -> float:
+    """Samples per second that all cores together prepare while they do nothing else."""
+    with multiprocessing.Pool(cores) as pool:
+        return sum(pool.map(_prepare, [_PREPARED] * cores, chunksize=1))
+
+
+def _prepare(count: int) -> float:
+    dataset = costly(SIZE, os.devnull, SIDE)
+    seconds = []
+    for index in range(count):
+        began = time.perf_counter()
+        dataset[index]
+        seconds.append(time.perf_counter() - began)
+    return 1 / statistics.median(seconds)
+
+
+def _print(runs: Sequence[EnsembleRun], bound: float, rate: float, missing: Sequence[str]) -> None:
+    print(f"{machine_in_words()}; {rate:.0f} samples/s are prepared by all cores together.")
+    print(f"No schedule takes less than {bound:.1f} s with the declared rates.\n")
+    found = summaries(runs, bound)
+    print(table_of_variants(found, missing))
+    print(f"\n{table_of_members(runs)}\n")
+    print("\n".join(goals(found)))
+    print(f"processes left at the end: {sum(run.left for run in runs)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
