@@ -9,7 +9,8 @@ on two virtual nodes of two GPUs, with the five real services; the whole ensembl
 
 All have the same members, seeds and numbers of samples. A member makes the same steps on any number of GPUs, so that
 test losses say whether one has learned less. Time counts from the submission to the end of the last member. Runs that
-were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`. Exits with 1 if processes were left.
+were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`. Exits with 1 if one failed, or
+processes were left.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +51,7 @@ def main() -> int:
     interrupt_once()
     networks = NETWORKS[: options.members]
     runs = [run for path in options.earlier for run in _earlier(path, options.members)]
-    missing = [variant for variant in options.variants if not WAYS[variant].possible]
+    missing = {variant: "not installed" for variant in options.variants if not WAYS[variant].possible}
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ensemble-") as scratch:
         folder = options.folder.absolute() if options.folder else Path(scratch).resolve()
@@ -60,11 +61,11 @@ def main() -> int:
         trial = EnsembleTrial(networks, rate, cores, options.kept, folder / "test.npz", options.seconds)
         for repeat in range(options.repeats):
             for variant in (variant for variant in options.variants if variant not in missing):
-                print(f"{variant}, {repeat + 1} of {options.repeats}: ", end="", file=sys.stderr, flush=True)
-                runs.append(run_trial(trial, variant, folder / f"{variant}-{repeat}"))
-                last = runs[-1]
-                words = f"{last.seconds:.1f} s, {' '.join(last.planners)}, {last.prepared} samples prepared"
-                print(words, file=sys.stderr, flush=True)
+                try:
+                    runs.append(_run(trial, variant, folder / f"{variant}-{repeat}"))
+                except (AssertionError, RuntimeError) as error:
+                    missing[variant] = "failed"
+                    print(f"{variant}: {error}", file=sys.stderr, flush=True)
     bound = lower_bound(problem(networks, 0.0))
     if options.json:
         content = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "machine": machine_in_words()}
@@ -72,7 +73,14 @@ def main() -> int:
         print(json.dumps(content | {"runs": [asdict(run) for run in runs]}))
     else:
         _print(runs, bound, rate, missing)
-    return 1 if any(run.left for run in runs) else 0
+    return 1 if any(run.left for run in runs) or "failed" in missing.values() else 0
+
+
+def _run(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
+    run = run_trial(trial, variant, folder)
+    words = f"{run.seconds:.1f} s, by {', '.join(run.planners)}, {run.prepared} samples prepared"
+    print(f"{variant}: {words}", file=sys.stderr, flush=True)
+    return run
 
 
 def _options() -> argparse.Namespace:
@@ -81,7 +89,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
     parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
     parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
-    parser.add_argument("--seconds", type=positive, default=180, help="how long one may take (180)")
+    parser.add_argument("--seconds", type=positive, default=120, help="how long one may take (120)")
     parser.add_argument("--earlier", type=Path, action="append", default=[], help="JSON of runs that were done apart")
     parser.add_argument("--folder", type=Path, help="keep all logs there")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -129,7 +137,7 @@ def _prepare(count: int) -> float:
     return 1 / statistics.median(seconds)
 
 
-def _print(runs: Sequence[EnsembleRun], bound: float, rate: float, missing: Sequence[str]) -> None:
+def _print(runs: Sequence[EnsembleRun], bound: float, rate: float, missing: Mapping[str, str]) -> None:
     print(f"{machine_in_words()}; {rate:.0f} samples/s are prepared by all cores together.")
     print(f"No schedule takes less than {bound:.1f} s with the declared rates.\n")
     found = summaries(runs, bound)

@@ -14,7 +14,7 @@ SIZE = 384
 BATCH = 16
 """Samples of a step, on all GPUs of a member together: all ways of training it then make the same steps."""
 KEPT = SIZE // 2
-"""Samples that a feed keeps. By default it keeps 2,048, far less than an epoch of most data sets but all of this one."""
+"""Samples that a feed keeps. The default, 2,048, is little of an epoch of most data sets, and five of this one."""
 SIDE = 240
 """Of the pictures before they are cropped, in pixels: some 8 ms of CPU for each."""
 FEED = "benchmarks.feeding.pictures:costly"

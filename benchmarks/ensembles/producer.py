@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,25 @@ from torch.utils.data import DataLoader
 from benchmarks.ensembles.networks import BATCH, SIDE, SIZE
 from benchmarks.feeding.pictures import costly
 
+_LOOK_SECONDS = 0.05
+
+
+class Producer(TensorProducer):
+    """A producer that goes on when a consumer has left.
+
+    That of TensorSocket 0.0.5 waits before each epoch until all consumers are at its beginning, for ever if one has
+    left just before.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        while any(self.hb.heart_progress[name] for name in self.consumers):
+            time.sleep(_LOOK_SECONDS)
+            for name in [name for name in self.consumers if name not in self.hb.consumers]:
+                self.consumers.pop(name)
+        for consumer in self.consumers.values():
+            consumer.reset()
+        return self
+
 
 def main() -> None:
     log, workers, ports = sys.argv[1:]
@@ -22,7 +43,7 @@ def main() -> None:
     torch.manual_seed(0)
     dataset: Any = costly(SIZE, log, SIDE)
     loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=int(workers))
-    producer = TensorProducer(loader, port, ack_port, (heart_in, heart_out))
+    producer = Producer(loader, port, ack_port, (heart_in, heart_out))
     while True:
         for _ in producer:
             pass

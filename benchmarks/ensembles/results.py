@@ -169,15 +169,15 @@ def _summary(group: Sequence[EnsembleRun], bound: float, reference: float | None
     )
 
 
-def table_of_variants(found: Sequence[Summary], missing: Sequence[str] = ()) -> str:
+def table_of_variants(found: Sequence[Summary], missing: Mapping[str, str] | None = None) -> str:
     """A table in Markdown.
 
     Args:
         found: What was run.
-        missing: Variants that could not be.
+        missing: Variants that were not, with the reason.
     """
     rows: list[tuple[object, ...]] = [_row(each) for each in found]
-    rows += [(WORDS[variant], "not installed", *[None] * (len(HEADS) - 2)) for variant in missing]
+    rows += [(WORDS[variant], why, *[None] * (len(HEADS) - 2)) for variant, why in (missing or {}).items()]
     return table(HEADS, rows)
 
 
