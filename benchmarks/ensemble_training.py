@@ -123,8 +123,11 @@ def _write_test(path: Path) -> None:
 
 def preparing_rate(cores: int) -> float:
     """Samples per second that all cores together prepare while they do nothing else."""
-    with multiprocessing.Pool(cores) as pool:
-        return sum(pool.map(_prepare, [_PREPARED] * cores, chunksize=1))
+    pool = multiprocessing.Pool(cores)
+    rates = pool.map(_prepare, [_PREPARED] * cores, chunksize=1)
+    pool.close()
+    pool.join()
+    return sum(rates)
 
 
 def _prepare(count: int) -> float:

@@ -15,7 +15,7 @@ BATCH = 16
 """Samples of a step, on all GPUs of a member together: all ways of training it then make the same steps."""
 KEPT = SIZE // 2
 """Samples that a feed keeps. The default, 2,048, is little of an epoch of most data sets, and five of this one."""
-SIDE = 240
+SIDE = 160
 """Of the pictures before they are cropped, in pixels: some 8 ms of CPU for each."""
 FEED = "benchmarks.feeding.pictures:costly"
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -58,7 +58,7 @@ NETWORKS = (
     Network("small", 8, 2, 5, 0.145),
     Network("medium", 12, 2, 6, 0.15),
     Network("wide", 20, 2, 4, 0.16),
-    Network("deep", 12, 4, 3, 0.29),
+    Network("deep", 12, 3, 3, 0.29),
     Network("large", 24, 3, 3, 0.31),
     Network("narrow", 6, 3, 4, 0.155),
 )

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.ensembles.networks import BATCH, SIDE, SIZE, accelerator_seconds
-from benchmarks.feeding.pictures import CLASSES, CROP, costly
+from benchmarks.feeding.pictures import CLASSES, costly
 from malletrain.client.elastic import ElasticTraining, init
 from malletrain.client.feed import FeedLimits, SharedSamples
 
@@ -33,12 +33,14 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 init()
 widths = [3, *[options.width] * options.depth]
-convolutions = [layer for a, b in pairwise(widths) for layer in (nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU())]
-outputs = options.width * (CROP // 2**options.depth) ** 2
-model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(outputs, CLASSES))
+layers: list[nn.Module] = []
+for number, (before, after) in enumerate(pairwise(widths)):
+    size = 3 if number else 7
+    layers += [nn.Conv2d(before, after, size, stride=2, padding=size // 2), nn.GroupNorm(1, after), nn.ReLU()]
+model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(options.width, CLASSES))
 training = ElasticTraining(
     model,
-    torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
+    torch.optim.Adam(model.parameters(), lr=0.01),
     dataset_size=SIZE,
     batch_per_worker=BATCH,
     reference_batch=BATCH,
