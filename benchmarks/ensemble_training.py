@@ -9,8 +9,8 @@ on two virtual nodes of two GPUs, with the five real services; the whole ensembl
 
 All have the same members, seeds and numbers of samples. A member makes the same steps on any number of GPUs, so that
 test losses say whether one has learned less. Time counts from the submission to the end of the last member. Runs that
-were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`. Exits with 1 if one failed, or
-processes were left.
+were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`, which may be repeated. Exits with 1 if
+one failed, or processes were left.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy
 
 from benchmarks.arguments import positive
-from benchmarks.ensembles.networks import KEPT, NETWORKS, SIDE, SIZE, problem
+from benchmarks.ensembles.networks import KEPT, NETWORKS, SIDE, SIZE, Network, problem
 from benchmarks.ensembles.results import EnsembleRun, goals, summaries, table_of_members, table_of_variants
 from benchmarks.ensembles.trial import WAYS, EnsembleTrial, run_trial
 from benchmarks.feeding.pictures import costly
@@ -46,13 +46,44 @@ _TESTED = 200
 _PREPARED = 80
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured.
+
+    Attributes:
+        preprocess_rates: Samples per second that all cores together prepare, by call of this program.
+        runs: Trainings of the ensemble.
+        missing: Variants that were not run, with the reason.
+    """
+
+    preprocess_rates: tuple[float, ...]
+    runs: tuple[EnsembleRun, ...]
+    missing: dict[str, str]
+
+
 def main() -> int:
     options = _options()
     interrupt_once()
     networks = NETWORKS[: options.members]
-    runs = [run for path in options.earlier for run in _earlier(path, options.members)]
+    parts = [_earlier(path, options.members) for path in options.earlier]
+    parts += [_measured(networks, options)] if options.variants else []
+    found = Evaluation(
+        tuple(rate for part in parts for rate in part.preprocess_rates),
+        tuple(run for part in parts for run in part.runs),
+        {variant: why for part in parts for variant, why in part.missing.items()},
+    )
+    bound = lower_bound(problem(networks, 0.0))
+    if options.json:
+        print(json.dumps(_described(bound) | asdict(found)))
+    else:
+        _print(found, bound)
+    return 1 if any(run.left for run in found.runs) or "failed" in found.missing.values() else 0
+
+
+def _measured(networks: tuple[Network, ...], options: argparse.Namespace) -> Evaluation:
     missing = {variant: "not installed" for variant in options.variants if not WAYS[variant].possible}
     cores = len(os.sched_getaffinity(0))
+    runs: list[EnsembleRun] = []
     with tempfile.TemporaryDirectory(prefix="ensemble-") as scratch:
         folder = options.folder.absolute() if options.folder else Path(scratch).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,14 +97,7 @@ def main() -> int:
                 except (AssertionError, RuntimeError) as error:
                     missing[variant] = "failed"
                     print(f"{variant}: {error}", file=sys.stderr, flush=True)
-    bound = lower_bound(problem(networks, 0.0))
-    if options.json:
-        content = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "machine": machine_in_words()}
-        content |= {"preprocess_rate": rate, "lower_bound_seconds": bound, "missing": missing}
-        print(json.dumps(content | {"runs": [asdict(run) for run in runs]}))
-    else:
-        _print(runs, bound, rate, missing)
-    return 1 if any(run.left for run in runs) or "failed" in missing.values() else 0
+    return Evaluation((rate,), tuple(runs), missing)
 
 
 def _run(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
@@ -83,9 +107,17 @@ def _run(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
     return run
 
 
+def _described(bound: float) -> dict[str, Any]:
+    """When and where this was measured."""
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    return {"date": now, "machine": machine_in_words(), "lower_bound_seconds": bound}
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", type=_variants, default=list(WAYS), help="separated by commas (all)")
+    parser.add_argument(
+        "--variants", type=_variants, default=list(WAYS), help="separated by commas; none: --variants= (all)"
+    )
     parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
     parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
     parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
@@ -97,18 +129,19 @@ def _options() -> argparse.Namespace:
 
 
 def _variants(text: str) -> list[str]:
-    names = text.split(",")
+    names = text.split(",") if text else []
     for name in names:
         if name not in WAYS:
             raise argparse.ArgumentTypeError(f"expected some of {', '.join(WAYS)}, got {name!r}")
     return names
 
 
-def _earlier(path: Path, members: int) -> list[EnsembleRun]:
-    runs = [EnsembleRun.of(content) for content in json.loads(path.read_text())["runs"]]
+def _earlier(path: Path, members: int) -> Evaluation:
+    content = json.loads(path.read_text())
+    runs = tuple(EnsembleRun.of(each) for each in content["runs"])
     if any(len(run.members) != members for run in runs):
         raise SystemExit(f"{path}: expected runs with {members} members")
-    return runs
+    return Evaluation(tuple(content["preprocess_rates"]), runs, content["missing"])
 
 
 def _write_test(path: Path) -> None:
@@ -140,14 +173,15 @@ def _prepare(count: int) -> float:
     return 1 / statistics.median(seconds)
 
 
-def _print(runs: Sequence[EnsembleRun], bound: float, rate: float, missing: Mapping[str, str]) -> None:
-    print(f"{machine_in_words()}; {rate:.0f} samples/s are prepared by all cores together.")
+def _print(found: Evaluation, bound: float) -> None:
+    rate = statistics.median(found.preprocess_rates)
+    print(f"{machine_in_words()}; all cores together prepare {rate:.0f} samples/s.")
     print(f"No schedule takes less than {bound:.1f} s with the declared rates.\n")
-    found = summaries(runs, bound)
-    print(table_of_variants(found, missing))
-    print(f"\n{table_of_members(runs)}\n")
-    print("\n".join(goals(found)))
-    print(f"processes left at the end: {sum(run.left for run in runs)}")
+    lines = summaries(found.runs, bound)
+    print(table_of_variants(lines, found.missing))
+    print(f"\n{table_of_members(found.runs)}\n" if found.runs else "")
+    print("\n".join(goals(lines)))
+    print(f"processes left at the end: {sum(run.left for run in found.runs)}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ HEADS = (
     "CPU of preparing, s",
     "of no feed",
     "rescales",
-    "samples trained",
     "test loss",
     "test accuracy",
 )
@@ -104,7 +103,6 @@ class Summary:
         preparing_cpu_seconds: As of a run.
         cpu_share: That time over that without a feed; None where it was not run.
         rescales: As of a run.
-        samples: Samples that all members together have trained on.
         test_loss: Mean of the members.
         test_accuracy: Mean of the members.
     """
@@ -118,7 +116,6 @@ class Summary:
     preparing_cpu_seconds: float
     cpu_share: float | None
     rescales: int
-    samples: int
     test_loss: float
     test_accuracy: float
 
@@ -163,7 +160,6 @@ def _summary(group: Sequence[EnsembleRun], bound: float, reference: float | None
         cpu,
         cpu / alone if alone else None,
         round(statistics.median(run.rescales for run in group)),
-        round(statistics.median(sum(member.samples for member in run.members) for run in group)),
         statistics.fmean(member.test_loss for member in members),
         statistics.fmean(member.test_accuracy for member in members),
     )
@@ -192,7 +188,6 @@ def _row(each: Summary) -> tuple[object, ...]:
         f"{each.preparing_cpu_seconds:.1f}",
         _ratio(each.cpu_share),
         each.rescales,
-        f"{each.samples:,}",
         f"{each.test_loss:.3f}",
         f"{each.test_accuracy:.2f}",
     )
