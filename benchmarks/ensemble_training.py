@@ -87,9 +87,9 @@ def _measured(networks: tuple[Network, ...], options: argparse.Namespace) -> Eva
     with tempfile.TemporaryDirectory(prefix="ensemble-") as scratch:
         folder = options.folder.absolute() if options.folder else Path(scratch).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        _write_test(folder / "test.npz")
-        rate = round(preparing_rate(cores), 1)
-        trial = EnsembleTrial(networks, rate, cores, options.kept, folder / "test.npz", options.seconds)
+        _write_test(folder / "test.npz", options.side)
+        rate = round(preparing_rate(cores, options.side), 1)
+        trial = EnsembleTrial(networks, rate, cores, options.kept, options.side, folder / "test.npz", options.seconds)
         for repeat in range(options.repeats):
             for variant in (variant for variant in options.variants if variant not in missing):
                 try:
@@ -119,6 +119,7 @@ def _options() -> argparse.Namespace:
         "--variants", type=_variants, default=list(WAYS), help="separated by commas; none: --variants= (all)"
     )
     parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
+    parser.add_argument("--side", type=positive, default=SIDE, help=f"pixels of pictures: the cost of one ({SIDE})")
     parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
     parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
     parser.add_argument("--seconds", type=positive, default=120, help="how long one may take (120)")
@@ -144,29 +145,29 @@ def _earlier(path: Path, members: int) -> Evaluation:
     return Evaluation(tuple(content["preprocess_rates"]), runs, content["missing"])
 
 
-def _write_test(path: Path) -> None:
+def _write_test(path: Path, side: int) -> None:
     """Pictures that no member trains on: the same in every run."""
     state = numpy.random.get_state()
     numpy.random.seed(12345)
-    dataset = costly(_TESTED, os.devnull, SIDE)
+    dataset = costly(_TESTED, os.devnull, side)
     pictures, labels = zip(*(dataset[index] for index in range(_TESTED)), strict=True)
     numpy.random.set_state(state)
     numpy.savez(path, pictures=numpy.stack(pictures), labels=numpy.array(labels))
 
 
-def preparing_rate(cores: int) -> float:
+def preparing_rate(cores: int, side: int) -> float:
     """Samples per second that all cores together prepare while they do nothing else."""
     pool = multiprocessing.Pool(cores)
-    rates = pool.map(_prepare, [_PREPARED] * cores, chunksize=1)
+    rates = pool.map(_prepare, [side] * cores, chunksize=1)
     pool.close()
     pool.join()
     return sum(rates)
 
 
-def _prepare(count: int) -> float:
-    dataset = costly(SIZE, os.devnull, SIDE)
+def _prepare(side: int) -> float:
+    dataset = costly(SIZE, os.devnull, side)
     seconds = []
-    for index in range(count):
+    for index in range(_PREPARED):
         began = time.perf_counter()
         dataset[index]
         seconds.append(time.perf_counter() - began)

@@ -16,7 +16,7 @@ BATCH = 16
 KEPT = SIZE // 2
 """Samples that a feed keeps. The default, 2,048, is little of an epoch of most data sets, and five of this one."""
 SIDE = 160
-"""Of the pictures before they are cropped, in pixels: some 8 ms of CPU for each."""
+"""Of the pictures before they are cropped, in pixels: some 4 ms of CPU for each."""
 FEED = "benchmarks.feeding.pictures:costly"
 TRAINER = Path(__file__).with_name("trainer.py")
 

@@ -1,4 +1,4 @@
-"""TensorSocket's producer, until it is ended: `producer.py LOG WORKERS PORT,ACK_PORT,HEART_PORT,HEART_PORT`."""
+"""TensorSocket's producer, until it is ended: `producer.py LOG SIDE WORKERS PORT,ACK_PORT,HEART_PORT,HEART_PORT`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from tensorsocket import TensorProducer
 from torch.utils.data import DataLoader
 
-from benchmarks.ensembles.networks import BATCH, SIDE, SIZE
+from benchmarks.ensembles.networks import BATCH, SIZE
 from benchmarks.feeding.pictures import costly
 
 _LOOK_SECONDS = 0.05
@@ -38,10 +38,10 @@ class Producer(TensorProducer):
 
 
 def main() -> None:
-    log, workers, ports = sys.argv[1:]
+    log, side, workers, ports = sys.argv[1:]
     port, ack_port, heart_in, heart_out = map(int, ports.split(","))
     torch.manual_seed(0)
-    dataset: Any = costly(SIZE, log, SIDE)
+    dataset: Any = costly(SIZE, log, int(side))
     loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=int(workers))
     producer = Producer(loader, port, ack_port, (heart_in, heart_out))
     while True:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.ensembles.networks import BATCH, SIDE, SIZE, accelerator_seconds
+from benchmarks.ensembles.networks import BATCH, SIZE, accelerator_seconds
 from benchmarks.feeding.pictures import CLASSES, costly
 from malletrain.client.elastic import ElasticTraining, init
 from malletrain.client.feed import FeedLimits, SharedSamples
@@ -65,7 +65,7 @@ def batches(until: int) -> Any:
     """One batch after the other, from TensorSocket where there is a producer."""
     if ports := os.environ.get("ENSEMBLE_SOCKET"):
         return from_socket([int(port) for port in ports.split(",")], until)
-    arguments = {"size": SIZE, "log": os.environ["ENSEMBLE_LOG"], "side": SIDE}
+    arguments = {"size": SIZE, "log": os.environ["ENSEMBLE_LOG"], "side": int(os.environ["ENSEMBLE_SIDE"])}
     return SharedSamples(
         costly(**arguments),
         training.batches(until),

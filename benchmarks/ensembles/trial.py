@@ -74,6 +74,7 @@ class EnsembleTrial:
         preprocess_rate: Samples per second that all CPUs together prepare.
         workers: Processes of each feed, DataLoader and producer.
         kept: Samples that a feed keeps.
+        side: Of the pictures before they are cropped, in pixels.
         test: File with the pictures on which members are tested.
         most_seconds: How long a training may take.
     """
@@ -82,6 +83,7 @@ class EnsembleTrial:
     preprocess_rate: float
     workers: int
     kept: int
+    side: int
     test: Path
     most_seconds: float
 
@@ -103,6 +105,7 @@ def run_trial(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
         "ENSEMBLE_TEST": str(trial.test),
         "ENSEMBLE_WORKERS": str(trial.workers),
         "ENSEMBLE_KEPT": str(trial.kept),
+        "ENSEMBLE_SIDE": str(trial.side),
     }
     left: list[psutil.Process] = []
     with _all_ended(folder, left), deployed(folder / "state", _settings()) as system:
@@ -160,7 +163,7 @@ def _producer(way: Way, trial: EnsembleTrial, log: Path) -> Iterator[str]:
     ports = ",".join(map(str, free_ports()[:4]))
     with (log.parent / "producer.log").open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, str(_PRODUCER), str(log), str(trial.workers), ports],
+            [sys.executable, str(_PRODUCER), str(log), str(trial.side), str(trial.workers), ports],
             cwd=log.parent,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
