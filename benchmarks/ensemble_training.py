@@ -42,6 +42,8 @@ from benchmarks.nas import machine_in_words
 from benchmarks.rescaling.processes import interrupt_once
 from malletrain.fleet.lower_bound import lower_bound
 
+_UNUSUAL = ("list-no-feed", "list-tensorsocket")
+"""Variants that are run only where they are asked for: all together take more than ten minutes on two cores."""
 _TESTED = 200
 _PREPARED = 80
 
@@ -115,9 +117,9 @@ def _described(bound: float) -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--variants", type=_variants, default=list(WAYS), help="separated by commas; none: --variants= (all)"
-    )
+    usual = [variant for variant in WAYS if variant not in _UNUSUAL]
+    words = f"separated by commas; none: --variants= ({','.join(usual)})"
+    parser.add_argument("--variants", type=_variants, default=usual, help=words)
     parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
     parser.add_argument("--side", type=positive, default=SIDE, help=f"pixels of pictures: the cost of one ({SIDE})")
     parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
