@@ -169,6 +169,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/fleet.py
 	$(BIN)/python benchmarks/feed.py
+	$(BIN)/python benchmarks/ensemble_training.py
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

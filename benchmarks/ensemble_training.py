@@ -1,0 +1,191 @@
+"""Time to train a real ensemble: `python benchmarks/ensemble_training.py [--variants fleet,list] [--json]`.
+
+Run from the repository's root. Six small CNNs with emulated accelerators train on pictures that are costly to prepare,
+on two virtual nodes of two GPUs, with the five real services; the whole ensemble once in each way:
+
+    fleet, makespan, list, milp, auto   that planner, with the feed
+    no-feed, list-no-feed               `auto` and `list`; each member has a DataLoader of its own
+    tensorsocket, list-tensorsocket     the same; samples from TensorSocket (pip install tensorsocket)
+
+All have the same members, seeds and numbers of samples. A member makes the same steps on any number of GPUs, so that
+test losses say whether one has learned less. Time counts from the submission to the end of the last member. Runs that
+were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`, which may be repeated. Exits with 1 if
+one failed, or processes were left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy
+
+from benchmarks.arguments import positive
+from benchmarks.ensembles.networks import KEPT, NETWORKS, SIDE, SIZE, Network, problem
+from benchmarks.ensembles.results import EnsembleRun, goals, summaries, table_of_members, table_of_variants
+from benchmarks.ensembles.trial import WAYS, EnsembleTrial, run_trial
+from benchmarks.feeding.pictures import costly
+from benchmarks.nas import machine_in_words
+from benchmarks.rescaling.processes import interrupt_once
+from malletrain.fleet.lower_bound import lower_bound
+
+_UNUSUAL = ("list-no-feed", "list-tensorsocket")
+"""Variants that are run only where they are asked for: all together take more than ten minutes on two cores."""
+_TESTED = 200
+_PREPARED = 80
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured.
+
+    Attributes:
+        preprocess_rates: Samples per second that all cores together prepare, by call of this program.
+        runs: Trainings of the ensemble.
+        missing: Variants that were not run, with the reason.
+    """
+
+    preprocess_rates: tuple[float, ...]
+    runs: tuple[EnsembleRun, ...]
+    missing: dict[str, str]
+
+
+def main() -> int:
+    options = _options()
+    interrupt_once()
+    networks = NETWORKS[: options.members]
+    parts = [_earlier(path, options.members) for path in options.earlier]
+    parts += [_measured(networks, options)] if options.variants else []
+    found = Evaluation(
+        tuple(rate for part in parts for rate in part.preprocess_rates),
+        tuple(run for part in parts for run in part.runs),
+        {variant: why for part in parts for variant, why in part.missing.items()},
+    )
+    bound = lower_bound(problem(networks, 0.0))
+    if options.json:
+        print(json.dumps(_described(bound) | asdict(found)))
+    else:
+        _print(found, bound)
+    return 1 if any(run.left for run in found.runs) or "failed" in found.missing.values() else 0
+
+
+def _measured(networks: tuple[Network, ...], options: argparse.Namespace) -> Evaluation:
+    missing = {variant: "not installed" for variant in options.variants if not WAYS[variant].possible}
+    cores = len(os.sched_getaffinity(0))
+    runs: list[EnsembleRun] = []
+    with tempfile.TemporaryDirectory(prefix="ensemble-") as scratch:
+        folder = options.folder.absolute() if options.folder else Path(scratch).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_test(folder / "test.npz", options.side)
+        rate = round(preparing_rate(cores, options.side), 1)
+        trial = EnsembleTrial(networks, rate, cores, options.kept, options.side, folder / "test.npz", options.seconds)
+        for repeat in range(options.repeats):
+            for variant in (variant for variant in options.variants if variant not in missing):
+                try:
+                    runs.append(_run(trial, variant, folder / f"{variant}-{repeat}"))
+                except (AssertionError, RuntimeError) as error:
+                    missing[variant] = "failed"
+                    print(f"{variant}: {error}", file=sys.stderr, flush=True)
+    return Evaluation((rate,), tuple(runs), missing)
+
+
+def _run(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
+    run = run_trial(trial, variant, folder)
+    words = f"{run.seconds:.1f} s, by {', '.join(run.planners)}, {run.prepared} samples prepared"
+    print(f"{variant}: {words}", file=sys.stderr, flush=True)
+    return run
+
+
+def _described(bound: float) -> dict[str, Any]:
+    """When and where this was measured."""
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    return {"date": now, "machine": machine_in_words(), "lower_bound_seconds": bound}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    usual = [variant for variant in WAYS if variant not in _UNUSUAL]
+    words = f"separated by commas; none: --variants= ({','.join(usual)})"
+    parser.add_argument("--variants", type=_variants, default=usual, help=words)
+    parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
+    parser.add_argument("--side", type=positive, default=SIDE, help=f"pixels of pictures: the cost of one ({SIDE})")
+    parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
+    parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
+    parser.add_argument("--seconds", type=positive, default=120, help="how long one may take (120)")
+    parser.add_argument("--earlier", type=Path, action="append", default=[], help="JSON of runs that were done apart")
+    parser.add_argument("--folder", type=Path, help="keep all logs there")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args()
+
+
+def _variants(text: str) -> list[str]:
+    names = text.split(",") if text else []
+    for name in names:
+        if name not in WAYS:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(WAYS)}, got {name!r}")
+    return names
+
+
+def _earlier(path: Path, members: int) -> Evaluation:
+    content = json.loads(path.read_text())
+    runs = tuple(EnsembleRun.of(each) for each in content["runs"])
+    if any(len(run.members) != members for run in runs):
+        raise SystemExit(f"{path}: expected runs with {members} members")
+    return Evaluation(tuple(content["preprocess_rates"]), runs, content["missing"])
+
+
+def _write_test(path: Path, side: int) -> None:
+    """Pictures that no member trains on: the same in every run."""
+    state = numpy.random.get_state()
+    numpy.random.seed(12345)
+    dataset = costly(_TESTED, os.devnull, side)
+    pictures, labels = zip(*(dataset[index] for index in range(_TESTED)), strict=True)
+    numpy.random.set_state(state)
+    numpy.savez(path, pictures=numpy.stack(pictures), labels=numpy.array(labels))
+
+
+def preparing_rate(cores: int, side: int) -> float:
+    """Samples per second that all cores together prepare while they do nothing else."""
+    pool = multiprocessing.Pool(cores)
+    rates = pool.map(_prepare, [side] * cores, chunksize=1)
+    pool.close()
+    pool.join()
+    return sum(rates)
+
+
+def _prepare(side: int) -> float:
+    dataset = costly(SIZE, os.devnull, side)
+    seconds = []
+    for index in range(_PREPARED):
+        began = time.perf_counter()
+        dataset[index]
+        seconds.append(time.perf_counter() - began)
+    return 1 / statistics.median(seconds)
+
+
+def _print(found: Evaluation, bound: float) -> None:
+    rate = statistics.median(found.preprocess_rates)
+    print(f"{machine_in_words()}; all cores together prepare {rate:.0f} samples/s.")
+    print(f"No schedule takes less than {bound:.1f} s with the declared rates.\n")
+    lines = summaries(found.runs, bound)
+    print(table_of_variants(lines, found.missing))
+    print(f"\n{table_of_members(found.runs)}\n" if found.runs else "")
+    print("\n".join(goals(lines)))
+    print(f"processes left at the end: {sum(run.left for run in found.runs)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
