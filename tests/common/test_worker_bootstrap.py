@@ -135,4 +135,4 @@ def test_a_torchrun_script_waits_in_its_initialisation_only_if_it_needs_no_place
 
 def test_the_bootstrap_repeats_the_names_of_variables_correctly() -> None:
     names = set(re.findall(r'"(MALLETRAIN_\w+)"', BOOTSTRAP.read_text()))
-    assert names == {environment.BACKEND, environment.PREIMPORT}
+    assert names == {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT}
