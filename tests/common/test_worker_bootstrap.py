@@ -56,6 +56,24 @@ def test_a_warm_worker_looks_to_its_script_as_if_the_interpreter_had_started_it(
     assert log.read_text().splitlines()[-1:] == direct.stdout.splitlines()
 
 
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("chosen", ["", "/own"], ids=["by default", "chosen"])
+def test_compiled_code_is_kept_in_the_jobs_folder_unless_the_job_says_where(
+    tmp_path: Path, warm: bool, chosen: str
+) -> None:
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    (tmp_path / "train.py").write_text(f"import os\nprint(os.environ['{variable}'])\n")
+    environment = {name: value for name, value in os.environ.items() if name != variable}
+    environment |= {"MALLETRAIN_JOB_DIR": str(tmp_path / "job"), **({variable: chosen} if chosen else {})}
+    log = tmp_path / "log"
+    worker = WorkerProcess([sys.executable, "-S", "train.py"], str(tmp_path), environment, log, warm=warm)
+    worker.go({})
+    wait_until(lambda: worker.poll() is not None, 30, "the end")
+    worker.close()
+    told = Path(log.read_text().splitlines()[-1])
+    assert told == Path(chosen) if chosen else told.parent == tmp_path / "job" / "compiled"
+
+
 def test_a_scripts_imports_are_found_but_not_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("")
     (tmp_path / "package").mkdir()
@@ -117,4 +135,4 @@ def test_a_torchrun_script_waits_in_its_initialisation_only_if_it_needs_no_place
 
 def test_the_bootstrap_repeats_the_names_of_variables_correctly() -> None:
     names = set(re.findall(r'"(MALLETRAIN_\w+)"', BOOTSTRAP.read_text()))
-    assert names == {environment.BACKEND, environment.PREIMPORT}
+    assert names == {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.frameworks.diffs import EXAMPLES, real_diff
 
-NAMES = ("accelerate", "lightning", "transformers")
+NAMES = ("accelerate", "fsdp2", "lightning", "transformers")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -238,6 +238,8 @@ def test_what_is_not_malletrains_stays(tmp_path: Path) -> None:
     (folder / "logs/tensorboard/events.log").write_text("x")
     (folder / "logs/notes.txt").write_text("x")
     (folder / "model.pt").write_text("x")
+    (folder / "compiled/x86_64-0/fxgraph").mkdir(parents=True)
+    (folder / "compiled/x86_64-0/fxgraph/code.py").write_text("x")
     JobFolder(folder).remove_own_files()
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert left == ["checkpoints/step-1", "logs/notes.txt", "logs/tensorboard/events.log", "model.pt"]
@@ -252,6 +254,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "logs").symlink_to(outside / "logs")
     (folder / "checkpoints").symlink_to(outside / "checkpoints")
+    (folder / "compiled").symlink_to(outside)
     (folder / job_folder.SUPERVISOR_LOG).symlink_to(outside / job_folder.SUPERVISOR_LOG)
     (folder / job_folder.LAUNCH_FILE).mkdir()
     (folder / "stop-requests").mkdir()

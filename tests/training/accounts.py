@@ -18,10 +18,12 @@ class Accounts:
     Attributes:
         batches: All notes of batches, of all workers, in order of time.
         attempts: By the sample's number in the training, the dataset indices that were tried, in order of time.
+        size: Samples in the dataset.
     """
 
     batches: list[dict[str, Any]]
     attempts: dict[int, list[int]]
+    size: int = SIZE
 
     @property
     def samples(self) -> int:
@@ -37,10 +39,10 @@ class Accounts:
     def check_epochs(self) -> int:
         """Each sample of an epoch was seen once, and the same one where it had to be repeated; number of epochs."""
         assert all(len(set(indices)) == 1 for indices in self.attempts.values())
-        epochs = self.samples // SIZE
+        epochs = self.samples // self.size
         for epoch in range(epochs):
-            order = [self.attempts[number][0] for number in range(epoch * SIZE, (epoch + 1) * SIZE)]
-            assert sorted(order) == list(range(SIZE))
+            order = [self.attempts[number][0] for number in range(epoch * self.size, (epoch + 1) * self.size)]
+            assert sorted(order) == list(range(self.size))
         return epochs
 
     def check_state(self) -> None:
@@ -75,12 +77,18 @@ def lines_in(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda line: line["time"])
 
 
-def accounts_of(folder: Path) -> Accounts:
-    """Add up what is noted in a job's folder."""
+def accounts_of(folder: Path, size: int = SIZE, batch_per_worker: int = BATCH) -> Accounts:
+    """Add up what is noted in a job's folder.
+
+    Args:
+        folder: The job's folder.
+        size: Samples in the dataset.
+        batch_per_worker: Samples of a worker in one step.
+    """
     batches = [line for line in lines_in(folder) if line["event"] == "batch"]
     attempts = defaultdict(list)
     for batch in batches:
-        assert len(batch["indices"]) == BATCH
-        for number, index in enumerate(batch["indices"], start=batch["before"] + batch["rank"] * BATCH):
+        assert len(batch["indices"]) == batch_per_worker
+        for number, index in enumerate(batch["indices"], start=batch["before"] + batch["rank"] * batch_per_worker):
             attempts[number].append(index)
-    return Accounts(batches, dict(attempts))
+    return Accounts(batches, dict(attempts), size)

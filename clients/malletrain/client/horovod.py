@@ -78,7 +78,7 @@ class ElasticState(hvd.elastic.TorchState):  # type: ignore[misc]  # Horovod has
 class ElasticTraining(Training):
     """A training whose workers survive rescales. See `Training` for arguments and methods.
 
-    If a worker is lost without notice, the batches since the last commit in memory are lost.
+    If a worker is lost without notice, the batches since the last commit in memory are lost. There is no `grad_scaler`.
 
     Attributes:
         model: The plain model.
@@ -99,6 +99,8 @@ class ElasticTraining(Training):
         return int(hvd.size())
 
     def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ElasticState:
+        if self._grad_scaler is not None:
+            raise ValueError("grad_scaler: expected none under Horovod, whose optimizer adds up gradients in its step")
         self.model = model
         self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         # Under a name other than "optimizer" it is synchronised before the model: Horovod initialises the optimizer of

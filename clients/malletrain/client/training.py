@@ -43,6 +43,7 @@ class Training(Replica):
         learning_rate_rule: ScalingRule = "linear",
         warmup_samples: int = 0,
         hold_batch: bool = False,
+        grad_scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         """Call it after `init`. Loads the newest checkpoint if there is one.
 
@@ -63,6 +64,8 @@ class Training(Replica):
                 is larger than `reference_batch`). They fall at once.
             hold_batch: Keep the global batch at `reference_batch` by gradient accumulation, with at most
                 `batch_per_worker` samples per pass, instead of scaling the rates. Train with `micro_batches` then.
+            grad_scaler: Applies the gradients in `step`, unless one is not finite, and is updated there. It is
+                registered as "grad_scaler". Scale the losses with it.
 
         Raises:
             ValueError: an argument is out of its range.
@@ -83,7 +86,10 @@ class Training(Replica):
             SavingMarker(job.directory if job else None),
             commit_seconds,
         )
+        self._grad_scaler = grad_scaler
         self._state = self._join(model, optimizer)
+        if grad_scaler is not None:
+            self.register("grad_scaler", grad_scaler)
         install_signal_handler()
 
     def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
@@ -154,6 +160,8 @@ class Training(Replica):
     def step(self, *also: Callable[[], object]) -> None:
         """Apply the gradients, count and report the batch, and commit if it is time.
 
+        A batch counts as well if a gradient scaler leaves its step out.
+
         Args:
             also: Functions that belong to this batch and follow the optimizer's step, such as a scheduler's `step`.
                 They are called before a commit.
@@ -162,7 +170,11 @@ class Training(Replica):
             SystemExit: the process has to end, and its state is on disk. Do not catch it.
         """
         self._consistent = False
-        self.optimizer.step()
+        if self._grad_scaler is None:
+            self.optimizer.step()
+        else:
+            self._grad_scaler.step(self.optimizer)
+            self._grad_scaler.update()
         for call in also:
             call()
         self._count()

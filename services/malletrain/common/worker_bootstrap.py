@@ -28,6 +28,7 @@ import os
 import runpy
 import signal
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ _HELPERS = {
     "horovod": ("malletrain.client.horovod", "malletrain.client.elastic"),
     "torchrun": ("malletrain.client.distributed", "malletrain.client.elastic", "malletrain.client.fsdp"),
 }
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _PLACE_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_")
 """Parts of the names of variables. A script that contains one may read the variable before it initialises."""
 
@@ -51,6 +53,26 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("worker_bootstrap: the process that started this worker has ended")
+
+
+def keep_compiled() -> None:
+    """Have torch.compile keep what it makes in the job's folder, for later workers, unless a job says where.
+
+    torch's own place is /tmp/torchinductor_USER, which anybody may have made before, and it runs what it finds there.
+    """
+    folder = os.environ.get("MALLETRAIN_JOB_DIR")
+    if folder:
+        os.environ.setdefault(_COMPILED, str(Path(folder, "compiled", _kind_of_machine())))
+
+
+def _kind_of_machine() -> str:
+    """Name of a folder that only machines with the same instructions share: code is made for the CPU at hand."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            features = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    except OSError:
+        features = ""
+    return f"{os.uname().machine}-{zlib.crc32(features.encode()):08x}"
 
 
 def warm_up(script: Path | None) -> None:
@@ -150,6 +172,7 @@ def main() -> None:
     parent, control, status = (int(word) for word in sys.argv[1:4])
     mode, *rest = sys.argv[4:]
     die_with_parent(parent)
+    keep_compiled()
     start = StartSignal(control, status)
     if mode == "cold":
         start.wait()

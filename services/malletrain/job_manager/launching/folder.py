@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -179,7 +180,7 @@ class JobFolder:
         )
 
     def remove_own_files(self) -> None:
-        """Delete what MalleTrain has written here: logs, and files that processes of the job shared.
+        """Delete what MalleTrain has written here: logs, files that processes of the job shared, compiled code.
 
         Checkpoints stay, and so does whatever the job has placed here. The folder goes if nothing is left in it. Links
         are not followed: what they lead to stays. May be repeated.
@@ -193,6 +194,8 @@ class JobFolder:
                 with _unless_missing_or_filled(), _folder_at(name, folder) as inner, os.scandir(inner) as entries:
                     _remove_files(inner, [entry.name for entry in entries if _is_own(entry, suffix)])
                 _remove_if_empty(name, folder)
+            with _unless_missing_or_filled(), _folder_at(job_folder.COMPILED_FOLDER, folder):
+                shutil.rmtree(job_folder.COMPILED_FOLDER, dir_fd=folder)
             _remove_if_empty(job_folder.CHECKPOINTS_FOLDER, folder)
         _remove_if_empty(self.path)
 

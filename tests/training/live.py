@@ -1,0 +1,262 @@
+"""An example under the five services, while nodes are taken and returned and a worker is killed: what it costs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import psutil
+
+from malletrain.v1 import scavenger_pb2
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+from tests.training.accounts import Accounts, accounts_of, lines_in
+
+ROOT = Path(__file__).parents[2]
+NODES = ("n1", "n2", "n3", "n4")
+SCALES = (1, 3, 2, 1, 4)
+STEPS = 8
+"""Steps of rank 0 at a scale before the next change."""
+PATIENCE = 60.0
+SETTINGS = f"""
+[scavenger]
+source = "static"
+nodes = {json.dumps(NODES)}
+debounce_seconds = 0
+[job_manager]
+trainer_python = "{sys.executable}"
+standby_memory_mib = 2048
+restart_backoff_seconds = 0.1
+# Long enough to save on a busy machine: the workers share its cores with all other tests.
+drain_grace_seconds = 15
+"""
+
+
+@dataclass
+class LiveTraining:
+    """One job.
+
+    Attributes:
+        system: The services.
+        job: Its identifier.
+        changes: What was done to it, and when.
+        releases: How long it took until nodes that were taken were free, in seconds.
+    """
+
+    system: Deployment
+    job: str
+    changes: list[tuple[str, float]] = field(default_factory=list)
+    releases: list[float] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """The job's folder."""
+        return self.system.folder / "jobs" / self.job
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Rank 0's steps, in order of time."""
+        return [line for line in lines_in(self.folder) if line["rank"] == 0]
+
+    def newest(self, rank: int) -> dict[str, Any]:
+        """The newest step of a rank."""
+        return [line for line in lines_in(self.folder) if line["rank"] == rank][-1]
+
+    def wait_scale(self, workers: int) -> None:
+        """Wait for steps of so many workers that began after the last change."""
+        since = self.changes[-1][1] if self.changes else 0.0
+
+        def enough() -> bool:
+            found = [step for step in self.steps() if step["time"] > since and step["size"] == workers]
+            return len(found) >= STEPS and found[-1]["pid"] == found[-STEPS]["pid"]
+
+        self.wait(enough, PATIENCE, f"{STEPS} steps of {workers} workers")
+
+    def give(self, *nodes: str) -> None:
+        """Return nodes to it."""
+        self.change("growth")
+        self.call("ResumeNodes", scavenger_pb2.ResumeNodesRequest(nodes=nodes))
+
+    def take(self, *nodes: str) -> None:
+        """Take nodes away."""
+        self.change("shrink")
+        self.free("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=nodes))
+
+    def reclaim(self, node: str) -> None:
+        """Have the main scheduler want a node back, at once."""
+        self.change("reclaim of rank 0's node")
+        self.free("ReclaimNodes", scavenger_pb2.ReclaimNodesRequest(nodes=[node], hold_seconds=600))
+
+    def free(self, method: str, request: Any) -> None:
+        """Have nodes freed."""
+        began = time.monotonic()
+        answer = self.call(method, request)
+        assert list(answer.released) == list(request.nodes)
+        self.releases.append(round(time.monotonic() - began, 2))
+
+    def kill(self, rank: int) -> None:
+        """Kill a worker."""
+        self.change("kill -9")
+        os.kill(self.newest(rank)["pid"], signal.SIGKILL)
+
+    def change(self, what: str) -> None:
+        """Note a change."""
+        self.changes.append((what, time.time()))
+
+    def call(self, method: str, request: Any) -> Any:
+        """Ask the Scavenger."""
+        stubs = self.system.stubs
+        try:
+            return getattr(stubs.scavenger, method)(request, timeout=PATIENCE)
+        finally:
+            stubs.close()
+
+    def nodes(self) -> list[str]:
+        """Nodes of its present workers, by rank."""
+        newest = self.newest(0)
+        return [self.newest(rank)["node"] for rank in range(newest["size"])]
+
+    def accounts(self) -> Accounts:
+        """What its workers have trained with."""
+        first = self.newest(0)
+        return accounts_of(self.folder, first["dataset"], len(first["indices"]))
+
+    def state(self) -> dict[str, Any]:
+        """What `malletrain job` says."""
+        found: dict[str, Any] = self.system.json("job", self.job)
+        return found
+
+    def wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait for something; what the job has said is added to the error."""
+        try:
+            wait_until(predicate, seconds, what)
+        except AssertionError as error:
+            logs = [self.folder / "supervisor.log", *sorted(self.folder.glob("logs/*.log"))]
+            said = [f"== {path.name}\n{path.read_text()[-3000:]}" for path in logs if path.exists()]
+            raise AssertionError("\n".join([str(error), *said])) from None
+
+    def wait_completed(self, seconds: float) -> dict[str, Any]:
+        """Wait for its good end."""
+        self.wait((self.folder / "completed.json").exists, seconds, "its end")
+        wait_until(lambda: self.state()["state"] == "JOB_STATE_COMPLETED", PATIENCE, "COMPLETED")
+        return self.state()
+
+    def processes(self) -> list[psutil.Process]:
+        """What still runs of it."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("MALLETRAIN_JOB_DIR") == str(self.folder):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@contextmanager
+def live_training(folder: Path, example: Path, *arguments: str) -> Iterator[LiveTraining]:
+    """Submit an example to new services with one node.
+
+    Args:
+        folder: A folder of the test.
+        example: The script. What is run is a copy with one line more, which notes what it does.
+        arguments: Its arguments.
+    """
+    script = folder / "train.py"
+    first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
+    script.write_text(f"{first}{annotations}\nimport noting\n{rest}")
+    (folder / "noting.py").write_text((Path(__file__).with_name("noting.py")).read_text())
+    with deployed(folder / "state", SETTINGS) as system:
+        wait_until(lambda: len(system.json("nodes")) == len(NODES), PATIENCE, "idle nodes")
+        training = LiveTraining(system, "")
+        training.call("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=NODES[1:]))
+        scale = ["--max", str(len(NODES)), "--profile", "never", "--curve", "1:100,2:195,3:285,4:370"]
+        options = ["--backend", "torchrun", *scale, "--scale-up", "1", "--scale-down", "1"]
+        done = system.command("submit", *options, "--", "python", str(script), *arguments)
+        assert done.returncode == 0, done.stderr
+        training.job = done.stdout.strip()
+        yield training
+
+
+def change_scales(training: LiveTraining) -> None:
+    """Over 1, 3, 2, 1 and 4 workers; then one is killed, and rank 0's node is wanted back."""
+    training.wait(lambda: bool(training.steps()), PATIENCE, "the first step")
+    training.wait_scale(SCALES[0])
+    for before, after in itertools.pairwise(SCALES):
+        used = training.nodes()
+        if after > before:
+            training.give(*[node for node in NODES if node not in used][: after - before])
+        else:
+            training.take(*used[after:])
+        training.wait_scale(after)
+    training.kill(2)
+    training.wait_scale(4)
+    training.reclaim(training.newest(0)["node"])
+    training.wait_scale(3)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What a change cost.
+
+    Attributes:
+        what: The change.
+        before: Workers before it.
+        after: Workers after it.
+        seconds: From the last step at the old scale to the first at the new one, less a usual step.
+        repeated: Samples that were trained with again.
+    """
+
+    what: str
+    before: int
+    after: int
+    seconds: float
+    repeated: int
+
+
+def pauses(training: LiveTraining) -> list[Pause]:
+    """What each change has cost."""
+    steps = training.steps()
+    found = []
+    for last, first in itertools.pairwise(steps):
+        if last["pid"] == first["pid"]:
+            continue
+        what = [name for name, when in training.changes if when <= first["time"]][-1]
+        usual = fmean(step["time"] - before["time"] for before, step in _same(steps, first["pid"]))
+        reached = last["before"] + last["size"] * len(last["indices"])
+        gap = first["time"] - last["time"] - usual
+        found.append(Pause(what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
+    return found
+
+
+def _same(steps: list[dict[str, Any]], pid: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [pair for pair in itertools.pairwise(steps) if pair[0]["pid"] == pair[1]["pid"] == pid]
+
+
+def keep(name: str, training: LiveTraining) -> list[Pause]:
+    """Print what was measured, and keep it in build/live; the pauses."""
+    found = pauses(training)
+    memory: dict[int, dict[str, int]] = {}
+    for line in lines_in(training.folder):
+        if "pss" in line:
+            kept = memory.setdefault(line["size"], {})
+            kept |= {part: max(kept.get(part, 0), line[part]) for part in ("pss", "own", "moments", "whole")}
+    record = {
+        "pauses": [vars(pause) for pause in found],
+        "seconds until nodes were free": training.releases,
+        "memory of a worker in bytes, by scale": memory,
+    }
+    path = ROOT / "build" / "live" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(path.read_text())
+    return found

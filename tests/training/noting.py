@@ -1,0 +1,94 @@
+"""Notes what a real training does: imported by the first line of a copy of a script, which is otherwise as it was.
+
+For each step, once the optimizer has stepped: the dataset indices that loaders have read for it, the loss, and now and
+then this worker's memory. See `tests.training.accounts`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from malletrain.client.training import Training
+
+MEMORY_STEPS = 5
+"""Memory is measured in each such step of a process."""
+
+_read: deque[tuple[int, list[int]]] = deque()
+_losses: list[float] = []
+_steps = itertools.count(1)
+
+
+def _own_bytes(training: Training) -> tuple[int, int]:
+    """Memory of this worker's part of the weights, and of the whole model."""
+    parameters = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
+    local = [one.to_local() if isinstance(one, DTensor) else one for one in parameters]
+    return tuple(sum(one.numel() * one.element_size() for one in each) for each in (local, parameters))
+
+
+def _memory(training: Training) -> dict[str, int]:
+    """Bytes of this process: its share of what it has in memory, and what nobody shares."""
+    lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+    own, whole = _own_bytes(training)
+    states = [part for state in training.optimizer.state.values() for part in state.values()]
+    tensors = [part.to_local() if isinstance(part, DTensor) else part for part in states if torch.is_tensor(part)]
+    moments = sum(part.numel() * part.element_size() for part in tensors)
+    return {"pss": sizes["Pss"], "own": own, "whole": whole, "moments": moments}
+
+
+def _note_step(training: Training) -> None:
+    size, passes = training._sampler.order.size, []
+    while len(passes) < training.micro_steps:
+        length, indices = _read.popleft()
+        if length == size:
+            passes.append(indices)
+    line = {
+        "event": "batch",
+        "time": time.time(),
+        "pid": os.getpid(),
+        "node": os.environ["MALLETRAIN_NODE"],
+        "before": training.samples,
+        "indices": [index for indices in passes for index in indices],
+        "rank": training.rank,
+        "size": training.workers,
+        "dataset": size,
+        "loss": sum(_losses) / len(_losses),
+    }
+    _losses.clear()
+    with Path(os.environ["MALLETRAIN_JOB_DIR"], f"notes-{os.getpid()}.jsonl").open("a") as file:
+        file.write(json.dumps(line | (_memory(training) if next(_steps) % MEMORY_STEPS == 0 else {})) + "\n")
+
+
+def _follow() -> None:
+    fetch, begin, backward = _MapDatasetFetcher.fetch, Training.__init__, torch.Tensor.backward
+
+    def reading(self: Any, indices: Any) -> Any:
+        _read.append((len(self.dataset), list(indices)))
+        return fetch(self, indices)
+
+    def beginning(self: Training, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        # Before it is counted: a worker that is killed then has trained with it.
+        register_optimizer_step_post_hook(lambda *_: _note_step(self))
+
+    def losing(self: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        _losses.append(float(self.detach()))
+        return backward(self, *arguments, **options)
+
+    _MapDatasetFetcher.fetch = reading
+    Training.__init__ = beginning  # type: ignore[method-assign]
+    torch.Tensor.backward = losing  # type: ignore[method-assign]
+
+
+_follow()

@@ -1,0 +1,38 @@
+"""FSDP2 under the five services: nodes are taken and returned, a worker is killed, and rank 0's node is wanted back."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+
+from tests.support.waiting import wait_until
+from tests.training.live import ROOT, SCALES, change_scales, keep, live_training
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+EXAMPLE = ROOT / "examples" / "fsdp2" / "elastic.py"
+SECONDS = 150.0
+
+
+def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Path) -> None:
+    with live_training(tmp_path, EXAMPLE, "--epochs", "2", "--step-seconds", "0.1") as training:
+        change_scales(training)
+        completed = training.wait_completed(SECONDS)
+        wait_until(lambda: not training.processes(), 20, "an end without processes")
+        found = keep("fsdp2", training)
+        accounts = training.accounts()
+    assert accounts.check_epochs() == 2
+    assert accounts.samples == int(completed["samples"])
+    assert tuple(pause.after for pause in found) == (*SCALES[1:], 4, 3)
+    # Only the loss of a worker undoes anything: what was trained since the last checkpoint.
+    undone = {pause.what: pause.repeated for pause in found if pause.repeated}
+    assert set(undone) <= {"kill -9"}
+    assert len(accounts.repeated) <= sum(undone.values())
+    losses = [batch["loss"] for batch in accounts.batches]
+    assert fmean(losses[-30:]) < 3.0 < 5.0 < fmean(losses[:3])
+    assert all(later < earlier + 1.0 for earlier, later in itertools.pairwise(losses))
