@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
@@ -47,7 +47,7 @@ class Deployment:
         with closing(self.stubs) as stubs:
             request = job_manager_pb2.GetJobRequest(job_id=job_id)
             response = stubs.job_manager.GetJob(request, timeout=60, wait_for_ready=True)
-            return cast("resources_pb2.Job", response.job)
+            return response.job
 
     def state(self, job_id: str) -> str:
         """A job's state, e.g. JOB_STATE_RUNNING."""
