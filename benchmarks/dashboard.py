@@ -35,9 +35,11 @@ from malletrain.cli.demo.setup import free_ports
 from malletrain.dashboard.facts import JobFact, NodeFact, ProgressFact
 from malletrain.dashboard.history import History, Minute, NodePeriod
 from malletrain.dashboard.identities import Viewer, Viewers
+from malletrain.dashboard.replays import Replays
 from malletrain.dashboard.serving import Dashboard
 from malletrain.dashboard.updates import jobs_changed, progress_changed
 from malletrain.dashboard.watching import Watcher
+from malletrain.dashboard.what_if import WhatIf
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
@@ -45,6 +47,7 @@ from malletrain.runtime.config import Settings
 NODES, FRAGMENTS, JOBS, DAY_S = 1024, 7000, 100, 86400.0
 PAINT_S, LATENCY_S, CPU_SHARE = 1.5, 1.0, 0.10
 _EVENT_S, _PROGRESS_S = 2.0, 5.0
+_BETWEEN_S = 3.0
 _ARRIVED = """(count) => new Promise((done) => {
   const found = [], row = document.getElementById("legend").parentElement;
   let last = "";
@@ -125,7 +128,8 @@ async def serve(port: int) -> None:
 
     # No JobManager runs here that could verify tokens.
     with patch.object(Viewers, "_ask", ask):
-        server = Dashboard(watcher, "127.0.0.1", port, (), None)
+        replays = Replays((), lambda: "", None, WhatIf(), watcher.now, watcher.changed.set)
+        server = Dashboard(watcher, replays, "127.0.0.1", port, (), None)
         await asyncio.gather(server.run(), happen(watcher))
 
 
@@ -147,6 +151,7 @@ def in_browser(base: str, loads: int, events: int) -> tuple[list[float], list[fl
             paints.append(page.wait_for_function(_DRAWN, timeout=60_000).json_value() / 1000.0)
             if len(paints) < loads:
                 context.close()
+                time.sleep(_BETWEEN_S)
         arrived: list[float] = page.evaluate(_ARRIVED, events)
         browser.close()
     return paints, arrived

@@ -154,7 +154,7 @@ def damaged(folder: Path, kind: str) -> None:
         (
             "without history",
             InvalidInputError,
-            "--journal: expected a state folder in which",
+            "--journal: expected a past in which the Allocator has recorded idle nodes",
         ),
         ("without jobs", InvalidInputError, "--journal: expected a past in which jobs trained"),
         ("missing", InvalidInputError, "--journal: expected a state folder that services have used"),

@@ -7,6 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from malletrain.dashboard import intake
 from malletrain.dashboard.colours import LIGHT, THEMES
+from malletrain.dashboard.columns import curve_rows, fit_columns
 from malletrain.dashboard.facts import PointFact, RowOfPlan
 from malletrain.dashboard.needs import need_facts
 from malletrain.dashboard.selection import Selection
@@ -73,6 +74,11 @@ def test_curves_and_stalls() -> None:
     curve = intake.curve_fact(profiler_pb2.Profile(job_id="j1", points=[point], scale_up_seconds=3.0))
     assert curve.points == (PointFact(2, 20.0, "measured", 0.05, 7),)
     assert curve.up_s == 3.0
+    line = [resources_pb2.ScalingPoint(nodes=nodes, rate=10.0 * nodes) for nodes in (1, 2)]
+    fitted = intake.curve_fact(profiler_pb2.Profile(job_id="j1", points=[point], fit="ring", fit_line=line))
+    assert fit_columns(fitted) == {"nodes": [1, 2], "rate": [10.0, 20.0]}
+    assert curve_rows(fitted)["source"] == ["measured", "fit", "fit"]
+    assert curve_rows(fitted)["low"] == [pytest.approx(19.0), "", ""]
     record = monitor_pb2.ScalingRecord(job_id="j1")
     record.rescales.add(from_nodes=1, to_nodes=2, stall_seconds=0.5, unix_seconds=9.0)
     (stall,) = intake.stall_facts(record)

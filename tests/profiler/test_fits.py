@@ -82,3 +82,15 @@ class TestFleet:
     def test_between_flat_and_linear(self, last: int, more: int, rate: float, before: float) -> None:
         found = fleet_extrapolation(last + more, CurvePoint(last, rate), before)
         assert rate * (1 - 1e-9) <= found <= rate * (last + more) / last * (1 + 1e-9)
+
+
+@given(st.floats(1e-4, 1e-2), st.floats(0, 2), st.integers(1, 4), st.integers(4, 4096))
+def test_a_fits_line_is_its_shape_at_scales_that_rise(a: float, b: float, smallest: int, largest: int) -> None:
+    for fit in all_fits(ring(a, a * b, 0.0)):
+        line = fit.line(smallest, largest)
+        scales = [nodes for nodes, _ in line]
+        assert scales == sorted(set(scales))
+        assert (scales[0], scales[-1]) == (smallest, largest)
+        assert len(line) <= 40
+        if fit.name != MONOTONE:
+            assert [rate for _, rate in line] == [fit.model(nodes) for nodes in scales]

@@ -34,6 +34,8 @@ _ROWS = Table(
     Column("left_nodes", Text, nullable=False),
     sqlite_autoincrement=True,
 )
+_ROWS_READ = 100
+"""A whole set of some thousand nodes has 200 kB."""
 
 
 class IdleStore:
@@ -60,6 +62,24 @@ class IdleStore:
         """All rows, oldest first."""
         with self._engine.connect() as connection:
             return [_row(found) for found in connection.execute(select(_ROWS).order_by(_ROWS.c.sequence))]
+
+    def page(self, after: int, most: int, most_characters: int) -> tuple[list[tuple[int, IdleRow]], bool]:
+        """The rows that follow a sequence number, oldest first, each with its own; and whether there are more.
+
+        Args:
+            after: The sequence number; 0: from the first row on.
+            most: So many rows at most, at least 1.
+            most_characters: No more rows once they have so many characters as they are stored.
+        """
+        query = select(_ROWS).where(_ROWS.c.sequence > after).order_by(_ROWS.c.sequence).limit(most + 1)
+        found: list[tuple[int, IdleRow]] = []
+        with self._engine.connect() as connection:
+            for row in connection.execute(query.execution_options(yield_per=_ROWS_READ)):
+                if len(found) >= most or most_characters <= 0:
+                    return found, True
+                most_characters -= len(row.joined) + len(row.left_nodes)
+                found.append((row.sequence, _row(row)))
+        return found, False
 
 
 def _columns(row: IdleRow) -> dict[str, object]:

@@ -46,11 +46,18 @@ class PlanStore:
             row = session.get(_PlanRow, generation)
             return allocator_pb2.Plan.FromString(row.plan) if row else None
 
-    def newest_first(self) -> Iterator[allocator_pb2.Plan]:
-        """All plans, read one after the other, the newest first."""
+    def newest_first(self, before: int = 0, most: int | None = None) -> Iterator[allocator_pb2.Plan]:
+        """Plans, read one after the other, the newest first.
+
+        Args:
+            before: Only those of lower generations; 0: all.
+            most: So many at most; None: no limit.
+        """
         with Session(self._engine) as session:
-            query = select(_PlanRow.plan).order_by(_PlanRow.generation.desc()).execution_options(yield_per=_PLANS_READ)
-            for plan in session.scalars(query):
+            query = select(_PlanRow.plan).order_by(_PlanRow.generation.desc()).limit(most)
+            if before:
+                query = query.where(_PlanRow.generation < before)
+            for plan in session.scalars(query.execution_options(yield_per=_PLANS_READ)):
                 yield allocator_pb2.Plan.FromString(plan)
 
     def add(self, plan: allocator_pb2.Plan) -> None:

@@ -10,6 +10,7 @@ import grpc.aio
 
 from malletrain.allocator import messages
 from malletrain.allocator.explanation.explain import explain_plan
+from malletrain.allocator.history_pages import believed_page, idle_page
 from malletrain.allocator.idle_recording import IdleRecording
 from malletrain.allocator.idle_store import IdleStore
 from malletrain.allocator.loop import AllocatorPeers, ControlLoop
@@ -54,7 +55,10 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._explaining = asyncio.Lock()
         engine = open_database(settings.database("allocator"))
         self._store = PlanStore(engine, section.plans_kept)
-        recording = IdleRecording(IdleStore(engine, section.idle_rows_kept), clock)
+        self._idle_store = IdleStore(engine, section.idle_rows_kept)
+        recording = IdleRecording(self._idle_store, clock)
+        # Pages of the past wait for each other, so that many readers keep one core busy at most.
+        self._paging = asyncio.Lock()
         self._channels: list[grpc.aio.Channel] = []
         self._metrics = AllocatorMetrics()
         self._spans = PlanSpans()
@@ -164,6 +168,22 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
                 yield allocator_pb2.WatchPlansResponse(plan=self._loop.newest)
             async for plan in subscription:
                 yield allocator_pb2.WatchPlansResponse(plan=plan)
+
+    async def ListIdleChanges(
+        self, request: allocator_pb2.ListIdleChangesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.ListIdleChangesResponse:
+        """What is recorded of the idle set."""
+        del context
+        async with self._paging:
+            return await asyncio.to_thread(idle_page, self._idle_store, request)
+
+    async def ListBelievedJobs(
+        self, request: allocator_pb2.ListBelievedJobsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.ListBelievedJobsResponse:
+        """What plans believed of their jobs."""
+        del context
+        async with self._paging:
+            return await asyncio.to_thread(believed_page, self._store, request)
 
 
 def create(settings: Settings, section: AllocatorSettings, clock: Clock, credential: Credential) -> Service:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Coroutine
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from malletrain.dashboard.serving import Dashboard
 
 _DEFAULT = "127.0.0.1:7706"
+_REPLAYING = (sys.executable, "-m", "malletrain.cli.journal.what_if")
 
 
 def dashboard(
@@ -47,7 +49,7 @@ def dashboard(
     configure_logging("dashboard", settings.log_level)
     credential = caller_credential(settings)
     forget_token()
-    asyncio.run(_serve(settings, credential, host, port, tuple(name or ()), tls))
+    asyncio.run(_serve(settings, config, credential, host, port, tuple(name or ()), tls))
 
 
 def _parsed(address: str) -> tuple[str, int]:
@@ -72,18 +74,29 @@ def _tls(address: str, certificate: Path | None, key: Path | None) -> ssl.SSLCon
 
 async def _serve(
     settings: AllSettings,
+    config: Path | None,
     credential: Credential,
     host: str,
     port: int,
     names: tuple[str, ...],
     tls: ssl.SSLContext | None,
 ) -> None:
+    from malletrain.dashboard.replays import Replays
     from malletrain.dashboard.serving import Dashboard
     from malletrain.dashboard.watching import Watcher
+    from malletrain.dashboard.what_if import WhatIf
 
     watcher = Watcher(settings, credential, SystemClock())
+    allocator = settings.allocator
+    present = WhatIf(
+        forward_s=allocator.forward_seconds,
+        forward_policy=allocator.forward_policy.value,
+        max_parallel=settings.job_manager.max_parallel,
+    )
+    file = str(config.resolve()) if config is not None else None
+    replays = Replays(_REPLAYING, credential.token, file, present, watcher.now, watcher.changed.set)
     try:
-        server = Dashboard(watcher, host, port, names, tls)
+        server = Dashboard(watcher, replays, host, port, names, tls)
     except OSError as error:
         expected = f"an address that one can listen on ({error.strerror})"
         raise InvalidInputError("--address", expected, f"{host}:{port}") from error

@@ -42,7 +42,10 @@ def replay(
     trace: Annotated[Path | None, TraceOption] = None,
     journal: Annotated[
         str | None,
-        typer.Option(metavar="STATE_DIR", help="In place of a trace and a job set: the past of an installation."),
+        typer.Option(
+            metavar="STATE_DIR|live",
+            help="In place of a trace and a job set: an installation's past, from its state folder or its services.",
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="With --journal: only the last 90m, 24h, 7d; default: all that is known.")
@@ -149,7 +152,7 @@ def refuse_beside_journal(given: Mapping[str, object], has_jobs: bool) -> None:
 
 
 def past_of(
-    state_dir: str, since: str | None, options: ReplayOptions
+    place: str, since: str | None, options: ReplayOptions
 ) -> tuple[JournalReport, Scenario, tuple[ReplayJob, ...], ReplayOptions]:
     """The past of an installation as input of a replay, and the options with its duration.
 
@@ -163,11 +166,11 @@ def past_of(
     from malletrain.cli.settings import load
     from malletrain.simulator.replay.evaluation import Scenario
 
-    journal = read_journal(state_dir, load())
+    journal = read_journal(place, load())
     begin, end, said = span_of(journal, since)
     report, found = report_on(journal, (begin, end), said)
     if not found.jobs:
-        raise InvalidInputError("--journal", " ".join(("a past in which jobs trained.", *report.notes)), state_dir)
+        raise InvalidInputError("--journal", " ".join(("a past in which jobs trained.", *report.notes)), place)
     options = replace(options, duration_s=end - begin)
     options.check_requests(found.jobs)
     return report, Scenario.of(found.trace, end - begin), found.jobs, options

@@ -16,7 +16,6 @@ from malletrain.runtime.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from malletrain.simulator.journal.record import Journal
-    from malletrain.simulator.replay.options import ReplayOptions
     from malletrain.simulator.tuning.comparison import Gain, SettingsComparison
     from malletrain.simulator.tuning.trials import Trials, TuningDay
 
@@ -25,7 +24,11 @@ _ROWS_SHOWN = 12
 
 def tune(
     journal: Annotated[
-        str | None, typer.Option(metavar="STATE_DIR", help="The past to replay; default: state_dir of the settings.")
+        str | None,
+        typer.Option(
+            metavar="STATE_DIR|live",
+            help="The past to replay: state folder, or services; default: state_dir of the settings.",
+        ),
     ] = None,
     since: Annotated[str | None, typer.Option(help="Only the last 90m, 24h, 7d; default: all that is known.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write what is recommended to the file of settings.")] = False,
@@ -68,13 +71,14 @@ def _days(journal: Journal, begin: float, end: float, notes: Sequence[str]) -> l
 
 def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Trials]:
     """First T_fwd and places with the fast engine, then coalescing at the recommended ones with the services engine."""
+    from malletrain.cli.journal.replay_options import options_in_force
     from malletrain.job_manager.admission_window import MOST_PLACES, AdmissionRule
     from malletrain.simulator.tuning.settings_grid import TunedSettings, coalescing_grid, settings_grid
     from malletrain.simulator.tuning.trials import replay_day, replay_day_with_services, try_settings
 
     hint_at_compiler()
     allocator, manager = settings.allocator, settings.job_manager
-    options = _options(settings)
+    options = options_in_force(settings)
     for day in days:
         options.check_requests(day.jobs)
     present = TunedSettings(
@@ -85,26 +89,6 @@ def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Tria
     forward = try_settings(days, grid, lambda day, one: replay_day(day, one, options))
     chosen = coalescing_grid(forward.comparison.recommended)
     return forward, try_settings(days, chosen, lambda day, one: replay_day_with_services(day, one, options))
-
-
-def _options(settings: AllSettings) -> ReplayOptions:
-    """The settings in force as options of a replay."""
-    from malletrain.simulator.replay.options import ReplayOptions
-
-    allocator, manager = settings.allocator, settings.job_manager
-    return ReplayOptions(
-        duration_s=1.0,
-        forward_share=allocator.forward_share,
-        max_parallel_per_owner=manager.max_parallel_per_owner,
-        max_nodes_per_owner=allocator.max_nodes_per_owner,
-        fair_share_half_life_s=manager.fair_share_half_life_seconds,
-        burst_buffer_gb=manager.burst_buffer_gb,
-        admission=manager.admission,
-        window=manager.window,
-        starvation_bound=manager.starvation_bound,
-        cost_model=allocator.cost_model,
-        metric=allocator.objective_metric,
-    )
 
 
 def _recommended(forward: Trials, coalescing: Trials) -> dict[tuple[str, str], str | float | int]:

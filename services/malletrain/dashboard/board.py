@@ -12,6 +12,7 @@ from malletrain.dashboard.series import Series
 from malletrain.dashboard.troubles import troubles
 
 if TYPE_CHECKING:
+    from malletrain.dashboard.replays import Replays
     from malletrain.dashboard.watching import Watched, Watcher
 
 ValueT = TypeVar("ValueT")
@@ -20,6 +21,7 @@ SeriesT = TypeVar("SeriesT", bound=Series)
 _MOST_SERIES = 300
 _MOST_KEPT = 100
 _MINUTE_S = 60.0
+_OLD_S = 2.0
 
 
 class Board:
@@ -29,11 +31,13 @@ class Board:
         history: What the documents show now.
         happened: When something notable was last seen, in seconds since the epoch.
         watcher: Follows the services.
+        replays: Replays of the past.
     """
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: Watcher, replays: Replays) -> None:
         """Show what the watcher knows so far."""
         self.watcher = watcher
+        self.replays = replays
         self.history: History = watcher.watched.history
         self.happened = 0.0
         self._revision = -1
@@ -57,6 +61,11 @@ class Board:
         self._cached.clear()
         for series in self._series.values():
             series.refresh(self.history)
+
+    def refresh_if_old(self) -> None:
+        """Take over what has happened if nobody has looked for a while."""
+        if self.watcher.now() - self.history.now > _OLD_S:
+            self.refresh()
 
     def series(self, key: Hashable, make: Callable[[], SeriesT]) -> SeriesT:
         """The series of this key, up to date; the least used of too many are forgotten by and by."""

@@ -159,6 +159,20 @@ def curve_columns(curve: CurveFact | None) -> Columns:
     }
 
 
+def fit_columns(curve: CurveFact | None) -> Columns:
+    """The shape that was fitted to the measured points of a curve."""
+    line = curve.fit_line if curve is not None else ()
+    return {"nodes": [nodes for nodes, _ in line], "rate": [rate for _, rate in line]}
+
+
+def curve_rows(curve: CurveFact | None) -> Columns:
+    """Points of a curve, then those of the fit, which have no interval."""
+    found, line = curve_columns(curve), fit_columns(curve)
+    count = len(line["nodes"])
+    line |= {"source": ["fit"] * count, **{name: [""] * count for name in ("low", "high", "steps")}}
+    return {name: [*values, *line[name]] for name, values in found.items()}
+
+
 def stall_columns(stalls: Iterable[StallFact]) -> Columns:
     """Measured rescales of a job."""
     known = list(stalls)

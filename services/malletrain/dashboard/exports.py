@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from malletrain.dashboard import columns, views
 from malletrain.dashboard.board import Board
 from malletrain.dashboard.columns import Columns
@@ -30,6 +32,8 @@ def data_of(board: Board, page: str, name: str, selection: Selection) -> Columns
             found = _of_job(history, name, selection.job)
         case "plan" if name == "worth":
             found = _worth(board, selection)
+        case "week" if name == "course":
+            return _course(board, selection)
         case "nodes" if name in ("survival", "stay"):
             found = columns.survival_columns(*views.idle_lengths(history))
         case _:
@@ -64,7 +68,7 @@ def _of_job(history: History, name: str, job_id: str) -> Columns | None:
         case "rate":
             return columns.rate_columns(history.rates.get(job_id, ()))
         case "curve":
-            return columns.curve_columns(history.curves.get(job_id))
+            return columns.curve_rows(history.curves.get(job_id))
         case "stalls":
             return columns.stall_columns(history.stalls.get(job_id, ()))
     return None
@@ -80,3 +84,8 @@ def _worth(board: Board, selection: Selection) -> Columns:
         "one_more": [value.one_more for value in known],
         "one_fewer": [value.one_fewer for value in known],
     }
+
+
+def _course(board: Board, selection: Selection) -> Columns | None:
+    found = board.replays.found(selection.what_if) if selection.what_if is not None else None
+    return columns.in_period(found.columns(), 0.0, math.inf) if found is not None else None

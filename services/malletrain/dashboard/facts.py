@@ -162,6 +162,7 @@ class CurveFact:
         up_s: Stall of a growth in seconds.
         down_s: Stall of a shrink in seconds.
         fit: Shape that fills the gaps between measured points; empty with fewer than three.
+        fit_line: That shape: nodes and samples per second, ascending.
     """
 
     job_id: str
@@ -169,6 +170,7 @@ class CurveFact:
     up_s: float = 0.0
     down_s: float = 0.0
     fit: str = ""
+    fit_line: tuple[tuple[int, float], ...] = ()
 
     def rate(self, nodes: float, error: float = 0.0) -> float:
         """Samples per second at a scale: linear between points and from 0 at 0 nodes, constant above the last.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from bokeh.models import (
@@ -22,7 +23,7 @@ from bokeh.plotting import figure
 from bokeh.themes import Theme
 from bokeh.transform import linear_cmap, stack
 
-from malletrain.dashboard.colours import Colours
+from malletrain.dashboard.colours import THEMES, Colours
 from malletrain.dashboard.history import USES, Use
 
 _TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
@@ -33,8 +34,14 @@ _HATCHES = {Use.BOOTING: "/", Use.STALLED: "x", Use.STOPPING: "."}
 _TIMES = DatetimeTickFormatter
 
 
+@cache
+def theme_named(name: str) -> Theme:
+    """How figures look in a theme."""
+    return theme_of(THEMES[name])
+
+
 def theme_of(colours: Colours) -> Theme:
-    """How figures look."""
+    """How figures look in these colours."""
     font = "system-ui, 'DejaVu Sans', sans-serif"
     axis = {
         "axis_label_text_color": colours.text,
@@ -211,6 +218,25 @@ def samples_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> 
     return plot
 
 
+def course_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
+    """Samples over the past: as it was, as it would have been, and if rescaling were free."""
+    plot = empty("course", x_range, 300, "samples so far")
+    _from_zero(plot, plot.y_range)
+    plot.yaxis.formatter = NumeralTickFormatter(format="0.[00] a")
+    lines = (
+        ("really", "what really happened", colours.text, "solid"),
+        ("replay", "this what-if", colours.first, "solid"),
+        ("free", "this what-if if rescaling were free", colours.second, "dashed"),
+    )
+    for column, label, colour, dash in lines:
+        plot.line(source=source, x="time", y=column, color=colour, line_width=2.5, line_dash=dash, legend_label=label)
+    tooltips = [("at", "@time{%F %H:%M}"), *((label, f"@{column}{{0,0}}") for column, label, _, _ in lines)]
+    hover = {"formatters": {"@time": "datetime"}, "mode": "vline"}
+    plot.add_tools(HoverTool(renderers=plot.renderers[-1:], tooltips=tooltips, **hover))
+    _legend_above(plot)
+    return plot
+
+
 def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
     """How long nodes that were taken back were not free yet."""
     plot = empty("releases", x_range, 220, "seconds until free")
@@ -284,11 +310,13 @@ def _plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -
     return plot
 
 
-def curve_figure(source: ColumnDataSource, colours: Colours) -> Any:
-    """A job's scaling curve with the intervals of its points."""
+def curve_figure(source: ColumnDataSource, line: ColumnDataSource, colours: Colours) -> Any:
+    """A job's scaling curve with the intervals of its points, and the shape that was fitted to those measured."""
     plot = _plain("curve", 280, "nodes", "samples/s")
     _from_zero(plot, plot.x_range, plot.y_range)
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
+    shape = {"color": colours.second, "line_width": 2.5, "line_dash": "dashed"}
+    plot.line(source=line, x="nodes", y="rate", legend_label="fit", **shape)
     dots = _line(plot, source, "nodes", "rate", color=colours.first, size=10, marker="marker", legend_field="source")
     whisker = Whisker(base="nodes", lower="low", upper="high", source=source, line_color=colours.faint)
     whisker.upper_head.line_color = whisker.lower_head.line_color = colours.faint

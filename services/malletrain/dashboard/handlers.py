@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -10,10 +11,11 @@ from tornado.web import HTTPError, RequestHandler
 from malletrain.dashboard import columns
 from malletrain.dashboard.exports import data_of
 from malletrain.dashboard.gate import hardened
-from malletrain.dashboard.identities import UnverifiableError
+from malletrain.dashboard.identities import UnverifiableError, Viewer
 from malletrain.dashboard.selection import Selection
 from malletrain.dashboard.templates import denied_template
-from malletrain.dashboard.templates.files import File, file_named
+from malletrain.dashboard.templates.files import SCRIPTS, SCRIPTS_COOKIE, File, file_named
+from malletrain.dashboard.week_views import has_rights
 
 if TYPE_CHECKING:
     from malletrain.dashboard.serving import Dashboard
@@ -25,6 +27,21 @@ class _Plain(RequestHandler):
 
     def prepare(self) -> None:
         hardened(self)
+
+    def check_origin(self) -> None:
+        """Refuse forms of other sites."""
+        if urlsplit(self.request.headers.get("Origin", "")).netloc.lower() != self.request.host.lower():
+            raise HTTPError(403)
+
+    async def viewer(self) -> Viewer:
+        """Who makes the request; others are refused."""
+        try:
+            found = await self.server.viewers.verify(self.server.sessions.token(self.request))
+        except UnverifiableError:
+            raise HTTPError(503) from None
+        if found is None:
+            raise HTTPError(401)
+        return found
 
     def deny(self, heading: str, text: str, status: int, following: str = "") -> None:
         self.set_status(status)
@@ -44,8 +61,7 @@ class Login(_Plain):
 
     async def post(self) -> None:
         """The form."""
-        if urlsplit(self.request.headers.get("Origin", "")).netloc.lower() != self.request.host.lower():
-            raise HTTPError(403)
+        self.check_origin()
         await self._enter(self.get_body_argument("token", "").strip())
 
     async def _enter(self, token: str) -> None:
@@ -93,7 +109,12 @@ class Files(_Plain):
         self.set_header("Vary", "Accept-Encoding")
         current = self.get_query_argument("v", "") == found.version
         self.set_header("Cache-Control", "public, max-age=31536000, immutable" if current else "no-cache")
+        if name == SCRIPTS:
+            self.set_cookie(SCRIPTS_COOKIE, found.version, httponly=True, samesite="Strict", path="/", expires_days=365)
         self.finish(self._encoded(found))
+        if name == SCRIPTS:
+            self.server.scripts_asked.set()
+            self.server.scripts_asked.clear()
 
     def _encoded(self, found: File) -> bytes:
         if "gzip" not in self.request.headers.get("Accept-Encoding", ""):
@@ -107,15 +128,28 @@ class Csv(_Plain):
 
     async def get(self, page: str, name: str) -> None:
         """As CSV."""
-        try:
-            viewer = await self.server.viewers.verify(self.server.sessions.token(self.request))
-        except UnverifiableError:
-            raise HTTPError(503) from None
-        if viewer is None:
-            raise HTTPError(401)
+        await self.viewer()
         found = data_of(self.server.board, page, name, Selection.of(self.request.arguments))
         if found is None:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="{name}.csv"')
         self.finish(columns.as_csv(found))
+
+
+class WhatIfs(_Plain):
+    """The forms of the page Week: replay the past with these settings, or end the replay that runs."""
+
+    async def post(self, action: str) -> None:
+        """Do so, and lead back to the page, whose address then has the settings."""
+        self.check_origin()
+        viewer = await self.viewer()
+        selection, replays = Selection.of(self.request.arguments), self.server.board.replays
+        what_if = selection.what_if or replays.present
+        if action == "replay":
+            again = bool(self.get_body_argument("again", "")) or not what_if.past
+            what_if = replace(what_if, past=replays.past(again=True) if again else what_if.past)
+            replays.start(what_if, viewer.user)
+        elif replays.running is not None and has_rights(viewer.user, viewer.role, replays.running.user):
+            replays.cancel()
+        self.redirect(replace(selection, what_if=what_if).link("week"), status=303)

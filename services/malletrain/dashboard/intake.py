@@ -107,7 +107,8 @@ def curve_fact(profile: profiler_pb2.Profile) -> CurveFact:
         )
         for point in profile.points
     )
-    return CurveFact(profile.job_id, points, profile.scale_up_seconds, profile.scale_down_seconds, profile.fit)
+    line = tuple((point.nodes, point.rate) for point in profile.fit_line)
+    return CurveFact(profile.job_id, points, profile.scale_up_seconds, profile.scale_down_seconds, profile.fit, line)
 
 
 def plan_fact(plan: allocator_pb2.Plan) -> PlanFact:

@@ -51,7 +51,8 @@ _SECTIONS = (
         "figure",
         "curve",
         "Scaling curve",
-        "What the Allocator believes: rates with their 95 % intervals, and where each comes from.",
+        "What the Allocator believes: rates with their 95 % intervals, and where each comes from. "
+        "Dashed: the shape that was fitted to the measured ones.",
         half=True,
     ),
     Section("figure", "stalls", "Stalls", "How long training stood still for each measured rescale.", half=True),
@@ -123,11 +124,14 @@ class JobPage(Page):
         _, stalled = self.series(("stalls", job_id, self.theme), lambda: Series(stalls))
         self._scale = ColumnDataSource(data=columns.scale_columns((), 0.0))
         self._marks = ColumnDataSource(data=self._mark_columns())
-        self._curve = ColumnDataSource(data=self._curve_columns())
+        self._curve, self._fit = ColumnDataSource(), ColumnDataSource()
+        curve = figures.curve_figure(self._curve, self._fit, self.colours)
+        self._fit_shown = curve.legend[0].items[0]
+        self._draw_curve()
         return [
             figures.scale_figure(self.times, self._scale, self._marks, self.colours),
             figures.rate_figure(self.times, rate, self.colours),
-            figures.curve_figure(self._curve, self.colours),
+            curve,
             figures.stalls_figure(self.times, stalled),
         ]
 
@@ -138,8 +142,15 @@ class JobPage(Page):
             self._scale.data = columns.scale_columns(rows, self._scale_end(rows))
         if self._own.version != self._drawn:
             self._marks.data = self._mark_columns()
-            self._curve.data = self._curve_columns()
             self._drawn = self._own.version
+        if self._curve_fact() is not self._curve_drawn:
+            self._draw_curve()
+
+    def _draw_curve(self) -> None:
+        self._curve_drawn = self._curve_fact()
+        self._curve.data = self._curve_columns()
+        self._fit.data = columns.fit_columns(self._curve_drawn)
+        self._fit_shown.visible = bool(self._fit.data["nodes"])
 
     def _scale_end(self, rows: list[HeldFact]) -> float:
         job = self.history.jobs.get(self.job_id)

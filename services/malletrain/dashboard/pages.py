@@ -15,7 +15,7 @@ from malletrain.dashboard import markup, views
 from malletrain.dashboard.board import Board
 from malletrain.dashboard.colours import THEMES, Colours
 from malletrain.dashboard.columns import Columns
-from malletrain.dashboard.figures import theme_of, time_range
+from malletrain.dashboard.figures import theme_named, time_range
 from malletrain.dashboard.history import History
 from malletrain.dashboard.identities import Viewer
 from malletrain.dashboard.markup import Regions
@@ -26,8 +26,13 @@ from malletrain.dashboard.templates import page_template
 
 SeriesT = TypeVar("SeriesT", bound=Series)
 
-PAGES = (("now", "Now"), ("jobs", "Jobs"), ("plan", "Plan"), ("nodes", "Nodes"))
+PAGES = (("now", "Now"), ("jobs", "Jobs"), ("plan", "Plan"), ("nodes", "Nodes"), ("week", "Week"))
 """Addresses and names of the pages in the navigation."""
+
+
+def place_of(name: str) -> str:
+    """Identifier of the element in which a part of the document is shown."""
+    return f"place-{name}"
 
 
 class Page(ABC):
@@ -109,11 +114,27 @@ class Page(ABC):
         self._bound.append((found, source, found.version))
         return found, source
 
+    def html(self) -> str:
+        """The page but for its end: all that is known before its figures are made."""
+        regions = self._regions = self._all_regions()
+        found: str = page_template().render(
+            page=self,
+            title=f"{self.title} · MalleTrain",
+            pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],
+            sections=self.sections(),
+            texts=regions.texts,
+            bodies={name: markup.body(rows, 99) for name, rows in regions.tables.items()},
+            place_of=place_of,
+            theme=self.theme,
+            csv=lambda name: self.selection.link(f"csv/{self.name}/{name}"),
+        )
+        return found
+
     def open(self, document: Document) -> None:
-        """Fill a document."""
+        """Fill a document with the figures."""
         self.document = document
         document.title = f"{self.title} · MalleTrain"
-        document.theme = theme_of(self.colours)
+        document.theme = theme_named(self.theme)
         figures = self.figures()
         for plot in figures:
             plot.on_event(RangesUpdate, self._moved)
@@ -127,19 +148,6 @@ class Page(ABC):
         with document.models.freeze():
             for root in (*figures, self._post, self._seen):
                 document.add_root(root)
-        self._regions = self._all_regions()
-        sections = self.sections()
-        document.template = page_template()
-        document.template_variables.update(
-            page=self,
-            pages=[(text, self.selection.link(name), name == self.name) for name, text in PAGES],
-            sections=sections,
-            texts=self._regions.texts,
-            bodies={name: markup.body(rows, 99) for name, rows in self._regions.tables.items()},
-            theme=self.theme,
-            colours=self.colours,
-            csv=lambda name: self.selection.link(f"csv/{self.name}/{name}"),
-        )
 
     def bound(self) -> list[Series]:
         """The series that its figures show."""

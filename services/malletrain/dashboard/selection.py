@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
+from malletrain.dashboard.what_if import WhatIf
+
 SPANS = {"15 min": 900.0, "1 h": 3600.0, "6 h": 21600.0, "24 h": 86400.0}
 """Spans of time that the pages offer, in seconds."""
 _DEFAULT_SPAN = 3600.0
@@ -26,6 +28,7 @@ class Selection:
         plan: Generation of a plan; 0: the newest.
         span: Length of the period that is shown, in seconds.
         until: Its end, in seconds since the epoch; None: now, and it moves on.
+        what_if: With which settings the past is replayed; None: none was chosen.
     """
 
     job: str = ""
@@ -33,6 +36,7 @@ class Selection:
     plan: int = 0
     span: float = _DEFAULT_SPAN
     until: float | None = None
+    what_if: WhatIf | None = None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Sequence[bytes]]) -> Selection:
@@ -47,6 +51,7 @@ class Selection:
             int(plan) if plan.isascii() and plan.isdecimal() and len(plan) <= 18 else 0,
             min(max(span, 10.0), 86400.0) if span is not None else _DEFAULT_SPAN,
             until if until is not None and until > 0 else None,
+            WhatIf.of(text),
         )
 
     def period(self, now: float) -> tuple[float, float]:
@@ -64,6 +69,8 @@ class Selection:
             "span": f"{chosen.span:g}" if chosen.span != _DEFAULT_SPAN else "",
             "until": f"{chosen.until:.0f}" if chosen.until is not None else "",
         }
+        if chosen.what_if is not None:
+            given |= chosen.what_if.arguments()
         query = urlencode({name: value for name, value in given.items() if value})
         return f"/{page}?{query}" if query else f"/{page}"
 

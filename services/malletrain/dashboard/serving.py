@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 from bokeh.application import Application
-from bokeh.application.handlers.handler import Handler
 from bokeh.document import Document
 from bokeh.server.server import BaseServer
 from bokeh.server.tornado import BokehTornado
@@ -19,11 +18,11 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import IOLoop
 from tornado.routing import Rule, RuleRouter
-from tornado.web import HTTPError
 
 from malletrain.dashboard.board import Board
+from malletrain.dashboard.documents import PageHandler, PageView
 from malletrain.dashboard.gate import Gate, OurHost, Sessions
-from malletrain.dashboard.handlers import Alive, Csv, Files, Login, Root
+from malletrain.dashboard.handlers import Alive, Csv, Files, Login, Root, WhatIfs
 from malletrain.dashboard.identities import UnverifiableError, Viewer, Viewers
 from malletrain.dashboard.job_page import JobPage
 from malletrain.dashboard.jobs_page import JobsPage
@@ -31,10 +30,14 @@ from malletrain.dashboard.nodes_page import NodesPage
 from malletrain.dashboard.now_page import NowPage
 from malletrain.dashboard.pages import Page
 from malletrain.dashboard.plan_page import PlanPage
-from malletrain.dashboard.selection import Selection
+from malletrain.dashboard.replays import Replays
+from malletrain.dashboard.spares import UNUSED_S, Spares
 from malletrain.dashboard.watching import Watcher
+from malletrain.dashboard.week_page import WeekPage
 
-_PAGES: dict[str, type[Page]] = {page.name: page for page in (NowPage, JobsPage, JobPage, PlanPage, NodesPage)}
+_PAGES: dict[str, type[Page]] = {
+    page.name: page for page in (NowPage, JobsPage, JobPage, PlanPage, NodesPage, WeekPage)
+}
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _LEAST_PAUSE_S = 0.25
 _PAUSE_PER_VIEWER_S = 0.02
@@ -42,33 +45,6 @@ _LONGEST_PAUSE_S = 0.7
 _SLOW_S = 5.0
 """How often what moves by itself is shown: samples, rates, ages."""
 _VERIFY_S = 30.0
-
-
-class PageHandler(Handler):  # type: ignore[misc]  # Bokeh is not checked
-    """Makes the documents of one page."""
-
-    def __init__(self, server: Dashboard, page: type[Page]) -> None:
-        super().__init__()
-        self._server, self._page = server, page
-
-    def process_request(self, request: HTTPServerRequest) -> dict[str, Any]:
-        """What of a request a document is told of: who made it, by an identifier that is no secret."""
-        viewer = self._server.known(request)
-        return {"viewer": viewer.token_id if viewer is not None else ""}
-
-    def modify_document(self, doc: Document) -> None:
-        """Fill a document."""
-        context: Any = doc.session_context
-        viewer = self._server.viewers.by_id(str(context.token_payload.get("viewer", "")))
-        if viewer is None:
-            raise HTTPError(403)
-        theme = context.request.cookies.get("theme", "light")
-        selection = Selection.of(context.request.arguments)
-        page = self._page(self._server.board, viewer, selection, theme if theme in ("light", "dark") else "light")
-        page.open(doc)
-        page.when_ready = lambda: self._server.bring(page)
-        self._server.pages.add(page)
-        doc.on_session_destroyed(lambda _: self._server.pages.discard(page))
 
 
 class Dashboard:
@@ -79,15 +55,24 @@ class Dashboard:
         pages: The documents that are open.
         viewers: Verifies tokens.
         sessions: Cookies.
+        spares: Documents that nobody looks at yet.
+        scripts_asked: Set for a moment when a browser is sent the scripts that draw figures.
     """
 
     def __init__(
-        self, watcher: Watcher, host: str, port: int, names: tuple[str, ...], tls: ssl.SSLContext | None
+        self,
+        watcher: Watcher,
+        replays: Replays,
+        host: str,
+        port: int,
+        names: tuple[str, ...],
+        tls: ssl.SSLContext | None,
     ) -> None:
         """Listen, and serve nothing yet.
 
         Args:
             watcher: Follows the services.
+            replays: Replays of the past.
             host: Address of this machine.
             port: Port; 0: any.
             names: Names by which browsers reach it, besides those of loopback.
@@ -96,8 +81,9 @@ class Dashboard:
         Raises:
             OSError: one can't listen there.
         """
-        self.board = Board(watcher)
+        self.board = Board(watcher, replays)
         self.pages: set[Page] = set()
+        self.scripts_asked = asyncio.Event()
         self._bringing: set[asyncio.Task[None]] = set()
         self.viewers = Viewers(lambda: watcher.channel("job_manager"), watcher.now)
         known = (*_LOOPBACK, *(name.lower() for name in names))
@@ -113,6 +99,7 @@ class Dashboard:
             ("/alive", Alive, options),
             (r"/files/([a-z.]+)", Files, options),
             (r"/csv/([a-z]+)/([a-z]+)", Csv, options),
+            (r"/week/(replay|cancel)", WhatIfs, options),
         ]
         self._tornado = BokehTornado(
             {f"/{name}": Application(PageHandler(self, page)) for name, page in _PAGES.items()},
@@ -125,11 +112,28 @@ class Dashboard:
             sign_sessions=True,
             secret_key=secrets.token_bytes(32),
             check_unused_sessions_milliseconds=2000,
-            # A busy browser may take its time from the page's HTML to its connection.
-            unused_session_lifetime_milliseconds=60_000,
+            unused_session_lifetime_milliseconds=round(1000 * UNUSED_S),
             websocket_max_message_size_bytes=2**20,
             compress_response=True,
         )
+        # In place of Bokeh's own, which sends nothing before the whole document is made.
+        self._tornado.add_handlers(
+            ".*",
+            [
+                (
+                    f"/{name}/?",
+                    PageView,
+                    {
+                        "server": self,
+                        "page": page,
+                        "application_context": self._tornado.applications[f"/{name}"],
+                        "bokeh_websocket_path": f"/{name}/ws",
+                    },
+                )
+                for name, page in _PAGES.items()
+            ],
+        )
+        self.spares = Spares(self, self._tornado)
         router = RuleRouter([Rule(OurHost(known), self._tornado)])
         self._http = HTTPServer(router, ssl_options=tls, max_body_size=2**16, max_buffer_size=2**20)
         self._http.listen(port, host)
@@ -138,6 +142,16 @@ class Dashboard:
     def known(self, request: HTTPServerRequest) -> Viewer | None:
         """Who makes a request that was let in."""
         return self.viewers.by_token(self.sessions.token(request))
+
+    def opened(self, page: Page) -> None:
+        """A page has a viewer from now on."""
+
+        def ready() -> None:
+            self.bring(page)
+            self.spares.drawn(page)
+
+        page.when_ready = ready
+        self.pages.add(page)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -148,6 +162,7 @@ class Dashboard:
                 group.create_task(self._verify())
         finally:
             self._server.stop()
+            await self.board.replays.close()
 
     async def _refresh(self) -> None:
         """Bring documents up to date: soon after something notable, and every few seconds."""
@@ -160,7 +175,8 @@ class Dashboard:
             seen = [page for page in self.pages if page.visible and page.document in connected]
             if seen:
                 self.board.refresh()
-                self.board.keep({id(series) for page in self.pages for series in page.bound()})
+                used = (*self.pages, *self.spares.pages())
+                self.board.keep({id(series) for page in used for series in page.bound()})
                 for page in seen:
                     self.bring(page)
             await asyncio.sleep(min(_LONGEST_PAUSE_S, _LEAST_PAUSE_S + _PAUSE_PER_VIEWER_S * len(seen)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from malletrain.monitor.progress import NO_POSITION, RecordColumns, ReportedBatch
+from malletrain.monitor.progress import NO_POSITION, RecordColumns, ReportedBatch, first_batches
 from malletrain.monitor.trackers import JobTracker
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
@@ -103,6 +103,14 @@ def scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
             for rescale in stalls.rescales()
         ],
     )
+
+
+def listed_scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
+    """The same, and what changes too often for those who watch: first batches, and how long a batch takes."""
+    message, stored = scaling_message(tracker), tracker.stored()
+    message.first_batches_unix_seconds.extend(first_batches(stored.reporters.values()))
+    message.usual_step_seconds = stored.usual_step_seconds
+    return message
 
 
 def _check_range(field: str, value: int, least: int, most: int) -> None:

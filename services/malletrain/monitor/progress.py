@@ -249,6 +249,11 @@ class ReporterState:
     first_unix_seconds: float = 0.0
 
 
+def first_batches(reporters: Iterable[ReporterState]) -> tuple[float, ...]:
+    """When the first batches of reporters ended, as far as it is known: oldest first, in seconds since the epoch."""
+    return tuple(sorted(one.first_unix_seconds for one in reporters if one.first_unix_seconds))
+
+
 class ReporterSequences:
     """Which records of which reporter have been counted, so that none is counted twice."""
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import structlog
 from typing_extensions import override
 
-from malletrain.monitor.messages import parse_report, progress_message, scaling_message
+from malletrain.monitor.messages import listed_scaling_message, parse_report, progress_message, scaling_message
 from malletrain.monitor.metrics import MonitorMetrics, MonitorSnapshot
 from malletrain.monitor.progress import ReportedBatch
 from malletrain.monitor.report_streams import CommandRouter, ReportStream
@@ -158,7 +158,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     ) -> monitor_pb2.ListScalingRecordsResponse:
         """Scaling records of jobs. Unknown identifiers are left out."""
         del context
-        records = [scaling_message(tracker) for tracker in self._trackers.select(request.job_ids)]
+        records = [listed_scaling_message(tracker) for tracker in self._trackers.select(request.job_ids)]
         return monitor_pb2.ListScalingRecordsResponse(records=records)
 
     @override

@@ -80,6 +80,7 @@ class JobProfile:
         stalls: Expected stall of each pair of scales that was measured.
         fit: Name of the fitted shape; empty where none was fitted.
         family: Family that shares the curve; empty where there is none or the job has left it.
+        fit_line: The fitted shape up to the largest measured scale: nodes and samples/s.
     """
 
     job_id: str
@@ -89,6 +90,7 @@ class JobProfile:
     stalls: tuple[RescaleStall, ...] = ()
     fit: str = ""
     family: str = ""
+    fit_line: tuple[tuple[int, float], ...] = ()
 
 
 class CurveEstimator:
@@ -248,7 +250,8 @@ class CurveEstimator:
         prior_of = self._prior_rates.get(declared.fleet_id, settings.prior_rate)
         prior = Prior(prior_of, settings.prior_exponent, settings.prior_weight)
         known = self.known_points(job_id, now)
-        fit = None if declared.curve else best_fit([point for point in known if point.nodes <= declared.max_nodes])
+        fitted = [] if declared.curve else [point for point in known if point.nodes <= declared.max_nodes]
+        fit = best_fit(fitted)
         points = estimate(declared.max_nodes, declared.min_nodes, declared.curve, known, prior, fit)
         members = self.families.others(job_id, declared.family)
         shared = [rescale for member in members for rescale in member.rescales]
@@ -263,7 +266,8 @@ class CurveEstimator:
         )
         stalls = stalls_by_pair((*shared, *measured.rescales), up, down, settings.pair_stall_weight)
         family = "" if job_id in self.families.left else declared.family
-        return JobProfile(job_id, tuple(points), up, down, stalls, fit.name if fit else "", family)
+        line = fit.line(min(declared.min_nodes, fitted[-1].nodes), fitted[-1].nodes) if fit else ()
+        return JobProfile(job_id, tuple(points), up, down, stalls, fit.name if fit else "", family, line)
 
 
 def moved(before: JobMeasurements, after: JobMeasurements, least_change: float) -> bool:

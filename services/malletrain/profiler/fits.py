@@ -32,6 +32,7 @@ MONOTONE = "monotone"
 # A model is preferred to interpolation unless its cross-validation error is larger by more than this.
 _MODEL_PREFERENCE = 0.01
 _MAX_FOLDS = 5
+_LINE_POINTS = 40
 # Pivot below which the columns of a least-squares problem count as linearly dependent.
 _DEPENDENT = 1e-9
 # How far the outermost slopes are continued, in log nodes.
@@ -59,6 +60,18 @@ class Fit:
     def rate(self, nodes: int) -> float:
         """Samples/s at a scale: the model times its correction, which is interpolated linearly in log-log space."""
         return self.model(nodes) * math.exp(interpolated(math.log(nodes), self.corrections))
+
+    def line(self, smallest: int, largest: int) -> tuple[tuple[int, float], ...]:
+        """The shape itself, without what single points draw it to: scales and samples/s, at most _LINE_POINTS.
+
+        Args:
+            smallest: Smallest scale in nodes, at least 1.
+            largest: Largest scale in nodes, at least `smallest`.
+        """
+        steps = [math.log(largest / smallest) * place / (_LINE_POINTS - 1) for place in range(_LINE_POINTS)]
+        scales = sorted({round(smallest * math.exp(step)) for step in steps})
+        rate = self.rate if self.name == MONOTONE else self.model
+        return tuple((nodes, rate(nodes)) for nodes in scales)
 
 
 def interpolated(x: float, pairs: Sequence[tuple[float, float]]) -> float:

@@ -116,6 +116,7 @@ def profile_message(profile: JobProfile, state: ProfilingState) -> profiler_pb2.
         run=None if run is None else _run_message(run),
         fit=profile.fit,
         family=profile.family,
+        fit_line=[resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in profile.fit_line],
     )
 
 

@@ -9,6 +9,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+SCRIPTS = "bokeh.min.js"
+SCRIPTS_COOKIE = "scripts"
+"""Has the version of the scripts that a browser has been sent."""
 _FOLDER = Path(__file__).parent
 
 
@@ -35,13 +38,19 @@ def file_named(name: str) -> File | None:
     known = {
         "page.css": ("text/css", _FOLDER / "page.css"),
         "page.js": ("text/javascript", _FOLDER / "page.js"),
-        "bokeh.min.js": ("text/javascript", files("bokeh") / "server/static/js/bokeh.min.js"),
+        SCRIPTS: ("text/javascript", files("bokeh") / "server/static/js/bokeh.min.js"),
     }
     if name not in known:
         return None
     media_type, path = known[name]
     content = path.read_bytes()
     return File(media_type, content, gzip.compress(content, mtime=0), hashlib.sha256(content).hexdigest()[:16])
+
+
+def scripts_version() -> str:
+    """The present version of the scripts that draw figures."""
+    found = file_named(SCRIPTS)
+    return found.version if found is not None else ""
 
 
 def address_of(name: str) -> str:

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from malletrain.allocator.idle_history import IdleRow, IdleRowKind
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.journal.decided import changes_of, curve_of, decided_samples
+from malletrain.simulator.journal.decided import changes_of, curve_of, recorded_progress
 from malletrain.simulator.journal.record import Journal, RecordedJob
 from malletrain.simulator.replay.job_set import ReplayJob
 
@@ -124,13 +124,8 @@ def _total(recorded: RecordedJob) -> float:
 
 
 def _done(recorded: RecordedJob, until_unix: float) -> float:
-    """Samples that it had processed by a time: its share of what it processed, by the replay of what was decided."""
-    measured = recorded.measured
-    if measured is None or until_unix <= recorded.job.create_time:
-        return 0.0
-    until = min(until_unix, measured.unix_seconds)
-    whole = decided_samples(recorded, measured.unix_seconds)
-    return measured.samples * decided_samples(recorded, until) / whole if whole > 0 else 0.0
+    """Samples that it had processed by a time."""
+    return recorded_progress(recorded, (until_unix,))[0] if until_unix > recorded.job.create_time else 0.0
 
 
 def mean_stalls(recorded: RecordedJob) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -70,21 +72,44 @@ def decided_samples(recorded: RecordedJob, until_unix: float) -> float:
 
     Its curve must be known.
     """
-    changes = [change for change in changes_of(recorded) if change.unix_seconds <= until_unix]
+    return decided_progress(recorded, (until_unix,))[0]
+
+
+def decided_progress(recorded: RecordedJob, times_unix: Sequence[float]) -> list[float]:
+    """The same until each of several times, in seconds since the epoch, ascending."""
+    changes = changes_of(recorded)
     if not changes:
-        return 0.0
+        return [0.0] * len(times_unix)
     curve, spec = curve_of(recorded), recorded.job.spec
     job = ReplayJob(recorded.job.id, "", 0.0, 0.0, 0.0, 1, max(spec.max_nodes, curve[-1].nodes), inf, curve)
     origin = changes[0].unix_seconds
     run = admit(job, ReplayOptions(duration_s=1.0), max(change.nodes for change in changes), 0.0)
-    for change in changes:
-        now = change.unix_seconds - origin
-        run.settle(max(now, run.since_s))
-        run.nodes = {str(index) for index in range(change.nodes)}
-        run.rate = run.speeds[min(change.nodes, run.most)]
-        run.stalled_until_s = now + change.stall_s
-    run.settle(until_unix - origin)
-    return run.done
+    found, coming = [], deque(changes)
+    for time in times_unix:
+        while coming and coming[0].unix_seconds <= time:
+            change = coming.popleft()
+            now = change.unix_seconds - origin
+            run.settle(max(now, run.since_s))
+            run.nodes = {str(index) for index in range(change.nodes)}
+            run.rate = run.speeds[min(change.nodes, run.most)]
+            run.stalled_until_s = now + change.stall_s
+        run.settle(max(time - origin, run.since_s))
+        found.append(run.done)
+    return found
+
+
+def recorded_progress(recorded: RecordedJob, times_unix: Sequence[float]) -> list[float]:
+    """Samples that a job had really processed by each of several times, ascending.
+
+    Monitor tells of their sum only: it is spread over time as the replay of what was decided has it. Its curve must be
+    known.
+    """
+    measured = recorded.measured
+    if measured is None:
+        return [0.0] * len(times_unix)
+    times = [min(time, measured.unix_seconds) for time in times_unix]
+    *parts, whole = decided_progress(recorded, (*times, measured.unix_seconds))
+    return [measured.samples * part / whole if whole > 0 else 0.0 for part in parts]
 
 
 def agreement(journal: Journal) -> list[JobAgreement]:

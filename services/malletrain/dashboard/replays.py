@@ -1,0 +1,228 @@
+"""Replays of the past, each in a process of its own: one at a time, limited, and kept for whoever asks the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE, Process
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import structlog
+
+from malletrain.dashboard.what_if import WhatIf, WhatIfFact
+
+ValueT = TypeVar("ValueT")
+
+LONGEST_S = 900.0
+"""Seconds of CPU time, and of time, that a replay may take."""
+MOST_BYTES = 2**30
+"""Memory that a replay may take."""
+_MOST_KEPT = 60
+_MOST_PASTS = 2
+_FRESH_S = 3600.0
+"""How long the past that was read counts as the present one, so that what-ifs are of the same past."""
+_LONGEST_LINE = 2**24
+_LONGEST_ERROR = 500
+
+
+@dataclass(frozen=True)
+class RunningReplay:
+    """The replay that runs.
+
+    Attributes:
+        what_if: What is replayed.
+        user: Who asked for it.
+        since: When it began, in seconds since the epoch.
+        share: How far it is, 0 to 1; 0 while the past is read.
+    """
+
+    what_if: WhatIf
+    user: str
+    since: float
+    share: float = 0.0
+
+
+class Replays:
+    """Runs replays and keeps what they gave. All of it runs in one event loop.
+
+    Attributes:
+        present: The settings in force, by which the form begins.
+        version: Grows with every change.
+        running: The replay that runs; None: none does.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        token: Callable[[], str],
+        config: str | None,
+        present: WhatIf,
+        now: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        """Replay nothing yet.
+
+        Args:
+            command: Starts the process that replays.
+            token: What it shows to the services.
+            config: File of settings; None: the usual one.
+            present: The settings in force.
+            now: Seconds since the epoch.
+            changed: Called after every change.
+        """
+        self.present = present
+        self.version = 0
+        self.running: RunningReplay | None = None
+        self._command, self._token, self._config = tuple(command), token, config
+        self._now, self._notify = now, changed
+        self._found: OrderedDict[WhatIf, WhatIfFact] = OrderedDict()
+        self._failures: OrderedDict[WhatIf, str] = OrderedDict()
+        self._task: asyncio.Task[None] | None = None
+        self._folder = TemporaryDirectory(prefix="malletrain-week-")
+        self._past = 0
+
+    def past(self, *, again: bool = False) -> int:
+        """End of the past that what-ifs are of, in seconds since the epoch.
+
+        Args:
+            again: Whether it is to be now.
+        """
+        if again or self._now() - self._past > _FRESH_S:
+            self._past = int(self._now())
+        return self._past
+
+    @property
+    def known_past(self) -> int:
+        """The same; 0 where no past has been asked for lately."""
+        return self._past if self._now() - self._past <= _FRESH_S else 0
+
+    def found(self, what_if: WhatIf) -> WhatIfFact | None:
+        """What a what-if gave; None: it was not replayed, or that is no longer kept."""
+        return self._found.get(what_if)
+
+    def failure(self, what_if: WhatIf) -> str:
+        """Why it could not be replayed; empty: it was not tried, or it could."""
+        return self._failures.get(what_if, "")
+
+    def of_same_past(self, what_if: WhatIf) -> list[tuple[WhatIf, WhatIfFact]]:
+        """All that is kept of the same part of the past."""
+        key = (what_if.past, what_if.days)
+        return [(known, found) for known, found in self._found.items() if (known.past, known.days) == key]
+
+    def start(self, what_if: WhatIf, user: str) -> None:
+        """Replay it, unless that is kept, or another replay runs."""
+        if self.running is not None or what_if in self._found:
+            return
+        self._failures.pop(what_if, None)
+        self.running = RunningReplay(what_if, user, self._now())
+        self._task = asyncio.get_running_loop().create_task(self._replay(what_if))
+        self._changed()
+
+    def cancel(self) -> None:
+        """End the replay that runs."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """End what runs, and forget the past."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._folder.cleanup()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._notify()
+
+    async def _replay(self, what_if: WhatIf) -> None:
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                found = await self._asked(what_if)
+            _keep(self._found, what_if, found)
+        except TimeoutError:
+            _keep(self._failures, what_if, f"it took more than {LONGEST_S / 60:.0f} minutes")
+        except asyncio.CancelledError:
+            _keep(self._failures, what_if, "it was cancelled")
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=str(error))
+            _keep(self._failures, what_if, str(error)[:_LONGEST_ERROR])
+        finally:
+            self.running = None
+            self._changed()
+
+    async def _asked(self, what_if: WhatIf) -> WhatIfFact:
+        """What the process answers.
+
+        Raises:
+            RuntimeError: it has failed; the message says why.
+            OSError: it can't be started.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LONGEST_LINE
+        )
+        try:
+            said = asyncio.create_task(_all_of(process))
+            found = await self._answer(process, json.dumps(self._request(what_if)))
+            status = await process.wait()
+            errors = (await said).strip().splitlines()
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if found is None:
+            raise RuntimeError(errors[-1] if errors else f"the process that replays has ended with status {status}")
+        return found
+
+    async def _answer(self, process: Process, request: str) -> WhatIfFact | None:
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the process was started with pipes")
+        with suppress(ConnectionError):
+            process.stdin.write(request.encode())
+            await process.stdin.drain()
+        process.stdin.close()
+        async for line in process.stdout:
+            told = json.loads(line)
+            if "found" in told:
+                return WhatIfFact.of(told["found"])
+            if self.running is not None:
+                self.running = replace(self.running, share=told["share"])
+                self._changed()
+        return None
+
+    def _request(self, what_if: WhatIf) -> dict[str, object]:
+        folder = Path(self._folder.name)
+        pasts = sorted(folder.glob("*.past"), key=lambda path: path.stat().st_mtime)
+        kept = folder / f"{what_if.past}.past"
+        for path in [path for path in pasts if path != kept][: -(_MOST_PASTS - 1)]:
+            path.unlink()
+        return {
+            "past": str(kept),
+            "until": what_if.past,
+            "days": what_if.days,
+            "forward_s": what_if.forward_s,
+            "forward_policy": what_if.forward_policy,
+            "max_parallel": what_if.max_parallel,
+            "policy": what_if.policy,
+            "token": self._token(),
+            "config": self._config,
+            "seconds": LONGEST_S,
+            "bytes": MOST_BYTES,
+        }
+
+
+async def _all_of(process: Process) -> str:
+    if process.stderr is None:
+        raise RuntimeError("the process was started with pipes")
+    return (await process.stderr.read()).decode("utf-8", "replace")
+
+
+def _keep(kept: OrderedDict[WhatIf, ValueT], what_if: WhatIf, value: ValueT) -> None:
+    kept[what_if] = value
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)
