@@ -132,7 +132,8 @@ def test_a_replay_is_kept_for_whoever_asks_the_same() -> None:
     async def use(found: Replays) -> None:
         what_if = WhatIf(past=found.past())
         found.start(what_if, "ada")
-        assert found.running is not None
+        running = found.running
+        assert running is not None
         await ended(found)
         assert found.found(what_if) == FACT
         assert found.failure(what_if) == ""
