@@ -11,12 +11,12 @@ import typer
 
 from malletrain.cli.output import JsonOption, hint_at_compiler, print_json, print_table
 from malletrain.cli.settings import AllSettings, load
+from malletrain.cli.tuning_status import show_tuning
 from malletrain.runtime.config import CONFIG_FILE
 from malletrain.runtime.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from malletrain.simulator.journal.record import Journal
-    from malletrain.simulator.replay.options import ReplayOptions
     from malletrain.simulator.tuning.comparison import Gain, SettingsComparison
     from malletrain.simulator.tuning.trials import Trials, TuningDay
 
@@ -30,6 +30,9 @@ def tune(
     since: Annotated[str | None, typer.Option(help="Only the last 90m, 24h, 7d; default: all that is known.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write what is recommended to the file of settings.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show instead what allocator.auto_tune has done, and why.")
+    ] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Replay the installation's own past with other T_fwd, places and coalescing: what would have trained more?"""
@@ -38,6 +41,9 @@ def tune(
     from malletrain.cli.settings_file import change_settings
     from malletrain.simulator.journal.conversion import journal_input
 
+    if status:
+        show_tuning(config, as_json=as_json)
+        return
     settings = load(config)
     file = config or Path(CONFIG_FILE)
     if apply and not file.is_file():
@@ -68,13 +74,14 @@ def _days(journal: Journal, begin: float, end: float, notes: Sequence[str]) -> l
 
 def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Trials]:
     """First T_fwd and places with the fast engine, then coalescing at the recommended ones with the services engine."""
+    from malletrain.cli.journal.options import replay_options
     from malletrain.job_manager.admission_window import MOST_PLACES, AdmissionRule
     from malletrain.simulator.tuning.settings_grid import TunedSettings, coalescing_grid, settings_grid
     from malletrain.simulator.tuning.trials import replay_day, replay_day_with_services, try_settings
 
     hint_at_compiler()
     allocator, manager = settings.allocator, settings.job_manager
-    options = _options(settings)
+    options = replay_options(settings)
     for day in days:
         options.check_requests(day.jobs)
     present = TunedSettings(
@@ -85,26 +92,6 @@ def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Tria
     forward = try_settings(days, grid, lambda day, one: replay_day(day, one, options))
     chosen = coalescing_grid(forward.comparison.recommended)
     return forward, try_settings(days, chosen, lambda day, one: replay_day_with_services(day, one, options))
-
-
-def _options(settings: AllSettings) -> ReplayOptions:
-    """The settings in force as options of a replay."""
-    from malletrain.simulator.replay.options import ReplayOptions
-
-    allocator, manager = settings.allocator, settings.job_manager
-    return ReplayOptions(
-        duration_s=1.0,
-        forward_share=allocator.forward_share,
-        max_parallel_per_owner=manager.max_parallel_per_owner,
-        max_nodes_per_owner=allocator.max_nodes_per_owner,
-        fair_share_half_life_s=manager.fair_share_half_life_seconds,
-        burst_buffer_gb=manager.burst_buffer_gb,
-        admission=manager.admission,
-        window=manager.window,
-        starvation_bound=manager.starvation_bound,
-        cost_model=allocator.cost_model,
-        metric=allocator.objective_metric,
-    )
 
 
 def _recommended(forward: Trials, coalescing: Trials) -> dict[tuple[str, str], str | float | int]:
@@ -155,7 +142,7 @@ def _node_hours(gain: Gain, trials: Trials) -> float:
 
 
 def _verdict(comparison: SettingsComparison) -> str:
-    from malletrain.simulator.tuning.comparison import LEAST_GAIN
+    from malletrain.allocator.auto_tuning.machine import LEAST_GAIN
 
     judged = comparison.judged
     if comparison.held_out is None:
