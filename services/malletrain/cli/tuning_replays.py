@@ -76,12 +76,16 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     _limit(arguments.cpu_seconds, arguments.memory_mib, arguments.parent)
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
     from malletrain.allocator.auto_tuning.wire import answer_to_json, order_from_json
     from malletrain.cli.settings import load
     from malletrain.runtime.errors import MalleTrainError
 
     try:
-        print(answer_to_json(_answer(order_from_json(sys.stdin.read()), load(arguments.config))))
+        print(
+            answer_to_json(_answer(order_from_json(sys.stdin.read()), load(arguments.config))), file=answer, flush=True
+        )
     except MalleTrainError as error:
         sys.exit(str(error))
 

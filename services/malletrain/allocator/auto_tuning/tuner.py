@@ -93,7 +93,6 @@ class AutoTuner:
         self._log = structlog.get_logger(__name__)
         stored = store.state()
         self.state, why = resume(stored, options.choice, options.mode, options.bounds)
-        self.advice: tuple[str, ...] = ()
         if why:
             self._take(Decided(self.state, TuningEvent.RESET, why))
         else:
@@ -130,7 +129,6 @@ class AutoTuner:
         order = TuningOrder(asked, options.part_s, _PARTS, _OWN_SHARE * options.interval_s, options.cpu_share)
         answer = await self._replays(order, _PATIENCE_SHARE * options.interval_s)
         decided = decide(self.state, asked, answer, options.mode, self._clock.time(), options.interval_s)
-        self.advice = answer.advice
         return replace(decided, reason="; ".join((decided.reason, *answer.advice)))
 
     def _take(self, decided: Decided) -> None:
