@@ -83,9 +83,8 @@ def main() -> None:
     from malletrain.runtime.errors import MalleTrainError
 
     try:
-        print(
-            answer_to_json(_answer(order_from_json(sys.stdin.read()), load(arguments.config))), file=answer, flush=True
-        )
+        answer = _answer(order_from_json(sys.stdin.read()), load(arguments.config))
+        print(answer_to_json(answer), file=output, flush=True)
     except MalleTrainError as error:
         sys.exit(str(error))
 
