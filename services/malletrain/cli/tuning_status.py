@@ -46,9 +46,9 @@ def tuning_line(stubs: ServiceStubs) -> str:
     try:
         found = stubs.allocator.GetTuning(allocator_pb2.GetTuningRequest(), timeout=DEADLINE_SECONDS)
     except grpc.RpcError as error:
-        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return ""
-        raise
+        if error.code() != grpc.StatusCode.UNIMPLEMENTED:
+            raise
+        return ""
     if not found.why:
         return ""
     trial = ", on trial" if found.on_trial else ""

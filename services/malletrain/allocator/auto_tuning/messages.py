@@ -59,5 +59,5 @@ def _choice(choice: ForwardChoice) -> allocator_pb2.ForwardSetting:
     return allocator_pb2.ForwardSetting(policy=choice.policy.value, seconds=choice.seconds)
 
 
-def _event(event: TuningEvent) -> allocator_pb2.TuningEvent:
+def _event(event: TuningEvent) -> allocator_pb2.TuningEvent.ValueType:
     return allocator_pb2.TuningEvent.Value(f"TUNING_EVENT_{event.name}")

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from malletrain.allocator.auto_tuning.machine import ForwardChoice, ReplayedGain, TuningAnswer, TuningQuestion
+from malletrain.allocator.auto_tuning.machine import (
+    LEAST_GAIN,
+    ForwardChoice,
+    ReplayedGain,
+    TuningAnswer,
+    TuningQuestion,
+)
 from malletrain.allocator.auto_tuning.wire import TuningOrder
 from malletrain.simulator.journal.record import Journal
-from malletrain.simulator.tuning.comparison import LEAST_GAIN, SettingsComparison, compare
+from malletrain.simulator.tuning.comparison import SettingsComparison, compare
 from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
 from malletrain.simulator.tuning.trials import DayOutcome, TuningDay, day_of
 
