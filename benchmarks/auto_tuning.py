@@ -1,9 +1,9 @@
 """What `allocator.auto_tune = "apply"` does in the first Summit week: `python benchmarks/auto_tuning.py [--quick]`.
 
-Hour by hour the same decisions as in the Allocator, with replays of the hours before: parts of six hours, one step at a
-time, on trial. Then the week is replayed with T_fwd as it was in force in each hour, and compared with constants. Steps
-go between constants only; each starts from a short, the default and a long T_fwd. Needs the log beside the checkout
-(or in MALLETRAIN_SHARED).
+The same decisions as in the Allocator, with replays of the hours before: parts of six hours, one step at a time, on
+trial. A step is looked at every hour; to save replays, the next one is looked for every six hours only. Then the week
+is replayed with T_fwd as it was in force in each hour, and compared with constants. Steps go between constants only;
+each starts from a short, the default and a long T_fwd. Needs the log beside the checkout (or in MALLETRAIN_SHARED).
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ def schedule(past: Past, start: ForwardChoice, hours: int) -> tuple[list[Forward
     for hour in range(hours):
         in_force.append(state.in_force)
         now = (hour + 1) * _HOUR_S
+        if state.trial is None and (hour + 1) % _PART_HOURS:
+            continue
         asked = question(state, _BOUNDS, now)
         asked = replace(
             asked, candidates=tuple(one for one in asked.candidates if one.policy is ForwardPolicy.CONSTANT)
