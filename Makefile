@@ -163,6 +163,8 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/polling.py
 	$(BIN)/python benchmarks/replay.py
 	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/horizon.py
+	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/horizon_by_day.py
+	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/auto_tuning.py
 	$(BIN)/python benchmarks/rescale.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/sizing.py

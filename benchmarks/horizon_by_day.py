@@ -38,13 +38,15 @@ from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
 
 T = TypeVar("T")
 
+_SAVED = 20
 _DAY_S = 86_400.0
 DAYS = 7
 MIXED = "mixed"
 """A third of the jobs each has stalls a quarter as long as published, as published, and four times as long."""
-FAMILY_S = (30.0, 120.0, 480.0)
-"""T_fwd that each family of jobs may have: those with a stall of 4.5, 18 and 72 s."""
+FAMILY_S = ((30.0, 120.0, 480.0), (30.0, 120.0, 480.0), (120.0, 480.0))
+"""T_fwd that each family of jobs may have: those with a stall of 4.5, 18 and 72 s. None starts with less than that."""
 FORWARDS = [f"constant {seconds} s" for seconds in CONSTANTS] + ["survival", "expected"]
+_WITH_PLACES = [f"constant {seconds} s" for seconds in (60, 120, 240, 480)] + ["expected"]
 _BOUND = "zero-cost bound"
 _TUNED = "tuned day by day"
 _BY_FAMILY = "T_fwd by stall, tuned day by day"
@@ -132,6 +134,8 @@ class Replays:
         if key not in self._known:
             scenario = self._scenarios[day]
             self._known[key] = make(scenario, ReplayOptions(duration_s=scenario.duration_s))
+            if len(self._known) % _SAVED == 0:
+                self.save()
         return self._known[key]
 
     def static(self, jobs: JobSet, day: int) -> float:
@@ -209,9 +213,9 @@ def family_table(replays: Replays) -> dict[str, tuple[list[float], list[tuple[fl
     for jobs in SETS_OF_JOBS:
         if jobs.stall != MIXED:
             continue
-        values = {
+        values: dict[tuple[float, ...], list[float]] = {
             seconds: [100 * replays.by_family(jobs, seconds, day) / replays.static(jobs, day) for day in replays.days]
-            for seconds in product(FAMILY_S, repeat=len(STALLS))
+            for seconds in product(*FAMILY_S)
         }
         found[jobs.label] = tuned(values)
         replays.save()
@@ -226,7 +230,7 @@ def places_table(replays: Replays) -> dict[str, tuple[Gain, list[str]]]:
             continue
         samples = {
             _settings(variant, places): [replays.samples(jobs, variant, day, places) for day in replays.days]
-            for variant in FORWARDS
+            for variant in _WITH_PLACES
             for places in PLACES
         }
         replays.save()

@@ -25,12 +25,12 @@ _FIRST_S = 20.0
 _PATIENCE_S = 240.0
 
 
-def write_settings(folder: Path) -> Path:
-    """The configuration of the five services."""
+def write_settings(folder: Path, allocator: str = "forward_seconds = 60") -> Path:
+    """The configuration of the five services; `allocator` are lines of the section of that name."""
     addresses = "\n".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(SERVICES, free_ports(), strict=True))
     config = folder / "malletrain.toml"
     config.write_text(
-        f'state_dir = "{folder}"\n[addresses]\n{addresses}\n[allocator]\nforward_seconds = 60\n'
+        f'state_dir = "{folder}"\n[addresses]\n{addresses}\n[allocator]\n{allocator}\n'
         f'[scavenger]\nsource = "trace"\ntrace = "{folder / "trace.csv"}"\ndebounce_seconds = 0\n'
         f'[job_manager]\nmax_parallel = 3\ntrainer_python = "{make_python(folder)}"\nstandby_memory_mib = 0\n'
     )
@@ -83,6 +83,7 @@ def record(
     events_per_second: float,
     seconds: float,
     until: Callable[[ServiceStubs], None],
+    allocator: str = "forward_seconds = 60",
 ) -> Path:
     """Let the services run with jobs and with nodes that come and go.
 
@@ -93,12 +94,13 @@ def record(
         events_per_second: Leaves and joins, together.
         seconds: About how long it will take; sets how many samples the jobs have to process.
         until: Called once jobs are submitted; returns when it has been long enough.
+        allocator: Lines of the Allocator's section of the settings.
 
     Returns:
         The file of the settings.
     """
     write_trace(make_trace(nodes, _FIRST_S, 2 * seconds + 60, events_per_second), folder / "trace.csv")
-    config = write_settings(folder)
+    config = write_settings(folder, allocator)
     with ExitStack() as stack:
         stack.enter_context(_without_leftovers(folder))
         stack.enter_context(running(folder, "-m", "benchmarks.looping.stand_ins", str(folder)))

@@ -21,6 +21,7 @@ from malletrain.allocator.explanation.plan_parts import parts_to_proto
 from malletrain.allocator.fleet_messages import decision_from_proto, decision_to_proto
 from malletrain.allocator.fleet_planning import assignments, with_fleets
 from malletrain.allocator.fleets import FleetDecision
+from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.growth_times import GrowthTimes
 from malletrain.allocator.idle_recording import IdleRecording
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
@@ -111,6 +112,10 @@ class ControlLoop:
         self._decisions = {message.fleet_id: decision_from_proto(message) for message in stored}
         late = {job_id: late for decision in self._decisions.values() for job_id, late in decision.late_rates}
         self._rate_deadlines = RateDeadlines(settings.fleet_measuring_seconds, late)
+
+    def use_forward(self, forward: ForwardTime) -> None:
+        """Compute T_fwd like this from the next plan on."""
+        self._options = replace(self._options, forward=forward)
 
     async def run(self) -> None:
         """Follow the other services and make plans, until cancelled."""

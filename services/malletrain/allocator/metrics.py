@@ -9,6 +9,8 @@ from enum import StrEnum
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from malletrain.allocator.auto_tuning.machine import TuningEvent
+from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.objective import rates
 from malletrain.allocator.problem import Allocation, AllocationProblem
 from malletrain.runtime.metrics.rows import JobRow, limited
@@ -79,6 +81,20 @@ class AllocatorMetrics:
         )
         self._nodes = Gauge("malletrain_allocator_problem_nodes", "Nodes of the newest problem.", registry=None)
         self._jobs = Gauge("malletrain_allocator_problem_jobs", "Jobs of the newest problem.", registry=None)
+        self._tuning_runs = Counter(
+            "malletrain_allocator_tuning_runs",
+            "Runs of auto-tuning by what they led to; none where allocator.auto_tune is off.",
+            ["event"],
+            registry=None,
+        )
+        for event in TuningEvent:
+            self._tuning_runs.labels(event.value)
+        self._forward = Gauge(
+            "malletrain_allocator_forward_seconds",
+            "forward_seconds in force, by the policy in force; auto-tuning may have changed both.",
+            ["policy"],
+            registry=None,
+        )
         self._planned = PlannedRates()
 
     def register(self, metrics: ServiceMetrics) -> None:
@@ -88,7 +104,15 @@ class AllocatorMetrics:
             RuntimeError: no event loop is running.
         """
         metrics.add(
-            self._plans, self._solves, self._solve_seconds, self._generation, self._objective, self._nodes, self._jobs
+            self._plans,
+            self._solves,
+            self._solve_seconds,
+            self._generation,
+            self._objective,
+            self._nodes,
+            self._jobs,
+            self._tuning_runs,
+            self._forward,
         )
 
         def rendered(planned: PlannedRates) -> Iterator[Metric]:
@@ -100,6 +124,15 @@ class AllocatorMetrics:
         """A problem was solved, for a plan or for a caller."""
         self._solves.labels(allocation.solver, allocation.status).inc()
         self._solve_seconds.labels(allocation.solver).observe(allocation.solve_seconds)
+
+    def tuned(self, event: TuningEvent) -> None:
+        """A run of auto-tuning has ended."""
+        self._tuning_runs.labels(event.value).inc()
+
+    def forward(self, forward: ForwardTime) -> None:
+        """T_fwd comes from this now."""
+        self._forward.clear()
+        self._forward.labels(forward.policy.value).set(forward.seconds)
 
     def planned(
         self, generation: int, problem: AllocationProblem, allocation: Allocation, outcome: PlanOutcome

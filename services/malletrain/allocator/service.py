@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc.aio
 
 from malletrain.allocator import messages
+from malletrain.allocator.auto_tuning.messages import tuner_options, tuning_to_proto
+from malletrain.allocator.auto_tuning.replay_process import ReplayProcess
+from malletrain.allocator.auto_tuning.store import TuningStore
+from malletrain.allocator.auto_tuning.tuner import AutoTuner
 from malletrain.allocator.explanation.explain import explain_plan
 from malletrain.allocator.history_pages import believed_page, idle_page
 from malletrain.allocator.idle_recording import IdleRecording
@@ -38,12 +42,20 @@ from malletrain.v1 import (
 )
 
 _LONGEST_SOLVE_SECONDS = 3600.0
+_RUNS_TOLD = 50
 
 
 class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     """Serves plans of the control loop, and solves problems on request."""
 
-    def __init__(self, settings: Settings, section: AllocatorSettings, clock: Clock, credential: Credential) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        section: AllocatorSettings,
+        clock: Clock,
+        credential: Credential,
+        replay_command: Sequence[str],
+    ) -> None:
         self._settings = settings
         self._section = section
         self._clock = clock
@@ -72,6 +84,16 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             self._spans,
             recording,
         )
+        self._replays = ReplayProcess(
+            replay_command,
+            settings.state_dir / "auto_tuning",
+            section.auto_tune_cpu_share * section.auto_tune_seconds,
+            section.auto_tune_memory_mib,
+        )
+        self._tuning = TuningStore(engine)
+        self._tuner = AutoTuner(
+            tuner_options(section), self._tuning, clock, self._replays.run, self._loop.use_forward, self._metrics
+        )
 
     def _open_peers(self) -> AllocatorPeers:
         self._channels = [
@@ -93,8 +115,10 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         self._spans.register(host.tracer)
 
     async def run(self) -> None:
-        """The control loop, until cancelled."""
-        await self._loop.run()
+        """The control loop, and auto-tuning beside it, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._loop.run())
+            group.create_task(self._tuner.run())
 
     async def close(self) -> None:
         """End the streams, the solver's process and the channels."""
@@ -185,7 +209,29 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         async with self._paging:
             return await asyncio.to_thread(believed_page, self._store, request)
 
+    async def GetTuning(
+        self, request: allocator_pb2.GetTuningRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.GetTuningResponse:
+        """What auto-tuning has done and why."""
+        del request, context
+        runs = await asyncio.to_thread(self._tuning.newest, _RUNS_TOLD)
+        return tuning_to_proto(self._section.auto_tune, self._tuner.state, runs, self._section.auto_tune_seconds)
 
-def create(settings: Settings, section: AllocatorSettings, clock: Clock, credential: Credential) -> Service:
-    """Make the service within a running event loop."""
-    return AllocatorService(settings, section, clock, credential)
+
+def create(
+    settings: Settings,
+    section: AllocatorSettings,
+    clock: Clock,
+    credential: Credential,
+    replay_command: Sequence[str] = (),
+) -> Service:
+    """Make the service within a running event loop.
+
+    Args:
+        settings: What the services share.
+        section: The Allocator's own settings.
+        clock: The clock.
+        credential: What it shows to the other services.
+        replay_command: The program that replays the past for auto-tuning.
+    """
+    return AllocatorService(settings, section, clock, credential, replay_command)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from math import inf
 
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from malletrain.allocator.auto_tuning.machine import FORWARD_S, AutoTune
 from malletrain.allocator.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
 from malletrain.allocator.planner import PlannerOptions
 from malletrain.allocator.problem import CostModel, Formulation, ObjectiveMetric
@@ -62,10 +65,44 @@ class AllocatorSettings(BaseModel):
         description="How many of the newest changes of the idle set are stored, for replay --journal and tune.",
     )
 
+    auto_tune: AutoTune = Field(
+        default=AutoTune.OFF,
+        description="Whether the installation's past is replayed with other T_fwd: advise tells what would have "
+        "trained more, apply uses it, step by step, and goes back where that was wrong. The file is never changed.",
+    )
+    auto_tune_bounds: tuple[float, float] = Field(
+        default=(FORWARD_S[0], FORWARD_S[-1]),
+        description="The least and the largest forward_seconds that auto_tune may choose.",
+    )
+    auto_tune_seconds: float = Field(default=3600.0, ge=5, description="Seconds between two runs of auto_tune.")
+    auto_tune_part_seconds: float = Field(
+        default=21600.0,
+        ge=1,
+        description="The past is judged in parts of so many seconds, the newest 28 at most; the interval of a gain is "
+        "over parts. It takes two.",
+    )
+    auto_tune_cpu_share: float = Field(
+        default=0.05, gt=0, le=1, description="Share of a core that replays of auto_tune may use on average."
+    )
+    auto_tune_memory_mib: int = Field(
+        default=1024, ge=256, description="Memory that replays of auto_tune may have, in MiB."
+    )
+
+    @field_validator("auto_tune_bounds")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1] < inf:
+            raise ValueError("expected two numbers of seconds above 0, the lesser one first")
+        return value
+
+    @property
+    def forward(self) -> ForwardTime:
+        """T_fwd as it is configured."""
+        return ForwardTime(self.forward_seconds, self.forward_policy, self.forward_share)
+
     @property
     def planner_options(self) -> PlannerOptions:
         """The settings that a plan depends on."""
-        forward = ForwardTime(self.forward_seconds, self.forward_policy, self.forward_share)
         return PlannerOptions(
-            forward, self.cost_model, self.objective_metric, self.span_pools, self.max_nodes_per_owner
+            self.forward, self.cost_model, self.objective_metric, self.span_pools, self.max_nodes_per_owner
         )

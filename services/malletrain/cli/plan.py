@@ -11,6 +11,7 @@ from malletrain.cli.fleet_jobs import decision_in_words
 from malletrain.cli.output import JsonOption, ago, print_json, print_table, to_dict
 from malletrain.cli.owner_output import plan_weight
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
+from malletrain.cli.tuning_status import tuning_line
 from malletrain.v1 import allocator_pb2
 
 
@@ -18,6 +19,7 @@ def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
     """Show the newest plan: why it was made, the nodes of each job, and whether it was applied."""
     with connect() as stubs:
         response = stubs.allocator.GetPlan(allocator_pb2.GetPlanRequest(), timeout=DEADLINE_SECONDS)
+        tuned = "" if as_json else tuning_line(stubs)
     found = response.plan if response.HasField("plan") else None
     if as_json:
         print_json(to_dict(found) if found else None)
@@ -28,6 +30,8 @@ def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
     outcome = "applied" if found.applied else f"refused: {found.refusal}"
     typer.echo(f"plan {found.generation}, {ago(found.create_time, time.time())} ago, {outcome}")
     typer.echo(f"because {found.trigger}")
+    if tuned:
+        typer.echo(tuned)
     allocation = found.allocation
     typer.echo(
         f"{allocation.status} by {allocation.solver} in {1000 * allocation.solve_seconds:.2f} ms, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -43,10 +44,10 @@ def serve(
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     configure_logging(name.value, settings.log_level)
     forget_token()
-    asyncio.run(_serve(name, settings, parent))
+    asyncio.run(_serve(name, settings, parent, config))
 
 
-async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -> None:
+async def _serve(name: ServiceName, settings: AllSettings, parent: int | None, config: Path | None) -> None:
     installation = open_installation(settings, SystemClock())
     address = settings.addresses.of(name.value)
     owner = installation.owner_token()
@@ -59,7 +60,7 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None) -
         beside.append(asyncio.create_task(viewer.keep()))
     if parent:
         beside.append(asyncio.create_task(_end_with_parent(parent)))
-    service = _factory(name)(settings, installation)
+    service = _factory(name, config)(settings, installation)
     credentials = installation.server_credentials(name.value)
     metrics = metrics_of_process(name.value, settings)
     tracer = open_tracer(name.value, settings.tracing)
@@ -80,9 +81,10 @@ async def _end_with_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _factory(name: ServiceName) -> Callable[[AllSettings, Installation], Service]:
+def _factory(name: ServiceName, config: Path | None) -> Callable[[AllSettings, Installation], Service]:
     """Creates the service. Imports that service only: the libraries of the others cost memory and start-up time."""
     clock = SystemClock()
+    replays = [sys.executable, "-m", "malletrain.cli.tuning_replays", *(["--config", str(config)] if config else [])]
     match name:
         case ServiceName.SCAVENGER:
             from malletrain.scavenger.service import create as create_scavenger
@@ -110,5 +112,5 @@ def _factory(name: ServiceName) -> Callable[[AllSettings, Installation], Service
             from malletrain.allocator.service import create as create_allocator
 
             return lambda settings, installation: create_allocator(
-                settings, settings.allocator, clock, installation.credential("allocator")
+                settings, settings.allocator, clock, installation.credential("allocator"), replays
             )

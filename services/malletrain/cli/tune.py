@@ -11,6 +11,7 @@ import typer
 
 from malletrain.cli.output import JsonOption, hint_at_compiler, print_json, print_table
 from malletrain.cli.settings import AllSettings, load
+from malletrain.cli.tuning_status import show_tuning
 from malletrain.runtime.config import CONFIG_FILE
 from malletrain.runtime.errors import InvalidInputError
 
@@ -33,6 +34,9 @@ def tune(
     since: Annotated[str | None, typer.Option(help="Only the last 90m, 24h, 7d; default: all that is known.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write what is recommended to the file of settings.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show instead what allocator.auto_tune has done, and why.")
+    ] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Replay the installation's own past with other T_fwd, places and coalescing: what would have trained more?"""
@@ -41,6 +45,9 @@ def tune(
     from malletrain.cli.settings_file import change_settings
     from malletrain.simulator.journal.conversion import journal_input
 
+    if status:
+        show_tuning(config, as_json=as_json)
+        return
     settings = load(config)
     file = config or Path(CONFIG_FILE)
     if apply and not file.is_file():
@@ -139,7 +146,7 @@ def _node_hours(gain: Gain, trials: Trials) -> float:
 
 
 def _verdict(comparison: SettingsComparison) -> str:
-    from malletrain.simulator.tuning.comparison import LEAST_GAIN
+    from malletrain.allocator.auto_tuning.machine import LEAST_GAIN
 
     judged = comparison.judged
     if comparison.held_out is None:

@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from malletrain.allocator.auto_tuning.machine import LEAST_GAIN
 from malletrain.monitor.throughput import student_quantile
 from malletrain.simulator.tuning.settings_grid import TunedSettings, nearest
 
-LEAST_GAIN = 0.005
-"""A change for less than this share of the samples is not worth it."""
 _TIE = 1e-9
 _LEVEL = 0.95
 _FEW_DAYS = {1: 12.706, 2: 4.303}

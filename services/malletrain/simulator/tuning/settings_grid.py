@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from malletrain.allocator.auto_tuning.machine import FORWARD_S
 from malletrain.allocator.forward_time import ForwardPolicy
 from malletrain.simulator.replay.options import ReplayOptions
 
-FORWARD_S = (30.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 PLACES = (5, 10, 15, 20, 30)
 COALESCE_S = (0.05, 0.25, 1.0)
 

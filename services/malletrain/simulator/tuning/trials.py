@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.simulator.journal.conversion import JournalInput, journal_input
+from malletrain.simulator.journal.conversion import journal_input
 from malletrain.simulator.journal.record import Journal
 from malletrain.simulator.replay.baselines import outcome_of
-from malletrain.simulator.replay.fast_engine import run_replay
+from malletrain.simulator.replay.fast_engine import Progress, run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent, node_events
 from malletrain.simulator.replay.options import ReplayOptions
@@ -63,20 +63,24 @@ def tuning_days(journal: Journal, begin_unix: float, end_unix: float) -> list[Tu
         if last - first >= _LEAST_PART * DAY_S or not spans:
             spans.append((first, last))
         first = last
-    found = (_day(journal_input(journal, *span), *span) for span in spans)
-    return [day for day in found if day.events and day.jobs]
+    return [day for span in spans if (day := day_of(journal, *span)) is not None]
 
 
-def _day(found: JournalInput, begin_unix: float, end_unix: float) -> TuningDay:
-    duration_s = end_unix - begin_unix
+def day_of(journal: Journal, begin_unix: float, end_unix: float) -> TuningDay | None:
+    """A part of a journal; None: it has no jobs or no idle nodes."""
+    found, duration_s = journal_input(journal, begin_unix, end_unix), end_unix - begin_unix
     events = tuple(node_events(found.trace, duration_s))
+    if not events or not found.jobs:
+        return None
     return TuningDay(begin_unix, duration_s, found.trace.nodes, events, found.jobs)
 
 
-def replay_day(day: TuningDay, settings: TunedSettings, options: ReplayOptions) -> DayOutcome:
-    """A day with these settings, by the fast engine."""
+def replay_day(
+    day: TuningDay, settings: TunedSettings, options: ReplayOptions, progress: Progress = lambda _: None
+) -> DayOutcome:
+    """A day with these settings, by the fast engine; `progress` is called after every decision."""
     options = replace(settings.options(options), duration_s=day.duration_s)
-    return DayOutcome.of(run_replay(day.events, day.nodes, day.jobs, options))
+    return DayOutcome.of(run_replay(day.events, day.nodes, day.jobs, options, progress))
 
 
 def replay_day_with_services(day: TuningDay, settings: TunedSettings, options: ReplayOptions) -> DayOutcome:

@@ -1,0 +1,112 @@
+"""Which step of auto-tuning the newest past speaks for, and whether the time since a step speaks against it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from malletrain.allocator.auto_tuning.machine import (
+    LEAST_GAIN,
+    ForwardChoice,
+    ReplayedGain,
+    TuningAnswer,
+    TuningQuestion,
+)
+from malletrain.allocator.auto_tuning.wire import TuningOrder
+from malletrain.simulator.journal.record import Journal
+from malletrain.simulator.tuning.comparison import SettingsComparison, compare
+from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
+from malletrain.simulator.tuning.trials import DayOutcome, TuningDay, day_of
+
+_LEAST_PARTS = 2
+Replay = Callable[[TuningDay, TunedSettings], DayOutcome]
+
+
+class OutOfTimeError(Exception):
+    """There is no time for more replays: what is known has to do."""
+
+
+def answer_order(order: TuningOrder, journal: Journal, present: TunedSettings, replay: Replay) -> TuningAnswer:
+    """Answer an order.
+
+    Args:
+        order: The order.
+        journal: The past.
+        present: The settings in force.
+        replay: Replays a part of the past; may raise OutOfTimeError.
+    """
+    if order.question.before is not None:
+        return _look_back(order.question, order.question.before, journal, present, replay)
+    samples: dict[TunedSettings, list[float]] = {}
+    forward = [_with(present, choice) for choice in order.question.candidates]
+    places = _places_beside(present)
+    hours = 0.0
+    try:
+        for part in _parts(journal, order.part_s, order.parts):
+            found = {settings: replay(part, settings).samples for settings in (present, *forward, *places)}
+            for settings, value in found.items():
+                samples.setdefault(settings, []).append(value)
+            hours += part.duration_s / 3600
+    except OutOfTimeError:
+        pass
+    count = len(samples.get(present, ()))
+    if count < _LEAST_PARTS:
+        need = f"{_LEAST_PARTS} parts of {order.part_s / 3600:.2g} h in which jobs trained"
+        return TuningAnswer(note=f"{count} parts of the past could be replayed; it takes {need}")
+    judged = compare(present, {one: samples[one] for one in (present, *forward)})
+    best = None
+    if judged.best != present:
+        best = _gain(judged, hours)
+    return TuningAnswer(best, advice=_advice(compare(present, {one: samples[one] for one in (present, *places)})))
+
+
+def _look_back(
+    asked: TuningQuestion, before: ForwardChoice, journal: Journal, present: TunedSettings, replay: Replay
+) -> TuningAnswer:
+    begin, end = max(asked.since_unix, journal.begin_unix), journal.end_unix
+    part = day_of(journal, begin, end) if end > begin else None
+    if part is None:
+        return TuningAnswer(note="nothing has trained since the step")
+    try:
+        now, then = replay(part, present).samples, replay(part, _with(present, before)).samples
+    except OutOfTimeError:
+        return TuningAnswer(note="there was no time to replay the hours since the step")
+    gain = compare(present, {present: [now], _with(present, before): [then]}).gains[_with(present, before)]
+    return TuningAnswer(back=ReplayedGain(before, gain.mean, None, part.duration_s / 3600))
+
+
+def _parts(journal: Journal, part_s: float, most: int) -> Iterator[TuningDay]:
+    """Whole parts of the past in which jobs could train, the newest first."""
+    end = journal.end_unix
+    for number in range(most):
+        begin = end - (number + 1) * part_s
+        if begin < journal.begin_unix:
+            return
+        if (part := day_of(journal, begin, begin + part_s)) is not None:
+            yield part
+
+
+def _places_beside(present: TunedSettings) -> list[TunedSettings]:
+    fewer = [count for count in PLACES if count < present.max_parallel][-1:]
+    more = [count for count in PLACES if count > present.max_parallel][:1]
+    return [replace(present, max_parallel=count) for count in (*fewer, *more)]
+
+
+def _with(present: TunedSettings, choice: ForwardChoice) -> TunedSettings:
+    return replace(present, forward_policy=choice.policy, forward_seconds=choice.seconds)
+
+
+def _gain(judged: SettingsComparison, hours: float) -> ReplayedGain:
+    best = judged.best
+    return ReplayedGain(
+        ForwardChoice(best.forward_policy, best.forward_seconds), judged.judged.mean, judged.judged.half_width, hours
+    )
+
+
+def _advice(judged: SettingsComparison) -> tuple[str, ...]:
+    """What the Allocator cannot change: how many jobs train at once."""
+    gain = judged.judged
+    if judged.best == judged.present or gain.mean < LEAST_GAIN or gain.may_be_none:
+        return ()
+    width = "" if gain.half_width is None else f" ± {gain.half_width:.1%}"
+    return (f"job_manager.max_parallel = {judged.best.max_parallel} would give {gain.mean:+.1%}{width} samples",)
