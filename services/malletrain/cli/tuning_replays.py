@@ -105,8 +105,8 @@ def _limit(cpu_seconds: int, memory_mib: int, parent: int) -> None:
 
 
 def _answer(order: TuningOrder, settings: AllSettings) -> TuningAnswer:
-    from malletrain.cli.journal.replay_options import options_in_force
     from malletrain.cli.journal.reading import read_journal
+    from malletrain.cli.journal.replay_options import options_in_force
     from malletrain.simulator.tuning.next_step import OutOfTimeError, answer_order
     from malletrain.simulator.tuning.settings_grid import TunedSettings
     from malletrain.simulator.tuning.trials import DayOutcome, TuningDay, replay_day
