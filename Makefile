@@ -60,7 +60,7 @@ test-long: setup ## Supervisors with their workers, feeds, traces and followed l
 	$(BIN)/python -m pytest $(PARALLEL) -m 'long and not ($(subst long or ,,$(APART)))'
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
-	$(BIN)/python -m pytest -m training --timeout 900
+	$(BIN)/python -m pytest $(PARALLEL) -m training --timeout 900
 
 test-faulty-scripts: setup ## `malletrain check` on scripts with one known fault each (10 minutes)
 	$(BIN)/python -m pytest -m faulty_scripts
