@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONFTEST = "from tests.support.second_try import pytest_collection_modifyitems, pytest_runtest_setup"
+CONFTEST = "from tests.support.second_try import *"
 SUITE = """
 import pytest
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 import pytest
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Show what went wrong at first: in the process that prints the summary, which collects no tests."""
+    config.option.rerun_show_tracebacks = True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Allow each test one more try."""
     if config.pluginmanager.hasplugin("rerunfailures"):
-        config.option.rerun_show_tracebacks = True
         for item in items:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
