@@ -56,7 +56,7 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
-test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (10 minutes)
+test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (9 to 13 minutes)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'long and not ($(subst long or ,,$(APART)))'
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
