@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,41 @@ def test_compiled_code_is_kept_in_the_jobs_folder_unless_the_job_says_where(
     worker.close()
     told = Path(log.read_text().splitlines()[-1])
     assert told == Path(chosen) if chosen else told.parent == tmp_path / "job" / "compiled"
+
+
+STUCK = """
+import atexit, os, sys, time
+class Stuck:
+    def __del__(self):
+        time.sleep(1e6)
+stuck = Stuck()
+atexit.register(print, "handlers have run", flush=True)
+if os.fork() == 0:
+    sys.exit(5)  # a copy of the process, whose end is not the worker's
+"""
+
+
+def test_an_interpreter_that_hangs_after_the_end_of_its_script_ends_as_the_script_did(tmp_path: Path) -> None:
+    """All at once: each takes as long as an interpreter may take to end."""
+    endings = {"": 0, "sys.exit(0)": 0, "sys.exit(3)": 1, "raise OSError": 1, "os._exit(4)": 4}
+    workers = dict[str, WorkerProcess]()
+    closing = "os.closerange(3, 99)"
+    for number, ending in enumerate([*endings, closing]):
+        script = tmp_path / f"train{number}.py"
+        script.write_text(f"{STUCK}{ending}\n")
+        log = script.with_suffix(".log")
+        workers[ending] = WorkerProcess([sys.executable, "-S", str(script)], str(tmp_path), {**os.environ}, log)
+    for worker in workers.values():
+        worker.go({})
+    wait_until(lambda: all(worker.poll() is not None for worker in workers.values()), 90, "their ends")
+    found = {ending: worker.poll() for ending, worker in workers.items()}
+    for worker in workers.values():
+        worker.kill()
+        worker.close()
+    # A script that has closed the pipe can't report how it ended.
+    assert found == endings | {closing: -signal.SIGALRM}
+    told = (tmp_path / "train0.log").read_text()
+    assert "handlers have run" in told
 
 
 def test_a_scripts_imports_are_found_but_not_its_neighbours(tmp_path: Path) -> None:

@@ -356,6 +356,20 @@ def test_unconfirmed_changes_time_out() -> None:
     assert machine.job().restarts == 1
 
 
+def test_each_restart_has_twice_the_time_to_start() -> None:
+    machine = MachineHarness(ManagerPolicy(rescale_deadline_seconds=60.0))
+    machine.idle("a")
+    machine.submit(spec(max_restarts=9))
+    machine.plan(j1="a")
+    for limit in (60, 120, 240, 480, 480):
+        machine.wait(limit - 1)
+        assert machine.job().state is JobState.STARTING
+        machine.wait(1)
+        assert machine.job().stop is StopIntent.RESTART
+        machine.end()
+    assert machine.job().counted_failures == 5
+
+
 def test_a_trainer_that_is_done_but_does_not_end() -> None:
     machine = running("a")
     machine(TrainerDone(ONE))

@@ -18,7 +18,7 @@ from malletrain.common.processes import identify
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 STOCK = Path(__file__).parents[2] / "examples" / "stock_horovod" / "train.py"
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -34,6 +34,7 @@ debounce_seconds = 0
 [job_manager]
 trainer_python = "{sys.executable}"
 restart_backoff_seconds = 0.1
+rescale_deadline_seconds = 150
 """
 
 
@@ -54,7 +55,7 @@ def submit(system: Deployment, backend: str, *command: str, nodes: int = 2, rest
 
 def wait_end(system: Deployment, job_id: str) -> dict[str, Any]:
     """What `malletrain job` tells of a job at its end."""
-    wait_until(lambda: system.job(job_id).HasField("end_time"), 150, f"the end of {job_id}")
+    wait_until(lambda: system.job(job_id).HasField("end_time"), 240, f"the end of {job_id}")
     found: dict[str, Any] = system.json("job", job_id)
     return found
 

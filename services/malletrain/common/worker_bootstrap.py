@@ -13,12 +13,16 @@ variables of its place among the workers. So the workers that train never wait f
   imports Horovod up to its first `hvd.init()`, a script with the client's torch.distributed helper up to
   `init_process_group()`. Any other script waits before its first line. When the script begins to run, "s" is written
   to STATUS_FD.
+  When the script and its exit handlers have ended, "e" is written, or "f" if it has failed. If the interpreter has not
+  ended a while after that, the kernel ends it by SIGALRM.
 - `cold` waits, and is then replaced by the program.
 """
 
 from __future__ import annotations
 
 import ast
+import atexit
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -28,7 +32,9 @@ import os
 import runpy
 import signal
 import sys
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +49,11 @@ _HELPERS = {
     "horovod": ("malletrain.client.horovod", "malletrain.client.elastic"),
     "torchrun": ("malletrain.client.distributed", "malletrain.client.elastic", "malletrain.client.fsdp"),
 }
+_END_SECONDS = 20.0
+"""How long an interpreter may take to end once the job's code and its exit handlers have; a second is usual."""
+_GLOO_THREADS = "pt_gloo"
+_GLOO_SECONDS = 1.0
+_GLOO_PAUSE_SECONDS = 0.001
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _PLACE_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_")
 """Parts of the names of variables. A script that contains one may read the variable before it initialises."""
@@ -141,6 +152,67 @@ class StartSignal:
         os.environ.update(json.loads(line))
 
 
+class CodeEnd:
+    """What happens between the end of the job's own code and the end of the process.
+
+    torch 2.13 can deadlock there: the interpreter takes a DistributedDataParallel apart, waits for Gloo's threads, and
+    one of them waits for the interpreter to free what its last work held (pytorch issue 56297). So these threads get
+    the chance to do that before. Whatever else hangs so late is ended: the job's code and its exit handlers have run.
+    """
+
+    def __init__(self, status: int) -> None:
+        """Limit the end of this process, but not that of processes which are forked from it.
+
+        Args:
+            status: Pipe to which the end is reported.
+        """
+        self._status = status
+        self._pipe = os.fstat(status)
+        self._pid = os.getpid()
+        self._failed = False
+        self._kept: object = None
+        atexit.register(self._limit)  # the first that is registered is called last
+
+    def run(self, run: Callable[[], object]) -> None:
+        """Run the job's own code; raises what it raises. Its objects are kept until its exit handlers have run."""
+        try:
+            self._kept = run()
+        except SystemExit as error:
+            self._failed = error.code not in (None, 0)
+            raise
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _limit(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        _await_gloo()
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._status), self._pipe):  # the job's code may have closed it
+                os.write(self._status, b"f" if self._failed else b"e")
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, _END_SECONDS)
+
+
+def _await_gloo() -> None:
+    """Have Gloo's threads finish what they are at. They need the interpreter for that, and get it during the pauses."""
+    deadline = time.monotonic() + _GLOO_SECONDS
+    threads = [path for path in Path("/proc/self/task").iterdir() if _read(path / "comm").startswith(_GLOO_THREADS)]
+    while threads and time.monotonic() < deadline:
+        time.sleep(_GLOO_PAUSE_SECONDS)
+        if not any(") R " in _read(path / "stat") for path in threads):
+            return
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # the thread has ended
+
+
 def initialiser_of(script: Path | None) -> tuple[str, str] | None:
     """Module and name of the function before which a script can wait; None if it must wait before its first line."""
     names = imports_of(script) if script else []
@@ -190,12 +262,13 @@ def main() -> None:
         wait_in(start, sys.modules[initialiser[0]], initialiser[1])
     else:
         start.wait()
+    end = CodeEnd(status)
     start.report_started()
     sys.argv = [target, *arguments]
     if kind == "module":
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        end.run(lambda: runpy.run_module(target, run_name="__main__", alter_sys=True))
     else:
-        runpy.run_path(target, run_name="__main__")
+        end.run(lambda: runpy.run_path(target, run_name="__main__"))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
 
 _STARTED = b"s"
 _WARM = b"w"
+_ENDS = {b"e": 0, b"f": 1}
+"""What a worker reports when its job's own code has ended, with the exit status that this means."""
 
 
 StartedProcess: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
@@ -39,7 +41,8 @@ class WorkerProcess:
         started: Whether the job's own code runs, as of the last call of `is_warm`.
         going: Whether `go` has been called.
         killed: Whether `kill` has been called.
-        status: Bytes that `worker_bootstrap` has sent so far: "w" once it waits, "s" once the job's own code runs.
+        status: Bytes that `worker_bootstrap` has sent so far: "w" once it waits, "s" once the job's own code runs, "e"
+            once that has ended well, or "f" once it has failed.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class WorkerProcess:
         self.going = False
         self.killed = False
         self.status = b""
+        self._code: int | None = None
         self._process: StartedProcess
         forked = None if standby is None or not warm else self._fork(standby, list(command), folder, environment, log)
         self._process = forked or self._start(list(command), folder, environment, log, warm)
@@ -122,8 +126,19 @@ class WorkerProcess:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Exit status, negative for a signal; None while it runs."""
-        return self._process.poll()
+        """Exit status, negative for a signal; None while it runs.
+
+        A process that has hung after the end of the job's own code has ended as that did.
+        """
+        if self._code is None:
+            code = self._process.poll()
+            self._code = self._code_end() if code == -signal.SIGALRM else code
+        return self._code
+
+    def _code_end(self) -> int:
+        self._read_status()
+        found = [code for letter, code in _ENDS.items() if letter in self.status]
+        return found[0] if found else -signal.SIGALRM
 
     def is_stopped(self) -> bool:
         """Whether a signal such as SIGSTOP has stopped it. A process that a debugger holds is not stopped."""
@@ -132,11 +147,14 @@ class WorkerProcess:
 
     def is_warm(self) -> bool:
         """Whether it has booted and waits for `go`, or has waited. Updates `started`."""
+        self._read_status()
+        self.started = _STARTED in self.status
+        return _WARM in self.status
+
+    def _read_status(self) -> None:
         with contextlib.suppress(BlockingIOError):
             letters = os.read(self._status_pipe, 64)
             self.status += bytes(letter for letter in dict.fromkeys(letters) if letter not in self.status)
-        self.started = _STARTED in self.status
-        return _WARM in self.status
 
     def go(self, environment: Mapping[str, str]) -> None:
         """Let the job's own code run, with these variables added to its environment."""

@@ -109,7 +109,8 @@ class JobManagerSettings(BaseModel):
     rescale_deadline_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="A job whose start or rescale is not confirmed by then is restarted; a growth gets five times it.",
+        description="A job whose start or rescale is not confirmed by then is restarted; a growth gets five times it. "
+        "It doubles with each restart that counts, three times at most.",
     )
     stall_seconds: float = Field(
         default=30.0,

@@ -8,6 +8,7 @@ from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
 
 _GROWTH_DEADLINE_FACTOR = 5.0
+_MOST_DOUBLINGS = 3
 
 
 def handle_progress(transaction: Transaction, job: Job, samples: int, stalled: bool) -> None:
@@ -62,9 +63,13 @@ def _check_job(transaction: Transaction, job: Job) -> None:
 
 
 def _rescale_limit(transaction: Transaction, job: Job) -> float:
-    """Seconds until a change must be confirmed. It is longer if the job trains on while its new workers boot."""
+    """Seconds until a change must be confirmed. It is longer if the job trains on while its new workers boot.
+
+    It doubles with every counted failure: on slow nodes, the same limit would end one boot after the other.
+    """
     trains_on = job.stalled_since is None and bool(job.confirmed) and set(job.confirmed) < set(job.commanded)
-    return transaction.policy.rescale_deadline_seconds * (_GROWTH_DEADLINE_FACTOR if trains_on else 1.0)
+    patience = 2.0 ** min(job.counted_failures, _MOST_DOUBLINGS)
+    return transaction.policy.rescale_deadline_seconds * patience * (_GROWTH_DEADLINE_FACTOR if trains_on else 1.0)
 
 
 def _check_running(transaction: Transaction, job: Job) -> None:

@@ -305,11 +305,25 @@ SCRIPTS = (
            0 a -        QUEUED   SUBMITTED
            0 a QUEUED   WAITING  ADMITTED
         0.05 a WAITING  STARTING PLAN_STARTED      n1
+         4.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
+         4.5 a STOPPING WAITING  RESTARTED
+         4.5 a WAITING  STARTING PLAN_STARTED      n1
+        12.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
+        12.5 a STOPPING FAILED   RESCALE_TIMED_OUT
+        """,
+        deadline_seconds=4.0,
+    ),
+    Script(
+        "a start that takes longer than the first limit succeeds within the second",
+        [(0, idle("n1")), (0, submit("a", max_restarts=1))],
+        """
+           0 a -        QUEUED   SUBMITTED
+           0 a QUEUED   WAITING  ADMITTED
+        0.05 a WAITING  STARTING PLAN_STARTED      n1
          8.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
          8.5 a STOPPING WAITING  RESTARTED
          8.5 a WAITING  STARTING PLAN_STARTED      n1
-        16.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
-        16.5 a STOPPING FAILED   RESCALE_TIMED_OUT
+        18.5 a STARTING RUNNING  CONFIRMED         n1
         """,
         deadline_seconds=8.0,
     ),
