@@ -48,15 +48,19 @@ def seconds(work: Callable[[], object]) -> float:
 def selections() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     genetic = SelectionSettings(solver=SelectionSolver.GENETIC, genetic=GeneticParameters(20, 500))
-    for size, room in ((10, 0.5), (20, 0.1), (20, 0.25), (20, 0.5), (20, 1.0), (50, 0.05)):
+    for size, room in ((10, 0.5), (14, 0.3), (20, 0.1), (20, 0.25), (20, 0.5), (20, 1.0), (50, 0.05)):
         rng = random.Random(size)
         problems = [window(size, room, rng) for _ in range(_REPEATS)]
+        answers = [select(problem, SelectionSettings()) for problem in problems]
         exact = [seconds(lambda problem=problem: select(problem, SelectionSettings())) for problem in problems]
         other = [seconds(lambda problem=problem: select(problem, genetic)) for problem in problems]
+        same = [one.chosen == select(problem, genetic).chosen for one, problem in zip(answers, problems, strict=True)]
         rows.append(
             {
                 "window": size,
                 "room": room,
+                "too_long_for_exact": sum(answer.genetic for answer in answers),
+                "genetic_chooses_the_same": fmean(same),
                 "exact_ms": 1000 * fmean(exact),
                 "exact_worst_ms": 1000 * max(exact),
                 "genetic_ms": 1000 * fmean(other),

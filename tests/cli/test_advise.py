@@ -16,6 +16,7 @@ from malletrain.scavenger.sources.schedulers.slurm_queue import NODES_FORMAT, QU
 from tests.scavenger.recorded_commands import RecordedCommands
 
 RECORDED = Path(__file__).parent / "slurm_queue"
+RECORDED_LUA = Path(__file__).parent / "slurm_queue_lua"
 TIB = 1024
 
 
@@ -80,6 +81,27 @@ def test_who_is_left_out() -> None:
         "asks for more than the machine has": 1,
         "ReqNodeNotAvail": 1,
     }
+
+
+def test_a_queue_recorded_on_a_real_slurm() -> None:
+    options = ("--partition", "main", "--burst-buffer-name")
+    advice = advised(*options, "flash", folder=RECORDED_LUA)
+    assert (advice["nodes"], advice["freeNodes"]) == (6, 2)
+    assert (advice["burstBufferGb"], advice["freeBurstBufferGb"]) == (100, 20)
+    assert [(job["job"], job["nodes"], job["burstBufferGb"], job.get("heldGb", 0)) for job in advice["window"]] == [
+        ("5", 5, 0, 20),
+        ("6", 2, 50, 0),
+        ("7", 3, 0, 0),
+        ("8", 3, 30, 0),
+        ("10_1", 1, 0, 10),
+        ("10_2", 1, 0, 10),
+    ]
+    assert advice["leftOut"] == {"BeginTime": 1, "Dependency": 1, "JobHeldUser": 1}
+    assert started(advice) == {"until-first-misfit": [], "in-order": ["10_1", "10_2"], "bbsched": ["10_1", "10_2"]}
+    other = advised(*options, "archive", folder=RECORDED_LUA)
+    assert (other["burstBufferGb"], other["freeBurstBufferGb"]) == (64000, 63968)
+    assert other["leftOut"]["asks for another burst buffer"] == 5
+    assert [job["job"] for job in other["window"]] == ["7"]
 
 
 def test_a_reason_cannot_steer_the_terminal(copied: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod, methods_for, weights_of
 from malletrain.selection.problem import (
     FreeResources,
@@ -148,6 +149,30 @@ def test_recorded_windows() -> None:
         for name, expected in values["selected"].items():
             method = SelectionMethod(name.replace("_", "-"))
             assert list(select(problem, exact(method)).chosen) == expected, (number, name)
+
+
+def test_on_recorded_windows_the_genetic_algorithm_mostly_chooses_as_the_exact_search() -> None:
+    windows = json.loads(shared_path("bbsched/workloads/windows-sample.json").read_text())
+    same = []
+    for values in windows:
+        problem = _recorded(values)
+        if sum(_fits_alone(problem, job) for job in problem.jobs) > 14:
+            continue
+        for name, expected in values["selected"].items():
+            method = SelectionMethod(name.replace("_", "-"))
+            if method in (SelectionMethod.BIN_PACKING, SelectionMethod.IN_ORDER):
+                continue
+            for seed in range(4):
+                settings = SelectionSettings(method, SelectionSolver.GENETIC, genetic=GeneticParameters(seed=seed))
+                same.append(list(select(problem, settings).chosen) == expected)
+    assert len(same) == 4 * 191
+    assert sum(same) / len(same) >= 0.95
+
+
+def _fits_alone(problem: SelectionProblem, job: ResourceRequest) -> bool:
+    free = problem.free
+    nodes = free.large if problem.machine.wants_large(job) else free.nodes
+    return job.nodes <= nodes and job.burst_buffer_gb <= free.burst_buffer_gb
 
 
 def test_beyond_the_limit_the_genetic_algorithm_answers_and_says_so() -> None:

@@ -106,6 +106,9 @@ def batch(
     population: Annotated[int, typer.Option(min=2, help="Chromosomes of the genetic algorithm.")] = 20,
     mutation: Annotated[float, typer.Option(min=0, max=1, help="Probability that a gene mutates.")] = 0.0005,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the genetic algorithm, or of derive.")] = 0,
+    most_visits: Annotated[
+        int, typer.Option(min=1, help="Selections that one exact search may visit; beyond that, auto goes genetic.")
+    ] = SelectionSettings().most_visits,
     selection_window: Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Jobs of the window.")] = 20,
     starvation_bound: Annotated[int, typer.Option(min=1, help="Passes that a job may stay in the window.")] = 50,
     starved: Annotated[
@@ -154,7 +157,7 @@ def batch(
     _check_names(schedule, trace)
     genetic = GeneticParameters(population, generations, mutation, seed)
     method, factor = method_of(select), trade_off_of(trade_off)
-    selection = None if method is None else SelectionSettings(method, solver, factor, genetic=genetic)
+    selection = None if method is None else SelectionSettings(method, solver, factor, most_visits, genetic)
     settings = WindowSettings(selection, selection_window, starvation_bound, starved, reserve, backfill_depth)
     if select == ALL:
         check_comparison(out, lambda: [name for name, path in (("--schedule", schedule), ("--trace", trace)) if path])

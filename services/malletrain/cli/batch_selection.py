@@ -92,6 +92,7 @@ def method_summary(metrics: UsageMetrics, counts: SelectionCounts) -> dict[str, 
         "selections": {
             "forcedStarts": counts.forced_starts,
             "selectedStarts": counts.selected_starts,
+            "lateStarts": counts.late_starts,
             "geneticAnswers": counts.genetic_answers,
             "solved": len(times),
             "meanSolveS": sum(times) / len(times) if times else 0.0,
@@ -192,10 +193,20 @@ def print_comparison(title: str, runs: list[MethodRun]) -> None:
             )
         )
     print_table(heads, rows, title=title)
+    print_table(
+        ("method", "starts: selected", "forced", "selections", "by the genetic algorithm", "mean", "99 %", "worst"),
+        [(run.name, *_selections(run)) for run in runs if run.counts.solve_s],
+    )
     columns, breakdown = breakdowns(runs)
     print_table(
         columns, [(*row[:2], *(duration(float(cell)) if cell else "-" for cell in row[2:])) for row in breakdown]
     )
+
+
+def _selections(run: MethodRun) -> tuple[str, ...]:
+    found = method_summary(run.metrics, run.counts)["selections"]
+    counts = (str(found[name]) for name in ("selectedStarts", "forcedStarts", "solved", "geneticAnswers"))
+    return (*counts, *(f"{1000 * found[name]:.2f} ms" for name in _TIMES))
 
 
 def breakdowns(runs: list[MethodRun]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

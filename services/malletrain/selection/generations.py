@@ -98,23 +98,39 @@ def evolve(
     generations: int,
     mutation: float,
     seed: np.uint64,
+    draws: int,
 ) -> Ints:
     """What `genetic` compiles, with the same arguments and the same answer."""
-    window, draws = _Window(jobs, limits, objectives, spill_gb), _Draws(int(seed))
-    words = _distinct(np.array([window.first_chromosome(draws) for _ in range(population)], dtype=np.uint64))
+    window, numbers = _Window(jobs, limits, objectives, spill_gb), _Draws(int(seed))
+    words = _distinct(np.array([window.first_chromosome(numbers) for _ in range(population)], dtype=np.uint64))
     points, ages = window.points_of(words)[1], np.zeros(len(words), np.int64)
-    order, first = _survivors(points, ages, population)
-    for _ in range(generations):
-        born = _distinct(window.children(words, population, mutation, draws))
-        born = born[~np.isin(born, words)]
-        fits, worth = window.points_of(born)
-        born, worth = born[fits][:population], worth[fits][:population]
-        words, points = np.concatenate((words, born)), np.concatenate((points, worth))
+    best = words[:0]
+    for generation in range(generations + 1):
+        born = _born(window, words, population, mutation, numbers, draws) if generation else words[:0]
+        words = np.concatenate((words, born))
         ages = np.concatenate((ages + 1, np.zeros(len(born), np.int64)))
+        points = window.points_of(words)[1]
         order, first = _survivors(points, ages, population)
-        words, points, ages = words[order], points[order], ages[order]
-    rows = np.arange(first) if generations else order[:first]
-    return np.concatenate((points[rows], flags_of(words[rows], window.count)), axis=1)
+        words, ages = words[order], ages[order]
+        best = _not_dominated(window, np.union1d(best, words[:first]))
+    return np.concatenate((window.points_of(best)[1], flags_of(best, window.count)), axis=1)
+
+
+def _born(window: _Window, words: Words, population: int, mutation: float, numbers: _Draws, draws: int) -> Words:
+    """New children that fit, at most as many as the population."""
+    found = words[:0]
+    for _ in range(draws):
+        if len(found) < population:
+            born = _distinct(window.children(words, population, mutation, numbers))
+            born = born[~np.isin(born, words) & ~np.isin(born, found)]
+            found = np.concatenate((found, born[window.points_of(born)[0]]))[:population]
+    return found
+
+
+def _not_dominated(window: _Window, words: Words) -> Words:
+    points = window.points_of(words)[1]
+    order, first = _survivors(points, np.zeros(len(words), np.int64), len(words))
+    return words[np.sort(order[:first])]
 
 
 def _distinct(words: Words) -> Words:

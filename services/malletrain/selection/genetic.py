@@ -3,6 +3,10 @@
 A chromosome is a word whose highest used bit is the first job of the window. Children that do not fit are dropped, and
 so are children that equal a chromosome that is there. Survivors are those that no other dominates, then the others,
 the newest first; of too many that are not dominated, the newest.
+
+In two points more is done than the paper says, since small populations lose what they had found: a generation draws
+children up to four times until as many as the population fit, and the answer is what no other dominates in Set 1 of
+all generations, not only of the last one.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.search import add, fits
 
 Words = NDArray[np.uint64]
+_DRAWS = 4
+"""How often a generation draws children until as many as the population fit."""
 
 
 def genetic_front(arrays: ProblemArrays, parameters: GeneticParameters) -> Ints:
-    """The points that the last generation's solutions reach, none of which dominates another.
+    """The points that the solutions of all generations reach, none of which dominates another.
 
     Returns:
         Shape (solutions, 4 + jobs): f1 … f4, then 0 or 1 for each job.
@@ -39,6 +45,7 @@ def genetic_front(arrays: ProblemArrays, parameters: GeneticParameters) -> Ints:
         parameters.generations,
         parameters.mutation,
         np.uint64(parameters.seed),
+        _DRAWS,
     )
     answer = np.zeros((len(found), 4 + count), dtype=np.int64)
     answer[:, :4] = found[:, :4]
@@ -90,6 +97,17 @@ def _first_chromosome(
     return word
 
 
+@jit("b1(i8[::1], i8[::1])")
+def _dominates(one: Ints, two: Ints) -> bool:
+    """Whether a point is at least as good as another in all objectives, and better in one."""
+    better = False
+    for column in range(4):
+        if one[column] < two[column]:
+            return False
+        better = better or one[column] > two[column]
+    return better
+
+
 @jit("i8(i8[:, ::1], i8[::1], i8, i8[::1])")
 def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
     """Rows of those that survive into `order`: Set 1, then Set 2, each newest first. Returns how many are of Set 1."""
@@ -97,11 +115,7 @@ def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
     dominated = np.zeros(count, np.int64)
     for row in range(count):
         for rival in range(count):
-            no_worse, better = True, False
-            for column in range(4):
-                no_worse = no_worse and points[rival, column] >= points[row, column]
-                better = better or points[rival, column] > points[row, column]
-            if no_worse and better:
+            if _dominates(points[rival], points[row]):
                 dominated[row] = 1
                 break
     keys = dominated * (ages.max() + 1) + ages
@@ -111,7 +125,27 @@ def _survivors(points: Ints, ages: Ints, most: int, order: Ints) -> int:
     return int(min(kept, count - dominated.sum()))
 
 
-@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8)", otherwise=array_generations.evolve)
+@jit("i8(u8[::1], i8[:, ::1], i8, u8, i8[::1])")
+def _with_best(words: Words, points: Ints, size: int, word: np.uint64, point: Ints) -> int:
+    """Add a chromosome to those that no other one dominates; returns how many there are then."""
+    for row in range(size):
+        if words[row] == word:
+            return size
+    for row in range(size):
+        if _dominates(points[row], point):
+            return size
+    kept = 0
+    for row in range(size):
+        if not _dominates(point, points[row]):
+            words[kept] = words[row]
+            points[kept] = points[row]
+            kept += 1
+    words[kept] = word
+    points[kept] = point
+    return kept + 1
+
+
+@jit("i8[:, ::1](i8[:, ::1], i8[::1], i8[:, ::1], i8, i8, i8, f8, u8, i8)", otherwise=array_generations.evolve)
 def _evolve(
     jobs: Ints,
     limits: Ints,
@@ -121,6 +155,7 @@ def _evolve(
     generations: int,
     mutation: float,
     seed: np.uint64,
+    draws: int,
 ) -> Ints:
     count = jobs.shape[1]
     state = np.full(1, seed, np.uint64)
@@ -135,13 +170,16 @@ def _evolve(
             known = known or words[row] == words[size]
         if not known:
             size += 1
-    first = _survivors(points[:size], ages[:size], population, order)
+    best_words, best_points = np.zeros(4 * population, np.uint64), np.zeros((4 * population, 4), np.int64)
+    best = 0
     old_words, old_points, old_ages = words.copy(), points.copy(), ages.copy()
-    for _ in range(generations):
+    for generation in range(generations + 1):
         parents = size
         for row in range(parents):
             ages[row] += 1
-        for _pair in range((population + 1) // 2):
+        for pair in range(draws * ((population + 1) // 2) if generation else 0):
+            if pair % ((population + 1) // 2) == 0 and size >= parents + population:
+                break
             one = words[int(_random(state) * parents)]
             two = words[int(_random(state) * parents)]
             low = (np.uint64(1) << np.uint64(1 + int(_random(state) * max(1, count - 1)))) - np.uint64(1)
@@ -164,10 +202,16 @@ def _evolve(
             words[row] = old_words[order[row]]
             points[row] = old_points[order[row]]
             ages[row] = old_ages[order[row]]
-    answer = np.zeros((first, 4 + count), np.int64)
-    for index in range(first):
-        row = index if generations > 0 else order[index]
-        answer[index, :4] = points[row]
+        for row in range(first):
+            if best == len(best_words):
+                best_words = np.concatenate((best_words, np.zeros(best, np.uint64)))
+                best_points = np.concatenate((best_points, np.zeros((best, 4), np.int64)))
+            best = _with_best(best_words, best_points, best, words[row], points[row])
+    ranked = np.argsort(best_words[:best])
+    answer = np.zeros((best, 4 + count), np.int64)
+    for index in range(best):
+        row = ranked[index]
+        answer[index, :4] = best_points[row]
         for job in range(count):
-            answer[index, 4 + job] = (words[row] >> np.uint64(count - 1 - job)) & np.uint64(1)
+            answer[index, 4 + job] = (best_words[row] >> np.uint64(count - 1 - job)) & np.uint64(1)
     return answer

@@ -112,7 +112,7 @@ def select(problem: SelectionProblem, settings: SelectionSettings) -> SelectionA
         if settings.solver is SelectionSolver.EXACT:
             raise InvalidInputError(
                 "most_visits",
-                "more, a smaller window, or the solver auto (the search is too long)",
+                "more (--most-visits), a smaller window, or the solver auto (the search is too long)",
                 settings.most_visits,
             )
     return SelectionAnswer(_genetic(problem, arrays, settings, factor), genetic=True)

@@ -117,14 +117,27 @@ def test_a_log_with_burst_buffer_and_ssd(tmp_path: Path) -> None:
     [
         (" 4", {}, r"log.swf:2: expected 18 fields \(this line has 19\); .* BurstBuffer"),
         ("", {"BurstBuffer": 9}, r"log.swf:3: expected 19 fields \(this line has 18\)"),
-        (" 4", {"BurstBuffer": "9, 8"}, r"BurstBuffer: expected one burst buffer \(several are not supported\)"),
+        (
+            " 4",
+            {"BurstBuffer": "9, 8"},
+            r"log.swf:2: BurstBuffer: expected one burst buffer",
+        ),
+        (
+            " 4 4",
+            {"BurstBuffer": "9, 8"},
+            r"log.swf:2: BurstBuffer: expected one burst buffer",
+        ),
         (" 4", {"BurstBuffer": "9.5"}, r"BurstBuffer: expected .* whole GB"),
         (" 10", {"BurstBuffer": 9}, r"log.swf:3: burst_buffer_gb: expected at most 9 GB"),
         (" 1.5", {"BurstBuffer": 9}, r"log.swf:3: burst buffer: expected whole GB"),
         (" -2", {"BurstBuffer": 9}, r"log.swf:3: burst buffer: expected whole GB"),
         (" 4", {"LocalSSD": "128*4,256*4"}, r"BurstBuffer: expected a total in the header"),
-        (" 4 4", {"BurstBuffer": 9, "LocalSSD": "128*4,256*3"}, r"ssd: expected classes that add up to the 8 nodes"),
-        (" 4 4", {"BurstBuffer": 9, "LocalSSD": "128*8"}, r"LocalSSD: expected two classes"),
+        (
+            " 4 4",
+            {"BurstBuffer": 9, "LocalSSD": "128*4,256*3"},
+            r"log.swf: LocalSSD: expected classes that add up to",
+        ),
+        (" 4 4", {"BurstBuffer": 9, "LocalSSD": "128*8"}, r"log.swf:3: LocalSSD: expected two classes"),
     ],
 )
 def test_a_log_that_cannot_be_is_refused(tmp_path: Path, fields: str, header: dict[str, object], message: str) -> None:
@@ -155,13 +168,45 @@ def test_nodes_kept_for_the_head_are_idle_for_its_reservation() -> None:
     assert found == IdleCauses(no_job_waiting=0.0, reservation=5.0, burst_buffer=0.0, too_few=0.0)
 
 
+def test_jobs_that_all_come_at_once_are_measured_to_the_last_end() -> None:
+    jobs = (BatchJob(1, 0.0, 6, 100.0, 100.0), BatchJob(2, 0.0, 6, 100.0, 100.0))
+    done = schedule_of(BatchWorkload(jobs, 10), policy_named("easy"))[0]
+    found = usage_of(done, MachineResources(10), None)
+    assert (found.node_usage, found.mean_wait_s, found.jobs) == (0.6, 50.0, 2)
+
+
+def test_seconds_without_a_submission_are_refused_before_anything_runs() -> None:
+    with pytest.raises(InvalidInputError, match="measure: expected seconds in which jobs are submitted"):
+        BatchWorkload((BatchJob(1, 5.0, 1, 1.0, 1.0),), 10, measured_s=(6.0, 9.0))
+
+
+def test_a_variant_of_a_log_whose_numbers_repeat_can_be_read(tmp_path: Path) -> None:
+    jobs = (BatchJob(3, 0.0, 1, 1.0, 1.0), BatchJob(3, 1.0, 2, 1.0, 1.0))
+    write_jobs(BatchWorkload(jobs, 10), tmp_path / "w.csv")
+    assert [(job.number, job.nodes) for job in read_jobs(tmp_path / "w.csv")] == [(1, 1), (2, 2)]
+
+
+def test_a_table_of_a_spreadsheet_with_its_mark_in_front_is_read(tmp_path: Path) -> None:
+    path = table(tmp_path, "1,0,1,5,5,0,0")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(read_jobs(path)) == 1
+
+
+def test_nodes_given_beside_a_table_count_for_its_ssd_classes(tmp_path: Path) -> None:
+    path = table(tmp_path, "1,0,1,5,5,0,0", machine={"ssd": True, "nodes_with_256gb_ssd": 4, "burst_buffer_gb": 1})
+    found = read_any_workload(path, spec=MachineSpec(nodes=12))
+    assert found.resources == MachineResources(12, 1, 4, 128, 256)
+
+
 def test_the_area_of_a_kiviat_graph() -> None:
     assert kiviat_area((1.0, 1.0, 1.0, 1.0)) == 1.0
     assert kiviat_area((1.0, 0.0, 1.0, 0.0)) == 0.0
     assert kiviat_area((1.0, 0.5, 1.0, 0.5)) == 0.5
 
 
-@pytest.mark.parametrize(("recipe", "share", "least"), [("s1", 0.5, 5000), ("s2", 0.75, 5000), ("s4", 0.75, 20000)])
+@pytest.mark.parametrize(
+    ("recipe", "share", "least"), [("s1", 0.5, 5000), ("s2", 0.75, 5000), ("s3", 0.5, 20000), ("s4", 0.75, 20000)]
+)
 def test_recipes_of_burst_buffer(recipe: str, share: float, least: int) -> None:
     plain = lublin_like(800, 128, 0.8, 1)
     workload = BatchWorkload(plain.jobs, 128, resources=MachineResources(128, 400_000))
@@ -173,14 +218,19 @@ def test_recipes_of_burst_buffer(recipe: str, share: float, least: int) -> None:
     assert found == derive(workload, WorkloadRecipe(recipe), 7) != derive(workload, WorkloadRecipe(recipe), 8)
 
 
-def test_recipes_of_ssd_keep_the_burst_buffer_of_s2() -> None:
+@pytest.mark.parametrize(
+    ("recipe", "share"), [(WorkloadRecipe.S5, 0.8), (WorkloadRecipe.S6, 0.5), (WorkloadRecipe.S7, 0.2)]
+)
+def test_recipes_of_ssd_keep_the_burst_buffer_of_s2(recipe: WorkloadRecipe, share: float) -> None:
     plain = lublin_like(800, 128, 0.8, 1)
     workload = BatchWorkload(plain.jobs, 128, resources=MachineResources(128, 400_000))
-    found = derive(workload, WorkloadRecipe.S5, 7)
+    found = derive(workload, recipe, 7)
     s2 = derive(workload, WorkloadRecipe.S2, 7)
     assert [job.burst_buffer_gb for job in found.jobs] == [job.burst_buffer_gb for job in s2.jobs]
     small = [job.ssd_gb <= 128 for job in found.jobs]
-    assert 0.75 < sum(small) / 800 < 0.9
+    # Jobs that are larger than the 256 GB half count as small ones, whatever the recipe.
+    large = sum(job.nodes > 64 for job in plain.jobs) / 800
+    assert abs(sum(small) / 800 - (share + (1 - share) * large)) < 0.05
     assert all(job.ssd_gb <= 128 for job in found.jobs if job.nodes > 64)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from malletrain.selection.methods import SelectionMethod, methods_for
 from malletrain.selection.problem import MachineResources
 from malletrain.selection.select import SelectionSettings, SelectionSolver
-from malletrain.simulator.batch.engine import simulate
+from malletrain.simulator.batch.engine import Overrun, simulate
 from malletrain.simulator.batch.machine import MachineSpec
 from malletrain.simulator.batch.policies import policy_named
 from malletrain.simulator.batch.running import machine_with, method_run, schedule_of
@@ -127,17 +127,29 @@ def test_a_window_of_1_is_the_baseline(workload: BatchWorkload, method: Selectio
     assert starts(simulate_window(workload, order, using(method, window=1))[0]) == starts(baseline)
 
 
-@settings(max_examples=100, deadline=None)
-@given(resource_workloads(), st.sampled_from(list(SelectionMethod)))
+@settings(max_examples=300, deadline=None)
+@given(resource_workloads(), st.sampled_from(list(SelectionMethod)), st.integers(1, 6), st.integers(1, 3))
 def test_with_reservations_for_the_starved_nobody_is_later_than_promised(
-    workload: BatchWorkload, method: SelectionMethod
+    workload: BatchWorkload, method: SelectionMethod, window: int, bound: int
 ) -> None:
-    """In the order of submission; the promise is that of the first reservation past the bound or as the head."""
+    """In the order of submission, whatever is selected beside the reservation."""
     if method not in methods_for(machine_with(workload)):
         return
-    chosen = using(method, window=1, starvation_bound=1, starved=Starved.RESERVE)
-    done = simulate_window(workload, policy_named("easy"), chosen)[0]
-    assert all(run.start_s <= run.reserved_s for run in done.runs if run.reserved_s is not None)
+    chosen = using(method, window=window, starvation_bound=bound, starved=Starved.RESERVE)
+    counts = simulate_window(workload, policy_named("easy"), chosen)[1]
+    assert counts.late_starts == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(resource_workloads(), st.sampled_from(list(SelectionMethod)))
+def test_jobs_that_may_overrun_their_estimates_oversubscribe_nothing(
+    workload: BatchWorkload, method: SelectionMethod
+) -> None:
+    if method not in methods_for(machine_with(workload)):
+        return
+    done = simulate_window(workload, policy_named("wfp"), using(method, window=4), overrun=Overrun.RUN)[0]
+    check_schedule(workload, done)
+    assert all(run.end_s == run.start_s + run.job.run_s for run in done.runs)
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "easy", "wfp"])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.batch.machine import MachineSpec, SsdClasses
+from malletrain.simulator.batch.machine import SSD_CLASSES_GB
 from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 
 COLUMNS = ("job", "submit_s", "nodes", "run_s", "estimate_s", "burst_buffer_gb", "ssd_gb")
@@ -24,7 +24,7 @@ def read_jobs(path: Path) -> tuple[BatchJob, ...]:
         InvalidInputError: the file can't be read, or is not such a table; the error names line and column.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             return tuple(_jobs(csv.reader(file), str(path)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(str(path), f"a readable CSV file ({error})") from error
@@ -33,19 +33,27 @@ def read_jobs(path: Path) -> tuple[BatchJob, ...]:
 def write_jobs(workload: BatchWorkload, path: Path) -> None:
     """Write a table and the machine's JSON beside it.
 
+    Where numbers of jobs repeat, as they may in a log, jobs are numbered from 1 in their order.
+
     Raises:
-        InvalidInputError: the name does not end in .csv, or its folder does not exist.
+        InvalidInputError: the name does not end in .csv, its folder does not exist, or the machine has other SSDs than
+            the JSON has words for.
         OSError: a file can't be written.
     """
     if path.suffix != ".csv" or not path.parent.is_dir():
         raise InvalidInputError("to", "a name that ends in .csv, in a folder that exists", str(path))
     machine = workload.resources
+    if machine is not None and machine.has_ssd and (machine.small_ssd_gb, machine.large_ssd_gb) != SSD_CLASSES_GB:
+        raise InvalidInputError("ssd", "128 and 256 GB, the classes of a job table", machine)
+    numbers = [job.number for job in workload.jobs]
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        numbers = list(range(1, len(numbers) + 1))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for job in workload.jobs:
+        for number, job in zip(numbers, workload.jobs, strict=True):
             times = (_number(value) for value in (job.run_s, job.estimate_s))
-            writer.writerow((job.number, _number(job.submit_s), job.nodes, *times, job.burst_buffer_gb, job.ssd_gb))
+            writer.writerow((number, _number(job.submit_s), job.nodes, *times, job.burst_buffer_gb, job.ssd_gb))
     values: dict[str, object] = {"nodes": workload.nodes}
     if machine is not None:
         values["burst_buffer_gb"] = machine.burst_buffer_gb
@@ -54,16 +62,6 @@ def write_jobs(workload: BatchWorkload, path: Path) -> None:
     if workload.measured_s is not None:
         values["measure_from_s"], values["measure_until_s"] = workload.measured_s
     path.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-
-
-def check_table_machine(spec: MachineSpec) -> None:
-    """Refuse classes that the JSON beside a table has no words for.
-
-    Raises:
-        InvalidInputError: the SSDs are not of 128 and 256 GB.
-    """
-    if isinstance(spec.ssd, SsdClasses) and (spec.ssd.small_gb, spec.ssd.large_gb) != (128, 256):
-        raise InvalidInputError("ssd", "128 and 256 GB, the classes of a job table", spec.ssd)
 
 
 def _jobs(rows: Iterable[list[str]], name: str) -> Iterator[BatchJob]:

@@ -7,13 +7,15 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.problem import MachineResources, ResourceRequest
+from malletrain.selection.problem import MachineResources
 
 _CLASS = re.compile(r"\s*(\d{1,12})\s*[:*]\s*(\d{1,12})\s*")
 _AMOUNT = re.compile(r"\d{1,12}")
-_SMALL_SSD_GB, _LARGE_SSD_GB = 128, 256
+SSD_CLASSES_GB = 128, 256
+"""SSD of a node of the small and of the large class of a job table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,12 @@ def parse_burst_buffer(text: str, field: str) -> int:
     return int(text)
 
 
-def read_machine(path: Path) -> MachineSpec:
+def read_machine(path: Path, nodes: int | None = None) -> MachineSpec:
     """The machine in the JSON beside a job table.
+
+    Args:
+        path: The file.
+        nodes: All nodes; None: as the file says.
 
     Raises:
         InvalidInputError: the file can't be read, or a value is not what it should be.
@@ -88,7 +94,8 @@ def read_machine(path: Path) -> MachineSpec:
         raise InvalidInputError(str(path), f"a readable JSON file with the machine ({error})") from error
     if not isinstance(values, dict):
         raise InvalidInputError(str(path), "one JSON object", values)
-    nodes = _whole(values, "nodes", path, least=1)
+    known = _whole(values, "nodes", path, least=1)
+    nodes = known if nodes is None else nodes
     ssd = values.get("ssd", False)
     if not isinstance(ssd, bool):
         raise InvalidInputError(f"{path}: ssd", "true or false", ssd)
@@ -99,12 +106,18 @@ def read_machine(path: Path) -> MachineSpec:
         large = _whole(values, "nodes_with_256gb_ssd", path) or 0
         if large > nodes:
             raise InvalidInputError(f"{path}: nodes_with_256gb_ssd", f"at most {nodes}, all nodes", large)
-        classes = SsdClasses(_SMALL_SSD_GB, nodes - large, _LARGE_SSD_GB, large)
+        small_gb, large_gb = SSD_CLASSES_GB
+        classes = SsdClasses(small_gb, nodes - large, large_gb, large)
     return MachineSpec(nodes, _whole(values, "burst_buffer_gb", path), classes, _measured(values, path))
 
 
-def machine_of(nodes: int, spec: MachineSpec) -> MachineResources | None:
+def machine_of(nodes: int, spec: MachineSpec, field: str = "ssd") -> MachineResources | None:
     """The machine; None if it has nodes only.
+
+    Args:
+        nodes: All nodes.
+        spec: What it has besides.
+        field: Where the classes come from, for errors.
 
     Raises:
         InvalidInputError: the classes do not add up to all nodes.
@@ -115,11 +128,27 @@ def machine_of(nodes: int, spec: MachineSpec) -> MachineResources | None:
         return MachineResources(nodes, spec.burst_buffer_gb or 0)
     ssd = spec.ssd
     if ssd.small_nodes + ssd.large_nodes != nodes:
-        raise InvalidInputError("ssd", f"classes that add up to the {nodes} nodes", ssd.small_nodes + ssd.large_nodes)
+        raise InvalidInputError(field, f"classes that add up to the {nodes} nodes", ssd.small_nodes + ssd.large_nodes)
     return MachineResources(nodes, spec.burst_buffer_gb or 0, ssd.large_nodes, ssd.small_gb, ssd.large_gb)
 
 
-def beyond(job: ResourceRequest, machine: MachineResources | None) -> tuple[str, str, int] | None:
+class Requesting(Protocol):
+    """What asks for resources."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes."""
+
+    @property
+    def burst_buffer_gb(self) -> int:
+        """Shared burst buffer in GB."""
+
+    @property
+    def ssd_gb(self) -> int:
+        """Local SSD of each node in GB."""
+
+
+def beyond(job: Requesting, machine: MachineResources | None) -> tuple[str, str, int] | None:
     """The first resource besides nodes of which a job wants more than there is: its column, what is there, its wish."""
     burst_buffer = machine.burst_buffer_gb if machine else 0
     if job.burst_buffer_gb > burst_buffer:
@@ -127,7 +156,7 @@ def beyond(job: ResourceRequest, machine: MachineResources | None) -> tuple[str,
     largest = machine.large_ssd_gb if machine else 0
     if job.ssd_gb > largest:
         return "ssd_gb", f"at most {largest} GB, the largest local SSD", job.ssd_gb
-    if machine and machine.wants_large(job) and job.nodes > machine.large_nodes:
+    if machine and job.ssd_gb > machine.small_ssd_gb and job.nodes > machine.large_nodes:
         return (
             "nodes",
             f"at most {machine.large_nodes} nodes with more than {machine.small_ssd_gb} GB of SSD",

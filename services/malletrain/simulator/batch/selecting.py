@@ -64,10 +64,12 @@ class SelectionCounts:
         forced_starts: Starts of jobs past the starvation bound, before all selection.
         selected_starts: Starts by selection.
         genetic_answers: Selections that the genetic algorithm answered.
+        late_starts: Starts of jobs past the starvation bound that came later than first promised by their reservation.
         solve_s: Seconds that each selection took.
     """
 
     forced_starts: int = 0
     selected_starts: int = 0
     genetic_answers: int = 0
+    late_starts: int = 0
     solve_s: list[float] = field(default_factory=list)

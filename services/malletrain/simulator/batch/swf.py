@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.batch.machine import parse_burst_buffer, parse_ssd
 
 FIELDS = (
     "job number",
@@ -134,6 +135,7 @@ def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
             if more:
                 if records:
                     raise InvalidInputError(f"{name}:{line}: {more[1]}", "a header before the first job")
+                _check_further(more[1], more[2], f"{name}:{line}: {more[1]}")
                 further.setdefault(more[1].lower(), more[2])
                 continue
             found = _COMMENT.match(text)
@@ -155,6 +157,10 @@ def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
         further.get(_BURST_BUFFER),
         further.get(_LOCAL_SSD),
     )
+
+
+def _check_further(header: str, text: str, place: str) -> None:
+    (parse_burst_buffer if header.lower() == _BURST_BUFFER else parse_ssd)(text, place)
 
 
 def _fields_beyond(further: dict[str, str], name: str, line: int) -> int:

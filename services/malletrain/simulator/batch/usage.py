@@ -74,14 +74,17 @@ def usage_of(schedule: Schedule, machine: MachineResources, measured_s: tuple[fl
     Args:
         schedule: The schedule.
         machine: What the machine has.
-        measured_s: From which second until which one to measure; None: from the first submission to the last.
+        measured_s: From which second until which one to measure; None: from the first submission to the last, or to the
+            last end where all jobs are submitted at once.
 
     Raises:
-        InvalidInputError: no job is submitted in the measured seconds, or they have no length.
+        InvalidInputError: no job is submitted in the measured seconds.
     """
     first_s, last_s = measured_s or (schedule.first_submit_s, schedule.last_submit_s)
+    if first_s == last_s:
+        last_s = schedule.last_end_s
     runs = [run for run in schedule.runs if first_s <= run.job.submit_s <= last_s]
-    if not runs or not first_s < last_s:
+    if not runs:
         raise InvalidInputError("measure", "seconds in which jobs are submitted", (first_s, last_s))
     lengths = [(run, max(0.0, min(run.end_s, last_s) - max(run.start_s, first_s))) for run in schedule.runs]
     span_s = last_s - first_s

@@ -78,6 +78,7 @@ class _WindowSimulation:
         self._held: list[Amounts] = []
         self._ends: list[tuple[float, int]] = []
         self._reserved: dict[int, float] = {}
+        self._promised: dict[int, float] = {}
         self._stays = [0] * len(self._jobs)
         self._now_s = 0.0
         self.counts = SelectionCounts()
@@ -166,6 +167,7 @@ class _WindowSimulation:
                     self.counts.forced_starts += 1
             elif reserved is None and self._settings.starved is Starved.RESERVE:
                 reserved = self._reserve(job)
+                self._promised.setdefault(job, reserved.start_s)
         return reserved
 
     def _select(self, window: Sequence[int], reserved: ResourceReservation | None, settings: SelectionSettings) -> None:
@@ -234,6 +236,7 @@ class _WindowSimulation:
         if reserved is not None and self._is_late(index, reserved):
             reserved.free_then.take(taken)
         self._waiting.remove(position)
+        self.counts.late_starts += self._now_s > self._promised.get(index, self._now_s)
         length_s = min(job.run_s, job.estimate_s) if self._overrun is Overrun.KILL else job.run_s
         nodes = self._free.take(taken)
         run = BatchRun(job, self._now_s, self._now_s + length_s, nodes, self._reserved.get(index))

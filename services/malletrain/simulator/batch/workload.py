@@ -75,10 +75,12 @@ class BatchWorkload:
         skipped: Lines of the log that were skipped.
         unix_start_s: Second 0 in seconds since the epoch; None if it is not known.
         resources: What the machine has besides nodes; None: only nodes are scheduled.
-        measured_s: From which second until which one metrics are measured; None: from the first submission to the last.
+        measured_s: From which second until which one metrics are measured; None: from the first submission to the last,
+            or to the last end where all jobs are submitted at once.
 
     Raises:
-        InvalidInputError: there are no jobs, they are not in order, or a size or time is out of its range.
+        InvalidInputError: there are no jobs, they are not in order, a size or time is out of its range, or no job is
+            submitted in the measured seconds.
     """
 
     jobs: tuple[BatchJob, ...]
@@ -101,9 +103,15 @@ class BatchWorkload:
             if not job.submit_s >= before_s:
                 raise InvalidInputError(f"jobs[{index}].submit_s", f"at least {before_s:g}, as before", job.submit_s)
             before_s = job.submit_s
-            excess = beyond(job.request, self.resources)
+            excess = beyond(job, self.resources)
             if excess:
                 raise InvalidInputError(f"jobs[{index}].{excess[0]}", excess[1], excess[2])
+        if self.measured_s is not None and not _any_submitted(self.jobs, *self.measured_s):
+            raise InvalidInputError("measure", "seconds in which jobs are submitted", self.measured_s)
+
+
+def _any_submitted(jobs: Iterable[BatchJob], first_s: float, last_s: float) -> bool:
+    return any(first_s <= job.submit_s <= last_s for job in jobs)
 
 
 def read_workload(
@@ -161,7 +169,7 @@ def workload_of(
         raise InvalidInputError(
             "nodes", f"the machine's size, as {log.name} has no MaxNodes nor MaxProcs in its header"
         )
-    resources = machine_of(size, _further(log, spec))
+    resources = machine_of(size, _further(log, spec), "ssd" if spec.ssd else f"{log.name}: LocalSSD")
     counts = dict.fromkeys(Skipped.__dataclass_fields__, 0)
     jobs = []
     for record in log.records:
@@ -230,7 +238,7 @@ def _excess(
     """The error of a job that wants more than the machine has."""
     if job.nodes > size:
         return _too_large(name, record, job, size)
-    found = beyond(job.request, resources)
+    found = beyond(job, resources)
     return found and InvalidInputError(
         f"{name}:{record.line}: {found[0]}", f"{found[1]} (or skip jobs that are too large)", found[2]
     )

@@ -36,14 +36,14 @@ def read_any_workload(
     if processors_per_node is not None:
         raise InvalidInputError("--processors-per-node", "nothing with a job table, whose sizes are nodes")
     beside = path.with_suffix(".json")
-    known = read_machine(beside) if beside.exists() else MachineSpec()
+    known = read_machine(beside, spec.nodes) if beside.exists() else MachineSpec()
     spec = _over(known, spec)
     if spec.nodes is None:
         raise InvalidInputError("nodes", f"the machine's size, here or in {beside.name} beside the table")
     resources = machine_of(spec.nodes, spec)
     kept, too_large = list[BatchJob](), 0
     for job in read_jobs(path):
-        excess = beyond(job.request, resources)
+        excess = beyond(job, resources)
         if job.nodes > spec.nodes:
             excess = "nodes", f"at most {spec.nodes} nodes, the size of the machine", job.nodes
         if excess and not skip_too_large:

@@ -14,6 +14,7 @@ from malletrain.simulator.report.kiviat_plot import kiviat_figure
 from malletrain.simulator.report.plots import bars
 from malletrain.simulator.reproduce import bbsched_published as published
 from malletrain.simulator.reproduce.bbsched_plan import (
+    HARVEST_RECIPES,
     MACHINES,
     METHODS,
     READING_RECIPES,
@@ -24,7 +25,7 @@ from malletrain.simulator.reproduce.bbsched_plan import (
     WINDOWS,
     BatchResults,
 )
-from malletrain.simulator.reproduce.bbsched_trials import ORIGINAL, BatchTrialResult
+from malletrain.simulator.reproduce.bbsched_trials import BatchTrialResult
 from malletrain.simulator.reproduce.exhibits import Cell, Exhibit, rounded
 from malletrain.simulator.reproduce.malletrain_exhibits import interval
 
@@ -66,14 +67,15 @@ def _values(results: Sequence[BatchTrialResult], value: _Value) -> list[float]:
 
 
 def _usage(results: BatchResults, name: str, title: str, value: _Value, said: str) -> Exhibit:
-    heads = (f"{title}, %", "points against baseline")
-    return _against_baseline(results, name, (title, f"{title}, %"), heads, value, said, _differences, 2)
+    heads = (f"{title}, %", "points against baseline", "% against baseline")
+    changes = (_differences, _changes)
+    return _against_baseline(results, name, (title, f"{title}, %"), heads, value, said, changes, 2)
 
 
 def _relative(results: BatchResults, name: str, title: str, value: _Value, said: str) -> Exhibit:
     heads = (title, "% against baseline")
     return _against_baseline(
-        results, name, (title, f"{title} against the baseline, %"), heads, value, said, _changes, 3
+        results, name, (title, f"{title} against the baseline, %"), heads, value, said, (_changes,), 3
     )
 
 
@@ -81,10 +83,10 @@ def _against_baseline(
     results: BatchResults,
     name: str,
     titles: tuple[str, str],
-    heads: tuple[str, str],
+    heads: tuple[str, ...],
     value: _Value,
     said: str,
-    change: Callable[[Sequence[float], Sequence[float]], list[float]],
+    changes: Sequence[Callable[[Sequence[float], Sequence[float]], list[float]]],
     shown: int,
 ) -> Exhibit:
     """A row for each workload and method; `titles` are those of table and figure, which shows column `shown`."""
@@ -94,12 +96,13 @@ def _against_baseline(
             before = _values(results.over_seeds(machine, recipe, BASELINE), value)
             for method in METHODS:
                 found = _values(results.over_seeds(machine, recipe, method), value)
-                rows.append((f"{machine}-{recipe}", method, fmean(found), *interval(change(found, before))))
+                change = [interval(one(found, before)) for one in changes]
+                rows.append((f"{machine}-{recipe}", method, fmean(found), *(cell for pair in change for cell in pair)))
     table, figure = (f"Fig. {name.removeprefix('figure-')}: {title}" for title in titles)
     return Exhibit(
         name,
         table,
-        ("workload", "method", *heads, "± (95 %)"),
+        ("workload", "method", heads[0], *(cell for head in heads[1:] for cell in (head, "± (95 %)"))),
         rounded(rows),
         said + _note(results) + _CAREFUL,
         _bars(figure, rows, shown),
@@ -189,19 +192,16 @@ def _windows(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
     for machine in MACHINES:
         for size in WINDOWS:
-            found = [
-                one.metrics
-                for one in results.of(
-                    [results.plan.windowed(machine, size, seed) for seed in range(results.plan.seeds)]
-                )
-            ]
+            trials = results.of([results.plan.windowed(machine, size, seed) for seed in range(results.plan.seeds)])
+            found = [one.metrics for one in trials]
             ours = (
                 100 * fmean(one.node_usage for one in found),
                 100 * fmean(one.burst_buffer_usage for one in found),
                 fmean(one.mean_wait_s for one in found),
                 fmean(one.mean_slowdown for one in found),
             )
-            rows.append((f"{machine}-s4", size, *_besides(ours, published.TABLE_3[machine, size])))
+            by_genetic = sum(one.genetic_answers for one in trials)
+            rows.append((f"{machine}-s4", size, *_besides(ours, published.TABLE_3[machine, size]), by_genetic))
     heads = (
         "workload",
         "window",
@@ -210,6 +210,7 @@ def _windows(results: BatchResults) -> Exhibit:
             for what in ("nodes, %", "burst buffer, %", "wait, s", "slowdown")
             for who in ("", " (published)")
         ),
+        "selections by the genetic algorithm",
     )
     return Exhibit(
         "table-3",
@@ -248,9 +249,9 @@ def _readings(results: BatchResults) -> Exhibit:
 
 def _left(results: BatchResults) -> Exhibit:
     rows: list[tuple[Cell, ...]] = []
-    for recipe, methods in (("s4", METHODS), (ORIGINAL, (BASELINE, "bbsched"))):
+    for recipe in HARVEST_RECIPES:
         before = _harvested(results, recipe, BASELINE)
-        for method in methods:
+        for method in METHODS:
             found = _harvested(results, recipe, method)
             idle = [one.metrics.idle for one in found]
             shares = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.selection.methods import SelectionMethod
 from malletrain.simulator.batch.running import BASELINE
-from malletrain.simulator.batch.selecting import Starved
+from malletrain.simulator.batch.selecting import ReservedKinds, Starved
 from malletrain.simulator.reproduce.bbsched_trials import ORIGINAL, BatchTrial, BatchTrialResult
 
 METHODS = (
@@ -30,10 +30,12 @@ READINGS: Mapping[str, Callable[[BatchTrial], BatchTrial]] = {
     "in order, same window": lambda trial: replace(trial, method="in-order"),
     "bbsched, backfilling looks at 20 jobs": lambda trial: replace(trial, depth=20),
     "bbsched, reservation for the starved": lambda trial: replace(trial, starved=Starved.RESERVE),
+    "bbsched, reservations of nodes only": lambda trial: replace(trial, reserve=ReservedKinds.NODES),
 }
-"""What is varied on Theta to find where the gain comes from; the baseline looks as far for backfilling."""
-READING_RECIPES = (ORIGINAL, "s2", "s4")
-_MOST_HARVEST_SEEDS = 5
+"""What is varied on Theta to find where the gain comes from; the baseline backfills in the same way."""
+READING_RECIPES = (ORIGINAL, "s2", "s3", "s4")
+HARVEST_RECIPES = (ORIGINAL, "s4")
+_MOST_HARVEST_SEEDS = 12
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class BatchPlan:
 
     def reading_baseline(self, name: str, recipe: str, seed: int) -> BatchTrial:
         """What one of the readings is compared with."""
-        return replace(self.trial("theta", recipe, BASELINE, seed), depth=self.reading(name, recipe, seed).depth)
+        varied = self.reading(name, recipe, seed)
+        return replace(self.trial("theta", recipe, BASELINE, seed), depth=varied.depth, reserve=varied.reserve)
 
     def trials(self) -> list[BatchTrial]:
         """All trials, each once, long ones first."""
@@ -85,9 +88,9 @@ class BatchPlan:
         return list(dict.fromkeys(found))
 
     def harvests(self) -> list[tuple[str, str, int]]:
-        """Recipe, method and seed of the trials with trainings: S4 by all methods, the original by two."""
-        pairs = [*(("s4", method) for method in METHODS), (ORIGINAL, BASELINE), (ORIGINAL, "bbsched")]
-        return [(recipe, method, seed) for seed in range(self.harvest_seeds) for recipe, method in pairs]
+        """Recipe, method and seed of the trials with trainings."""
+        seeds = range(self.harvest_seeds)
+        return [(recipe, method, seed) for seed in seeds for recipe in HARVEST_RECIPES for method in METHODS]
 
 
 @dataclass(frozen=True)

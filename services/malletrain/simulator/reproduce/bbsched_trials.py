@@ -58,11 +58,13 @@ class BatchTrialResult:
 
     Attributes:
         metrics: Of the main queue.
+        genetic_answers: Selections that the genetic algorithm answered, as an exact search was too long.
         equivalent_nodes: N_eq of the idle nodes; None if they were not replayed.
         efficiency: U of our jobs on them; None likewise.
     """
 
     metrics: UsageMetrics
+    genetic_answers: int = 0
     equivalent_nodes: float | None = None
     efficiency: float | None = None
 
@@ -79,7 +81,7 @@ def run_trial(trial: BatchTrial) -> BatchTrialResult:
     )
     done = method_run(workload, policy_named(profile.policy), settings)
     if not trial.harvest:
-        return BatchTrialResult(done.metrics)
+        return BatchTrialResult(done.metrics, done.counts.genetic_answers)
     trace = idle_trace(done.schedule, min_idle_s=10.0)
     first_s, last_s = workload.measured_s or (0.0, trace.duration_s)
     begin_s = first_s - done.schedule.first_submit_s
@@ -88,4 +90,6 @@ def run_trial(trial: BatchTrial) -> BatchTrialResult:
     jobs = preset_jobs("imagenet")
     options = ReplayOptions(duration_s=trace.duration_s, max_parallel=_MOST_PARALLEL)
     found = evaluate(scenario, jobs, options, bound=False).metrics
-    return BatchTrialResult(done.metrics, found.equivalent_nodes, found.utilization_efficiency)
+    return BatchTrialResult(
+        done.metrics, done.counts.genetic_answers, found.equivalent_nodes, found.utilization_efficiency
+    )
