@@ -208,6 +208,25 @@ async def test_generations_go_on_after_a_restart(peers: FakePeers, tmp_path: Pat
     assert [plan.generation for plan in peers.applied] == [1, 2, 41]
 
 
+async def test_how_long_workers_boot_is_known_after_a_restart(peers: FakePeers, tmp_path: Path) -> None:
+    peers.first_profiles = profiles("a", "b", scale_up_seconds=0.0)
+    peers.first_jobs = jobs(job("a", commanded_nodes=["n1"], confirmed_nodes=["n1"]))
+    async with peers.serving() as address:
+        async with allocator(tmp_path, address, coalesce_seconds=0.01) as stub:
+            await noted(stub, 1)
+            for nodes_, confirmed in ((["n1", "n2"], ["n1"]), (["n1", "n2"], ["n1", "n2"])):
+                peers.jobs.publish(jobs(job("a", commanded_nodes=nodes_, confirmed_nodes=confirmed), snapshot=False))
+            peers.nodes.publish(nodes("n3", snapshot=False))
+            await noted(stub, 2)
+            (measured,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.problem.jobs
+            assert measured.boot_seconds > 0
+        peers.first_jobs = jobs(job("b", resources_pb2.JOB_STATE_WAITING))
+        async with allocator(tmp_path, address) as stub:
+            await noted(stub, 3)
+            (other,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.problem.jobs
+            assert (other.id, other.boot_seconds) == ("b", measured.boot_seconds)
+
+
 async def test_the_loop_survives_a_restart_of_its_peers(peers: FakePeers, tmp_path: Path) -> None:
     async with peers.serving() as address, allocator(tmp_path, address):
         await wait_until_async(lambda: peers.applied)

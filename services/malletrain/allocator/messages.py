@@ -19,6 +19,7 @@ from malletrain.allocator.problem import (
     ObjectiveMetric,
 )
 from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.training_environment import training_environment
 from malletrain.allocator.validation import validate
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
@@ -167,6 +168,19 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
         not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
         plan_generation=job.plan_generation,
         confirmed_nodes=frozenset(job.confirmed_nodes),
+        environment=_environment(job.spec),
+    )
+
+
+def _environment(spec: resources_pb2.JobSpec) -> str:
+    backend = resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_").lower()
+    variables = {"PATH": spec.environment["PATH"]} if "PATH" in spec.environment else {}
+    return training_environment(
+        spec.command,
+        spec.working_directory,
+        variables,
+        "" if backend == "unspecified" else backend,
+        cold=spec.cold_start,
     )
 
 

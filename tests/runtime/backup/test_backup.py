@@ -93,7 +93,7 @@ def test_a_backup_brings_everything_back(make_settings: MakeSettings, tmp_path: 
     archive, manifest = write_backup(settings, tmp_path, tmp_path / "malletrain.toml", CLOCK)
     assert archive.name == "malletrain-20261122T021759Z.tar.gz"
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
-    assert manifest.revisions == {"job_manager": "0001", "allocator": "0003"}
+    assert manifest.revisions == {"job_manager": "0001", "allocator": "0004"}
     change_everything(settings)
     with pytest.raises(InvalidInputError, match=r"state_dir: expected an empty installation, or --force"):
         restore_backup(settings, archive, False, CLOCK)
