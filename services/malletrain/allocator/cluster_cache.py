@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from malletrain.allocator.fleets import LateRate
@@ -95,6 +95,11 @@ class ClusterCache:
         """The pool of a node; empty where it is not known."""
         node = self._nodes.get(name)
         return node.pool if node is not None else ""
+
+    @property
+    def nodes(self) -> Collection[PlannableNode]:
+        """The idle nodes."""
+        return self._nodes.values()
 
     def update_stays(self, nodes: Iterable[PlannableNode]) -> None:
         """Take over newer expected stays; nodes that are not known are ignored."""

@@ -25,6 +25,7 @@ from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.growth_times import BootTime, GrowthTimes
 from malletrain.allocator.idle_recording import IdleRecording
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
+from malletrain.allocator.node_stays import NodeStays
 from malletrain.allocator.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.plan_trigger import PlanTrigger
@@ -104,6 +105,8 @@ class ControlLoop:
         self._metrics = metrics
         self._spans = spans
         self._cache = ClusterCache()
+        self._stays = NodeStays()
+        self._stays_are_listed = False
         self._growths = GrowthTimes(boot_times.all())
         self._changes = ChangeGaps()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
@@ -137,6 +140,8 @@ class ControlLoop:
     async def _on_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         joined = map(messages.node_from_proto, message.joined)
         self._cache.update_nodes(joined, message.left, snapshot=message.snapshot)
+        if message.snapshot:
+            self._stays_are_listed = False  # it may be a Scavenger of another version than before
         self._spans.note_event(message, self._clock.time())
         self._recording.note(message)
         self._news.set()
@@ -274,7 +279,25 @@ class ControlLoop:
             self._log.debug("no fresh samples", code=error.code().name)
 
     async def _refresh_stays(self, context: TraceContext | None) -> None:
-        """Ask for the expected stays at the nodes' present ages; without an answer, older ones are used."""
+        """Compute the expected stays at the nodes' present ages; without an answer, from what was told before."""
+        try:
+            if not self._stays_are_listed:
+                response = await self._peers.scavenger.GetStays(
+                    scavenger_pb2.GetStaysRequest(known=self._stays.token),
+                    timeout=_STAYS_DEADLINE_SECONDS,
+                    metadata=metadata_of(context),
+                )
+                self._stays.take(messages.stays_from_proto(response), self._clock.time())
+        except grpc.aio.AioRpcError as error:
+            # One of the version before: it has the listing only.
+            self._stays_are_listed = error.code() is grpc.StatusCode.UNIMPLEMENTED
+            self._log.debug("no fresh stays", code=error.code().name)
+        if self._stays_are_listed:
+            await self._list_stays(context)
+        else:
+            self._cache.update_stays(self._stays.refreshed(self._cache.nodes, self._clock.time()))
+
+    async def _list_stays(self, context: TraceContext | None) -> None:
         try:
             response = await self._peers.scavenger.ListNodes(
                 scavenger_pb2.ListNodesRequest(), timeout=_STAYS_DEADLINE_SECONDS, metadata=metadata_of(context)

@@ -340,7 +340,7 @@ def test_damaged_archives_are_refused(
 def test_an_archive_of_a_later_version_is_refused(archive: Path, tmp_path: Path) -> None:
     later = {"job_manager": "0001", "allocator": "0009"}
     write_members(archive, with_manifest(members(archive), revisions=later))
-    with pytest.raises(SchemaVersionError, match=r"revision 0009, and this version of MalleTrain knows up to 0003"):
+    with pytest.raises(SchemaVersionError, match=r"revision 0009, and this version of MalleTrain knows up to 0004"):
         unpack(archive, tmp_path / "new")
 
 
