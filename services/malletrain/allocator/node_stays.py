@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from malletrain.allocator.expected_stays import expected_stays
 from malletrain.allocator.planner import PlannableNode
-from malletrain.model.survival_curve import SurvivalCurve, expected_stays
+from malletrain.model.survival_curve import SurvivalCurve
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,17 +49,16 @@ class NodeDescriber:
 
     def messages(self, nodes: Sequence[IdleNode], now: float) -> list[resources_pb2.Node]:
         """Nodes with everything that is known of them at `now`, in seconds since the epoch."""
-        ends = [self._newest.ends.get(node.name) for node in nodes]
-        stays = self._stays.expected_stays(now, [node.idle_since for node in nodes], ends)
-        return list(map(self._message, nodes, ends, stays))
+        return [self._message(node, now) for node in nodes]
 
-    def _message(self, node: IdleNode, end: float | None, stay: float) -> resources_pb2.Node:
+    def _message(self, node: IdleNode, now: float) -> resources_pb2.Node:
         newest = self._newest
+        end = newest.ends.get(node.name)
         facts = newest.facts.get(node.name, NO_FACTS)
         return resources_pb2.Node(
             name=node.name,
             idle_since=timestamp(node.idle_since),
-            expected_stay_seconds=stay,
+            expected_stay_seconds=self._stays.expected_stay(now, node.idle_since, end),
             pool=facts.pool_key,
             gpu_type=facts.gpu_type,
             gpus=facts.gpus,

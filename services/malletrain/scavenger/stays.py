@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from malletrain.model.survival_curve import SurvivalCurve, expected_stays
+from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.scavenger.survival import fit
 
 KEPT_FRAGMENTS = 10_000
@@ -129,10 +129,3 @@ class StayEstimator:
             known_end: When its idleness ends at the latest, in seconds since the epoch, where the scheduler says.
         """
         return self.learned(now).expected_stay(now - idle_since, None if known_end is None else known_end - now)
-
-    def expected_stays(
-        self, now: float, idle_since: Sequence[float], known_ends: Sequence[float | None]
-    ) -> list[float]:
-        """`expected_stay` of many nodes at once."""
-        learned = self.learned(now)
-        return expected_stays(learned.curve, learned.horizon_seconds, now, idle_since, known_ends)
