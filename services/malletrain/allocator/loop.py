@@ -38,7 +38,7 @@ from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.following import follow
-from malletrain.runtime.hub import Hub
+from malletrain.runtime.hub import Hub, newest
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.tracing.propagation import metadata_of, to_message
 from malletrain.v1 import (
@@ -112,7 +112,7 @@ class ControlLoop:
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
-        self.plans: Hub[allocator_pb2.Plan] = Hub()
+        self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
         self.newest: allocator_pb2.Plan | None = store.newest()
         stored = self.newest.fleets if self.newest else ()
         self._decisions = {message.fleet_id: decision_from_proto(message) for message in stored}

@@ -14,6 +14,7 @@ from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.tracing.propagation import to_message
 from malletrain.runtime.tracing.spans import Span
+from malletrain.scavenger.event_merging import followed_by
 from malletrain.scavenger.event_spans import EventSpans
 from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
 from malletrain.scavenger.messages import NodeDescriber, staying_node_message, stays_message
@@ -70,7 +71,7 @@ class IdleEvents:
         self._clock = clock
         self._metrics = metrics
         self._spans = spans
-        self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
+        self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub(merge=followed_by)
         self._event_time = clock.time()
         self._stay_changes = StayChanges(f"{self._event_time:.6f}")
         self._source_ended = False
