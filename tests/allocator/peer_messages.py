@@ -19,8 +19,8 @@ def jobs(*entries: object, snapshot: bool = True) -> job_manager_pb2.WatchJobsRe
     return job_manager_pb2.WatchJobsResponse(snapshot=snapshot, jobs=entries)
 
 
-def profiles(*names: str) -> profiler_pb2.WatchProfilesResponse:
+def profiles(*names: str, scale_up_seconds: float = 2.0) -> profiler_pb2.WatchProfilesResponse:
     points = [profiler_pb2.ProfilePoint(nodes=1, rate=10), profiler_pb2.ProfilePoint(nodes=4, rate=30)]
     return profiler_pb2.WatchProfilesResponse(
-        profiles=[profiler_pb2.Profile(job_id=name, points=points, scale_up_seconds=2) for name in names]
+        profiles=[profiler_pb2.Profile(job_id=name, points=points, scale_up_seconds=scale_up_seconds) for name in names]
     )

@@ -49,6 +49,9 @@ class FakePeers(
         self.first_profiles = profiles("a", "b")
         self.applied: list[job_manager_pb2.ApplyPlanRequest] = []
         self.refusals = 0
+        self.first_stays: scavenger_pb2.GetStaysResponse | None = None
+        self.stays_asked: list[str] = []
+        self.listed = 0
 
     async def WatchNodes(self, request: Any, context: Any) -> AsyncIterator[Any]:
         with self.nodes.subscribe() as news:
@@ -56,7 +59,14 @@ class FakePeers(
             async for message in news:
                 yield message
 
+    async def GetStays(self, request: Any, context: Any) -> Any:
+        self.stays_asked.append(request.known)
+        if self.first_stays is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        return self.first_stays
+
     async def ListNodes(self, request: Any, context: Any) -> Any:
+        self.listed += 1
         return scavenger_pb2.ListNodesResponse(nodes=[resources_pb2.Node(name="n2", expected_stay_seconds=77)])
 
     async def WatchJobs(self, request: Any, context: Any) -> AsyncIterator[Any]:
@@ -132,6 +142,39 @@ async def test_events_that_come_together_make_one_plan(peers: FakePeers, tmp_pat
         assert plan.allocation.solver == "dp"
 
 
+async def test_stays_are_computed_from_what_the_scavenger_tells_of_them(peers: FakePeers, tmp_path: Path) -> None:
+    now = SystemClock().time()
+    peers.first_stays = scavenger_pb2.GetStaysResponse(
+        token="t1",
+        unix_seconds=now,
+        horizon_seconds=500,
+        complete=True,
+        nodes=[
+            scavenger_pb2.StayingNode(name="n2", idle_since_unix_seconds=now, idle_until_unix_seconds=now + 1e6),
+            scavenger_pb2.StayingNode(name="gone", idle_since_unix_seconds=now),
+        ],
+    )
+    async with peers.serving() as address, allocator(tmp_path, address) as stub:
+        await noted(stub, 1)
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert dict(plan.problem.expected_stay_seconds) == {"n1": 9.0, "n2": 500.0}
+        peers.nodes.publish(nodes("n3", snapshot=False))
+        await noted(stub, 2)
+        assert (peers.stays_asked, peers.listed) == (["", "t1"], 0)
+
+
+async def test_a_scavenger_of_the_version_before_lists_its_nodes(peers: FakePeers, tmp_path: Path) -> None:
+    async with peers.serving() as address, allocator(tmp_path, address) as stub:
+        for generation, name in enumerate(("n2", "n3", "n4"), start=1):
+            peers.nodes.publish(nodes(name, snapshot=False))
+            await noted(stub, generation)
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert plan.problem.expected_stay_seconds["n2"] == 77
+        assert (peers.stays_asked, peers.listed) == ([""], 3), "it is asked for what it lacks once"
+        end_streams_and_change(peers)
+        await wait_until_async(lambda: len(peers.stays_asked) == 2)
+
+
 async def test_the_newest_and_an_earlier_plan_are_explained_also_after_a_restart(
     peers: FakePeers, tmp_path: Path
 ) -> None:
@@ -192,7 +235,7 @@ async def test_our_own_rescale_is_no_event(peers: FakePeers, tmp_path: Path) -> 
 async def noted(stub: Any, generation: int) -> None:
     """Wait until a plan has been applied, and the Allocator has noted that."""
     async for response in stub.WatchPlans(allocator_pb2.WatchPlansRequest(), timeout=20):
-        if response.plan.applied and response.plan.generation == generation:
+        if response.plan.applied and response.plan.generation >= generation:
             return
 
 
@@ -206,6 +249,25 @@ async def test_generations_go_on_after_a_restart(peers: FakePeers, tmp_path: Pat
         async with allocator(tmp_path / "lost", address):
             await wait_until_async(lambda: len(peers.applied) == 3)
     assert [plan.generation for plan in peers.applied] == [1, 2, 41]
+
+
+async def test_how_long_workers_boot_is_known_after_a_restart(peers: FakePeers, tmp_path: Path) -> None:
+    peers.first_profiles = profiles("a", "b", scale_up_seconds=0.0)
+    peers.first_jobs = jobs(job("a", commanded_nodes=["n1"], confirmed_nodes=["n1"]))
+    async with peers.serving() as address:
+        async with allocator(tmp_path, address, coalesce_seconds=0.01) as stub:
+            await noted(stub, 1)
+            for nodes_, confirmed in ((["n1", "n2"], ["n1"]), (["n1", "n2"], ["n1", "n2"])):
+                peers.jobs.publish(jobs(job("a", commanded_nodes=nodes_, confirmed_nodes=confirmed), snapshot=False))
+            peers.nodes.publish(nodes("n3", snapshot=False))
+            await noted(stub, 2)
+            (measured,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.problem.jobs
+            assert measured.boot_seconds > 0
+        peers.first_jobs = jobs(job("b", resources_pb2.JOB_STATE_WAITING))
+        async with allocator(tmp_path, address) as stub:
+            await noted(stub, 3)
+            (other,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.problem.jobs
+            assert (other.id, other.boot_seconds) == ("b", measured.boot_seconds)
 
 
 async def test_the_loop_survives_a_restart_of_its_peers(peers: FakePeers, tmp_path: Path) -> None:

@@ -20,7 +20,15 @@ def test_a_node() -> None:
 
 
 def test_a_job() -> None:
-    spec = resources_pb2.JobSpec(min_nodes=2, max_nodes=8, permitted_nodes=[2, 8])
+    spec = resources_pb2.JobSpec(
+        command=["venv/bin/python", "-u", "train.py"],
+        working_directory="/home/ada",
+        backend=resources_pb2.LAUNCHER_BACKEND_TORCHRUN,
+        cold_start=True,
+        min_nodes=2,
+        max_nodes=8,
+        permitted_nodes=[2, 8],
+    )
     message = resources_pb2.Job(
         id="j1",
         spec=spec,
@@ -32,7 +40,9 @@ def test_a_job() -> None:
         plan_generation=3,
     )
     plannable = PlannableJob("j1", 2, 8, (2, 8), 1.0, ("n1",))
-    assert messages.job_from_proto(message) == CachedJob(plannable, JobState.WAITING, True, ("n2",), 100.0, 3)
+    assert messages.job_from_proto(message) == CachedJob(
+        plannable, JobState.WAITING, True, ("n2",), 100.0, 3, environment="/home/ada/venv/bin/python torchrun cold"
+    )
     message.ClearField("not_before")
     assert messages.job_from_proto(message).not_before is None
     message.MergeFrom(resources_pb2.Job(owner="ada", share_weight=0.5))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from malletrain.runtime.errors import SlowReaderError
-from malletrain.runtime.hub import Hub
+from malletrain.runtime.hub import Hub, newest, newest_of_each
 
 
 async def test_a_watcher_gets_what_is_published_after_it_subscribed() -> None:
@@ -76,3 +76,18 @@ async def test_what_waits_for_a_slow_watcher_is_merged_and_then_cut_off() -> Non
             hub.publish({"a": number})
         with pytest.raises(SlowReaderError):
             await anext(items)
+
+
+async def test_items_that_can_not_be_merged_wait_one_after_the_other() -> None:
+    hub: Hub[int] = Hub(most_waiting=3, merge=lambda before, after: before + after if before != 2 else None)
+    with hub.subscribe() as slow:
+        for item in (1, 1, 5):
+            hub.publish(item)
+        items = aiter(slow)
+        assert [await anext(items), await anext(items)] == [2, 5]
+
+
+def test_the_newest_entry_of_each_key_is_kept() -> None:
+    merge = newest_of_each(lambda entry: str(entry)[:1])
+    assert merge(["a1", "b1"], ["c1", "a2"]) == ["a2", "b1", "c1"]
+    assert newest("a1", "a2") == "a2"

@@ -117,13 +117,15 @@ class Releases:
 
     def __init__(self, wanted: int = 0) -> None:
         self.wanted = wanted
+        self.watched: list[job_manager_pb2.WatchJobsRequest] = []
         self.asked: list[list[str]] = []
         self.may_answer = asyncio.Event()
         self.keeps: set[str] = set()
 
     async def watch_jobs(
-        self, _request: job_manager_pb2.WatchJobsRequest, _context: Any
+        self, request: job_manager_pb2.WatchJobsRequest, _context: Any
     ) -> AsyncIterator[job_manager_pb2.WatchJobsResponse]:
+        self.watched.append(request)
         job = resources_pb2.Job(id="j1", spec=resources_pb2.JobSpec(max_nodes=self.wanted))
         yield job_manager_pb2.WatchJobsResponse(snapshot=True, jobs=[job])
         await asyncio.Event().wait()

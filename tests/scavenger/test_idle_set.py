@@ -11,8 +11,9 @@ NAMES = ("a", "b", "c")
 _pictures = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 12))
 _observe = st.tuples(st.just("observe"), _pictures)
 _reclaim = st.tuples(st.just("reclaim"), st.tuples(st.sets(st.sampled_from(NAMES), min_size=1), st.integers(1, 8)))
+_drain = st.tuples(st.just("drain"), st.frozensets(st.sampled_from(NAMES)))
 _tick = st.tuples(st.just("tick"), st.none())
-steps = st.lists(st.tuples(st.integers(0, 6), st.one_of(_observe, _reclaim, _tick)), max_size=25)
+steps = st.lists(st.tuples(st.integers(0, 6), st.one_of(_observe, _reclaim, _drain, _tick)), max_size=25)
 
 
 @given(debounce=st.integers(0, 6), steps=steps)
@@ -22,6 +23,7 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
     source: dict[str, float] = {}
     cooldowns: dict[str, float] = {}
     announced: dict[str, float] = {}
+    drained: frozenset[str] = frozenset()
     for passed, (kind, what) in steps:
         now += passed
         if kind == "observe":
@@ -33,12 +35,18 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
             names, cooldown = what
             cooldowns |= {name: max(cooldowns.get(name, now), now + cooldown) for name in names}
             event = idle_set.reclaim(now, names, cooldown)
+        elif kind == "drain":
+            assert isinstance(what, frozenset)
+            drained = what
+            event = idle_set.drain(now, drained)
         else:
             event = idle_set.tick(now)
         cooldowns = {name: until for name, until in cooldowns.items() if until > now}
 
         must_leave = {
-            name for name, since in announced.items() if name not in source or name in cooldowns or source[name] > since
+            name
+            for name, since in announced.items()
+            if name not in source or name in cooldowns or name in drained or source[name] > since
         }
         assert set(event.left) == must_leave
         assert len(event.left) == len(must_leave)
@@ -46,14 +54,17 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
             del announced[name]
         for node in event.joined:
             assert node.name not in announced
+            assert node.name not in drained
             assert node.idle_since == source[node.name] <= now - debounce
             announced[node.name] = node.idle_since
         # All that may count does, and nothing else; what has just left comes back at the next chance.
-        may_count = {name for name, since in source.items() if name not in cooldowns and since + debounce <= now}
+        kept_out = drained | cooldowns.keys()
+        may_count = {name for name, since in source.items() if name not in kept_out and since + debounce <= now}
         assert set(announced) == may_count - must_leave
         assert {node.name for node in idle_set.members()} == set(announced)
         deadline = idle_set.next_deadline()
-        assert (deadline is None) == (set(source) == set(announced))
+        assert (deadline is None) == (set(source) - drained == set(announced))
+        assert idle_set.since() == {name: source[name] for name in announced}
         assert deadline is None or (deadline <= now) == bool(may_count & must_leave)
         announced = {name: source[name] for name in announced}
 

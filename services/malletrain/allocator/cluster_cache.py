@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from malletrain.allocator.fleets import LateRate
@@ -23,6 +23,7 @@ class CachedJob:
         not_before: Until when it backs off, in seconds since the epoch; None where it does not.
         plan_generation: Generation of the newest plan that has changed its nodes.
         confirmed_nodes: Nodes that its workers have confirmed to train on.
+        environment: Its training environment (`training_environment`).
     """
 
     plannable: PlannableJob
@@ -32,6 +33,7 @@ class CachedJob:
     not_before: float | None = None
     plan_generation: int = 0
     confirmed_nodes: frozenset[str] = frozenset()
+    environment: str = ""
 
     def may_be_planned(self, now: float) -> bool:
         """Whether it may get nodes at `now`, in seconds since the epoch."""
@@ -88,6 +90,16 @@ class ClusterCache:
         for name in left:
             self._nodes.pop(name, None)
         self._nodes.update((node.name, node) for node in joined)
+
+    def pool_of(self, name: str) -> str:
+        """The pool of a node; empty where it is not known."""
+        node = self._nodes.get(name)
+        return node.pool if node is not None else ""
+
+    @property
+    def nodes(self) -> Collection[PlannableNode]:
+        """The idle nodes."""
+        return self._nodes.values()
 
     def update_stays(self, nodes: Iterable[PlannableNode]) -> None:
         """Take over newer expected stays; nodes that are not known are ignored."""

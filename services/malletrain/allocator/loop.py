@@ -6,7 +6,6 @@ What is decided is in `plan_trigger` (when), `planner` (the problem) and `solvin
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ import grpc.aio
 import structlog
 
 from malletrain.allocator import messages
+from malletrain.allocator.boot_time_store import BootTimeStore
 from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.cluster_cache import ClusterCache
 from malletrain.allocator.explanation.plan_parts import parts_to_proto
@@ -22,9 +22,10 @@ from malletrain.allocator.fleet_messages import decision_from_proto, decision_to
 from malletrain.allocator.fleet_planning import assignments, with_fleets
 from malletrain.allocator.fleets import FleetDecision
 from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.growth_times import GrowthTimes
+from malletrain.allocator.growth_times import BootTime, GrowthTimes
 from malletrain.allocator.idle_recording import IdleRecording
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
+from malletrain.allocator.node_stays import NodeStays
 from malletrain.allocator.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.plan_trigger import PlanTrigger
@@ -32,12 +33,12 @@ from malletrain.allocator.planner import PlanInput, PlanProblem, plan_problem
 from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment
 from malletrain.allocator.rate_deadlines import RateDeadlines
 from malletrain.allocator.settings import AllocatorSettings
+from malletrain.allocator.store_queue import StoreQueue
 from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.following import follow
-from malletrain.runtime.hub import Hub
+from malletrain.runtime.hub import Hub, newest
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.tracing.propagation import metadata_of, to_message
 from malletrain.v1 import (
@@ -52,6 +53,8 @@ from malletrain.v1 import (
 )
 
 _STAYS_DEADLINE_SECONDS = 0.5
+_MOST_UNSTORED = 1000
+"""Plans, and times of growths, that wait while the database can't be written."""
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 _HOLDING_STATES = (
@@ -85,6 +88,7 @@ class ControlLoop:
         settings: AllocatorSettings,
         clock: Clock,
         store: PlanStore,
+        boot_times: BootTimeStore,
         solve: SolveProblem,
         metrics: AllocatorMetrics,
         spans: PlanSpans,
@@ -95,18 +99,20 @@ class ControlLoop:
         self._caution = settings.caution
         self._options = settings.planner_options
         self._clock = clock
-        self._store = store
-        self._unstored: deque[allocator_pb2.Plan] = deque(maxlen=settings.plans_kept)
+        self._unstored = StoreQueue[allocator_pb2.Plan](lambda plans: store.add(*plans), "plans", _MOST_UNSTORED)
+        self._unstored_times = StoreQueue[BootTime](boot_times.add, "times of growths", _MOST_UNSTORED)
         self._solve = solve
         self._metrics = metrics
         self._spans = spans
         self._cache = ClusterCache()
-        self._growths = GrowthTimes()
+        self._stays = NodeStays()
+        self._stays_are_listed = False
+        self._growths = GrowthTimes(boot_times.all())
         self._changes = ChangeGaps()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
-        self.plans: Hub[allocator_pb2.Plan] = Hub()
+        self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
         self.newest: allocator_pb2.Plan | None = store.newest()
         stored = self.newest.fleets if self.newest else ()
         self._decisions = {message.fleet_id: decision_from_proto(message) for message in stored}
@@ -128,10 +134,14 @@ class ControlLoop:
             group.create_task(follow("profiles", lambda: profiler.WatchProfiles(profiles), self._on_profiles))
             group.create_task(self._decide())
             group.create_task(self._recording.run())
+            group.create_task(self._unstored.run())
+            group.create_task(self._unstored_times.run())
 
     async def _on_nodes(self, message: scavenger_pb2.WatchNodesResponse) -> None:
         joined = map(messages.node_from_proto, message.joined)
         self._cache.update_nodes(joined, message.left, snapshot=message.snapshot)
+        if message.snapshot:
+            self._stays_are_listed = False  # it may be a Scavenger of another version than before
         self._spans.note_event(message, self._clock.time())
         self._recording.note(message)
         self._news.set()
@@ -139,7 +149,10 @@ class ControlLoop:
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         jobs = [messages.job_from_proto(job) for job in message.jobs]
         self._cache.update_jobs(jobs, snapshot=message.snapshot)
-        self._growths.see_all(jobs, self._clock.monotonic(), snapshot=message.snapshot)
+        measured = self._growths.see_all(
+            jobs, self._clock.monotonic(), snapshot=message.snapshot, pool_of=self._cache.pool_of
+        )
+        self._unstored_times.put(measured)
         self._changes.see_all(jobs, self._clock.monotonic(), snapshot=message.snapshot)
         self._cache.note_generation(message.plan_generation)
         self._news.set()
@@ -196,7 +209,7 @@ class ControlLoop:
         """Make a plan and have it applied."""
         plan_input = replace(
             self._cache.plan_input(self._clock.time()),
-            growth_seconds=self._growths.seconds(),
+            growth_seconds=self._growths.seconds(self._cache.pool_of),
             changes=self._changes.observed(self._clock.monotonic()),
         )
         self._trigger.begin()
@@ -225,7 +238,7 @@ class ControlLoop:
         else:
             self._trigger.refused()
         self.newest = plan
-        self._keep(plan)
+        self._unstored.put([plan])
         self.plans.publish(plan)
         self._log.info(
             "plan",
@@ -240,15 +253,9 @@ class ControlLoop:
             **({"fleets": _scales_of_members(decisions)} if decisions else {}),
         )
 
-    def _keep(self, plan: allocator_pb2.Plan) -> None:
-        """Store a plan, and those that could not be stored before it. JobManager knows the newest generation, too."""
-        self._unstored.append(plan)
-        try:
-            while self._unstored:
-                self._store.add(self._unstored[0])
-                self._unstored.popleft()
-        except DatabaseUnavailableError as error:
-            self._log.error("plans could not be stored, trying again", error=str(error), plans=len(self._unstored))
+    def not_stored_yet(self, generation: int) -> allocator_pb2.Plan | None:
+        """A plan that waits to be stored; None where there is none of this generation."""
+        return next((plan for plan in reversed(self._unstored.waiting) if plan.generation == generation), None)
 
     async def _refresh(self, context: TraceContext | None) -> None:
         """Ask for what is not told by itself: expected stays, and how far members of fleets are."""
@@ -272,7 +279,25 @@ class ControlLoop:
             self._log.debug("no fresh samples", code=error.code().name)
 
     async def _refresh_stays(self, context: TraceContext | None) -> None:
-        """Ask for the expected stays at the nodes' present ages; without an answer, older ones are used."""
+        """Compute the expected stays at the nodes' present ages; without an answer, from what was told before."""
+        try:
+            if not self._stays_are_listed:
+                response = await self._peers.scavenger.GetStays(
+                    scavenger_pb2.GetStaysRequest(known=self._stays.token),
+                    timeout=_STAYS_DEADLINE_SECONDS,
+                    metadata=metadata_of(context),
+                )
+                self._stays.take(messages.stays_from_proto(response), self._clock.time())
+        except grpc.aio.AioRpcError as error:
+            # One of the version before: it has the listing only.
+            self._stays_are_listed = error.code() is grpc.StatusCode.UNIMPLEMENTED
+            self._log.debug("no fresh stays", code=error.code().name)
+        if self._stays_are_listed:
+            await self._list_stays(context)
+        else:
+            self._cache.update_stays(self._stays.refreshed(self._cache.nodes, self._clock.time()))
+
+    async def _list_stays(self, context: TraceContext | None) -> None:
         try:
             response = await self._peers.scavenger.ListNodes(
                 scavenger_pb2.ListNodesRequest(), timeout=_STAYS_DEADLINE_SECONDS, metadata=metadata_of(context)

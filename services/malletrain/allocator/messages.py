@@ -8,6 +8,7 @@ from itertools import accumulate
 from malletrain.allocator.cluster_cache import CachedJob, CachedProfile
 from malletrain.allocator.fleet_messages import member_from_proto
 from malletrain.allocator.fleet_profiling import COUNTED_BATCHES
+from malletrain.allocator.node_stays import NodeTimes, StayReport
 from malletrain.allocator.planner import JobCurve, PlannableJob, PlannableNode
 from malletrain.allocator.problem import (
     Allocation,
@@ -19,11 +20,13 @@ from malletrain.allocator.problem import (
     ObjectiveMetric,
 )
 from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.training_environment import training_environment
 from malletrain.allocator.validation import validate
 from malletrain.model.scaling import RescaleStall, ScalingPoint
+from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import job_state_of, unix_seconds
-from malletrain.v1 import allocator_pb2, profiler_pb2, resources_pb2
+from malletrain.v1 import allocator_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 _COST_MODELS = {
     allocator_pb2.COST_MODEL_UNSPECIFIED: CostModel.STALL,
@@ -145,6 +148,30 @@ def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
     return PlannableNode(node.name, node.expected_stay_seconds, node.pool, node.gpus)
 
 
+def stays_from_proto(message: scavenger_pb2.GetStaysResponse) -> StayReport:
+    """What the Scavenger tells of expected stays."""
+    steps = message.curve
+    return StayReport(
+        token=message.token,
+        time=message.unix_seconds,
+        horizon_seconds=message.horizon_seconds,
+        same_curve=message.same_curve,
+        curve=SurvivalCurve.of_steps(steps.seconds, steps.survival, steps.tail_rate)
+        if message.HasField("curve")
+        else None,
+        complete=message.complete,
+        nodes={
+            node.name: NodeTimes(
+                node.idle_since_unix_seconds,
+                node.idle_until_unix_seconds if node.HasField("idle_until_unix_seconds") else None,
+                node.pool,
+                node.gpus,
+            )
+            for node in message.nodes
+        },
+    )
+
+
 def job_from_proto(job: resources_pb2.Job) -> CachedJob:
     """A job as JobManager reports it. A member of a fleet is promised what the newest plan wants for it."""
     member = member_from_proto(job)
@@ -167,6 +194,19 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
         not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
         plan_generation=job.plan_generation,
         confirmed_nodes=frozenset(job.confirmed_nodes),
+        environment=_environment(job.spec),
+    )
+
+
+def _environment(spec: resources_pb2.JobSpec) -> str:
+    backend = resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_").lower()
+    variables = {"PATH": spec.environment["PATH"]} if "PATH" in spec.environment else {}
+    return training_environment(
+        spec.command,
+        spec.working_directory,
+        variables,
+        "" if backend == "unspecified" else backend,
+        cold=spec.cold_start,
     )
 
 

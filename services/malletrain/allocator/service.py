@@ -13,6 +13,7 @@ from malletrain.allocator.auto_tuning.messages import tuner_options, tuning_to_p
 from malletrain.allocator.auto_tuning.replay_process import ReplayProcess
 from malletrain.allocator.auto_tuning.store import TuningStore
 from malletrain.allocator.auto_tuning.tuner import AutoTuner
+from malletrain.allocator.boot_time_store import BootTimeStore
 from malletrain.allocator.explanation.explain import explain_plan
 from malletrain.allocator.history_pages import believed_page, idle_page
 from malletrain.allocator.idle_recording import IdleRecording
@@ -66,7 +67,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         # Explanations wait for each other, so that many of them keep one core busy at most.
         self._explaining = asyncio.Lock()
         engine = open_database(settings.database("allocator"))
-        self._store = PlanStore(engine, section.plans_kept)
+        self._store = PlanStore(engine, section.plans_kept, section.plans_kept_mib << 20)
         self._idle_store = IdleStore(engine, section.idle_rows_kept)
         recording = IdleRecording(self._idle_store, clock)
         # Pages of the past wait for each other, so that many readers keep one core busy at most.
@@ -79,6 +80,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             section,
             clock,
             self._store,
+            BootTimeStore(engine, clock),
             self._solve_as_configured,
             self._metrics,
             self._spans,
@@ -177,7 +179,7 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             raise NotFoundError("there is no plan yet: it takes a node or a job")
         if generation in (0, newest.generation):
             return newest
-        found = await asyncio.to_thread(self._store.get, generation)
+        found = self._loop.not_stored_yet(generation) or await asyncio.to_thread(self._store.get, generation)
         if found is None:
             raise NotFoundError(f"plan {generation} is not kept; the newest is {newest.generation}")
         return found

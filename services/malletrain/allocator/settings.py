@@ -59,6 +59,11 @@ class AllocatorSettings(BaseModel):
         "Afterwards it is planned by what is assumed of it, and not measured on purpose any more.",
     )
     plans_kept: int = Field(default=10_000, ge=1, description="How many of the newest plans are stored.")
+    plans_kept_mib: int = Field(
+        default=1024,
+        ge=1,
+        description="How many MiB the stored plans may have together, compressed; the newest one is always kept.",
+    )
     idle_rows_kept: int = Field(
         default=100_000,
         ge=2000,

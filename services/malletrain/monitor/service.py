@@ -24,7 +24,7 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.hub import Hub
+from malletrain.runtime.hub import Hub, newest_of_each
 from malletrain.runtime.metrics.rows import JobRow
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
@@ -94,8 +94,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._unacknowledged: dict[ReportStream, bool] = {}
         self._writing: asyncio.Task[None] | None = None
         self._storing = asyncio.Lock()
-        self._progress: Hub[list[monitor_pb2.Progress]] = Hub()
-        self._scaling: Hub[list[monitor_pb2.ScalingRecord]] = Hub()
+        self._progress: Hub[list[monitor_pb2.Progress]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
+        self._scaling: Hub[list[monitor_pb2.ScalingRecord]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
         self._published: dict[str, monitor_pb2.ScalingRecord] = {}
         self._metrics = MonitorMetrics()
         self._log = structlog.get_logger(__name__)

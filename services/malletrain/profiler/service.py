@@ -32,7 +32,7 @@ from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError, quoted
 from malletrain.runtime.following import follow
-from malletrain.runtime.hub import Hub
+from malletrain.runtime.hub import Hub, newest_of_each
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import (
@@ -94,7 +94,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._state = store.load_state()
         self._jobs: dict[str, resources_pb2.Job] = {}
         self._nodes: dict[str, str] | None = None
-        self._hub: Hub[list[profiler_pb2.Profile]] = Hub()
+        self._hub: Hub[list[profiler_pb2.Profile]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
         self._jobs_known = False
         self._scaling_known = False
         self._ready = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -15,8 +15,23 @@ ItemT = TypeVar("ItemT")
 MOST_WAITING = 1000
 """Items that may wait for one subscriber. One that is further behind has to begin again, with a snapshot."""
 
-Merge = Callable[[ItemT, ItemT], ItemT]
-"""One item that says what an earlier and a later one say."""
+Merge = Callable[[ItemT, ItemT], ItemT | None]
+"""One item that says what an earlier and a later one say; None where that takes both."""
+
+
+def newest(earlier: ItemT, later: ItemT) -> ItemT:
+    """Merges items of which each says everything."""
+    del earlier
+    return later
+
+
+def newest_of_each(key: Callable[[ItemT], str]) -> Merge[list[ItemT]]:
+    """Merges lists of entries that each replace the one before of the same key."""
+
+    def merge(earlier: Sequence[ItemT], later: Sequence[ItemT]) -> list[ItemT]:
+        return list({key(entry): entry for entry in (*earlier, *later)}.values())
+
+    return merge
 
 
 class Subscription(Generic[ItemT]):
@@ -38,8 +53,8 @@ class Subscription(Generic[ItemT]):
         if self._waiting >= self._most_waiting:
             self._behind = True
             self._items.clear()
-        elif self._merge is not None and self._items:
-            self._items[-1] = self._merge(self._items[-1], item)
+        elif self._items and self._merge is not None and (merged := self._merge(self._items[-1], item)) is not None:
+            self._items[-1] = merged
         else:
             self._items.append(item)
         self._waiting += 1
@@ -80,7 +95,7 @@ class Hub(Generic[ItemT]):
 
         Args:
             most_waiting: Items that may be published while a subscription waits for its reader.
-            merge: Makes one item of two that wait; None: each item is passed on as it is.
+            merge: Makes one item of two that wait, where that can be; None: each item is passed on as it is.
         """
         self._most_waiting = most_waiting
         self._merge = merge

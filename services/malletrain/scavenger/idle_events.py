@@ -14,11 +14,13 @@ from malletrain.runtime.hub import Hub
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.tracing.propagation import to_message
 from malletrain.runtime.tracing.spans import Span
+from malletrain.scavenger.event_merging import followed_by
 from malletrain.scavenger.event_spans import EventSpans
 from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
-from malletrain.scavenger.messages import NodeDescriber
+from malletrain.scavenger.messages import NodeDescriber, staying_node_message, stays_message
 from malletrain.scavenger.metrics import ScavengerMetrics
 from malletrain.scavenger.sources.base import NodeSource, Observation, SourceError
+from malletrain.scavenger.stay_changes import StayChanges
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 # The wall clock may be set: the debounce timer looks at it at least so often.
@@ -28,6 +30,8 @@ _FIRST_OBSERVATION_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
 _DESCRIBED_AT_ONCE = 256
+_TOLD_AT_ONCE = 1000
+"""A node takes some microseconds to tell, and ten times as long to describe."""
 
 
 class IdleEvents:
@@ -67,8 +71,9 @@ class IdleEvents:
         self._clock = clock
         self._metrics = metrics
         self._spans = spans
-        self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub()
+        self._events: Hub[scavenger_pb2.WatchNodesResponse] = Hub(merge=followed_by)
         self._event_time = clock.time()
+        self._stay_changes = StayChanges(f"{self._event_time:.6f}")
         self._source_ended = False
         self._closing = False
         # Set once there is an observation, or once none will come.
@@ -117,8 +122,6 @@ class IdleEvents:
     async def page(self, size: int, token: str) -> tuple[list[resources_pb2.Node], str]:
         """Nodes that count as idle, and the token of the next page: the name of the last node of this one.
 
-        Ten thousand nodes take a third of a second to describe: a node that leaves meanwhile does not wait for that.
-
         Raises:
             InvalidInputError: the token is of no page.
         """
@@ -129,11 +132,18 @@ class IdleEvents:
                 raise InvalidInputError("page_token", "a token of an earlier page", token)
             nodes = tuple(node for node in nodes if (self.idle_set.rank(node.name) or 0) > last)
         page = nodes[: size or None]
-        described = []
-        for begin in range(0, len(page), _DESCRIBED_AT_ONCE):
-            described += self._described(page[begin : begin + _DESCRIBED_AT_ONCE])
-            await asyncio.sleep(0)
+        described = await self._described_in_turns(page)
         return described, page[-1].name if len(page) < len(nodes) else ""
+
+    async def stays(self, known: str) -> scavenger_pb2.GetStaysResponse:
+        """What expected stays are computed from, as far as who has this token does not know it."""
+        now = self._clock.time()
+        news = self.nodes.news(self._stay_changes, known, self.idle_set.since(), now)
+        message = stays_message(news, now)
+        for begin in range(0, len(news.nodes), _TOLD_AT_ONCE):
+            message.nodes.extend(map(staying_node_message, news.nodes[begin : begin + _TOLD_AT_ONCE]))
+            await asyncio.sleep(0)
+        return message
 
     async def watch(self) -> AsyncGenerator[scavenger_pb2.WatchNodesResponse]:
         """The present nodes, then every event. Waits for the first observation: before it, no set would be true.
@@ -145,13 +155,15 @@ class IdleEvents:
         if self._closing:
             raise UnavailableError("the Scavenger is ending")
         with self._events.subscribe() as events:
-            yield scavenger_pb2.WatchNodesResponse(
+            snapshot = scavenger_pb2.WatchNodesResponse(
                 snapshot=True,
-                joined=self._described(self.idle_set.members()),
                 event_time=timestamp(self._event_time),
                 revision=self.revision,
                 source_ended=self._source_ended,
             )
+            # What happens meanwhile follows as events.
+            snapshot.joined.extend(await self._described_in_turns(self.idle_set.members()))
+            yield snapshot
             async for event in events:
                 yield event
 
@@ -206,6 +218,14 @@ class IdleEvents:
 
     def _described(self, nodes: tuple[IdleNode, ...]) -> list[resources_pb2.Node]:
         return self.nodes.messages(nodes, self._clock.time())
+
+    async def _described_in_turns(self, nodes: tuple[IdleNode, ...]) -> list[resources_pb2.Node]:
+        """Many nodes take long to describe: one that leaves meanwhile does not wait for that."""
+        described: list[resources_pb2.Node] = []
+        for begin in range(0, len(nodes), _DESCRIBED_AT_ONCE):
+            described += self._described(nodes[begin : begin + _DESCRIBED_AT_ONCE])
+            await asyncio.sleep(0)
+        return described
 
     def _announce(self, event: IdleEvent, time: float, span: Span) -> None:
         self.revision += 1

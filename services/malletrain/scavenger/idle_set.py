@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -26,7 +26,7 @@ class IdleEvent:
 
     Attributes:
         joined: Nodes that joined, in the source's order.
-        left: Names of the nodes that left.
+        left: Names of the nodes that left, in the source's order.
     """
 
     joined: tuple[IdleNode, ...] = ()
@@ -62,30 +62,39 @@ class IdleSet:
         self._rank = {name: index for index, name in enumerate(order)}
         self._idle: dict[str, float] = {}
         self._members: dict[str, float] = {}
+        # Those that are idle and do not count: there are few, while thousands may count.
+        self._waiting: dict[str, None] = {}
         self._cooldowns: dict[str, float] = dict(cooldowns or {})
         self._announced: set[str] = set()
         self._drained: Container[str] = frozenset()
 
     def observe(self, now: float, idle: Mapping[str, float]) -> IdleEvent:
         """Take over what a source observed: all idle nodes, and since when each is idle."""
-        for name in idle:
-            self._rank.setdefault(name, len(self._rank))
+        gone = [name for name in self._idle if name not in idle]
+        changed = [name for name, since in idle.items() if self._idle.get(name) != since]
         self._idle = dict(idle)
-        return self._settle(now)
+        for name in changed:
+            self._rank.setdefault(name, len(self._rank))
+            if name not in self._members:
+                self._waiting[name] = None
+        for name in gone:
+            self._waiting.pop(name, None)
+        return self._settle(now, (*gone, *changed))
 
     def reclaim(self, now: float, nodes: Iterable[str], cooldown_seconds: float) -> IdleEvent:
         """Take nodes out at once and keep them out for `cooldown_seconds`, even if the source calls them idle.
 
         A cooldown is never shortened.
         """
-        for name in nodes:
+        reclaimed = tuple(dict.fromkeys(nodes))
+        for name in reclaimed:
             self._cooldowns[name] = max(self._cooldowns.get(name, now), now + cooldown_seconds)
-        return self._settle(now)
+        return self._settle(now, reclaimed)
 
     def drain(self, now: float, drained: Container[str]) -> IdleEvent:
         """Keep out these nodes, and no others that were drained before, whatever the source calls them."""
         self._drained = drained
-        return self._settle(now)
+        return self._settle(now, tuple(self._members))
 
     def tick(self, now: float) -> IdleEvent:
         """Let nodes join whose debounce and cooldown are over."""
@@ -100,12 +109,16 @@ class IdleSet:
 
     def next_deadline(self) -> float | None:
         """When the next node joins unless something else happens; may be in the past. None if no node will join."""
-        waiting = (name for name in self._idle if name not in self._members and name not in self._drained)
+        waiting = (name for name in self._waiting if name not in self._drained)
         return min((self._due(name) for name in waiting), default=None)
 
     def members(self) -> tuple[IdleNode, ...]:
         """The nodes that count as idle, in order."""
         return self._in_order(self._members)
+
+    def since(self) -> Mapping[str, float]:
+        """The nodes that count as idle, in no order, and when the fragment of each began; it changes with them."""
+        return self._members
 
     def rank(self, name: str) -> int | None:
         """Position of a node in the order; None for a name that never appeared."""
@@ -126,19 +139,28 @@ class IdleSet:
     def _due(self, name: str) -> float:
         return max(self._idle[name] + self._debounce, self._cooldowns.get(name, -math.inf))
 
-    def _settle(self, now: float) -> IdleEvent:
+    def _settle(self, now: float, touched: Sequence[str] = ()) -> IdleEvent:
+        """Make members of those that are due, and no longer of those that have left.
+
+        Args:
+            now: Seconds since the epoch.
+            touched: The nodes of which anything has changed, each once; of the others none has left.
+        """
         # A cooldown that is over is removed, so that it does not begin again when `now` goes back.
         self._cooldowns = {name: until for name, until in self._cooldowns.items() if until > now}
-        left = [name for name, since in self._members.items() if self._has_left(name, since)]
+        left = [name for name in touched if name in self._members and self._has_left(name, self._members[name])]
+        left.sort(key=self._rank.__getitem__)
         for name in left:
             del self._members[name]
-        # A node that left and is due again joins with the next event: an event has no order in itself.
+        self._members.update((name, self._idle[name]) for name in touched if name in self._members)
         joined = {
-            name: since
-            for name, since in self._idle.items()
-            if name not in self._members and name not in left and name not in self._drained and self._due(name) <= now
+            name: self._idle[name] for name in self._waiting if name not in self._drained and self._due(name) <= now
         }
-        self._members = {name: self._idle[name] for name in self._members} | joined
+        for name in joined:
+            del self._waiting[name]
+        # A node that left and is due again joins with the next event: an event has no order in itself.
+        self._waiting.update((name, None) for name in left if name in self._idle)
+        self._members.update(joined)
         self._announced.update(joined)
         return IdleEvent(self._in_order(joined), tuple(left))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from malletrain.runtime.messages import timestamp
 from malletrain.scavenger.drains import DrainSet
 from malletrain.scavenger.idle_set import IdleNode
 from malletrain.scavenger.quarantine import NodeFailureRecord
 from malletrain.scavenger.sources.base import NO_FACTS, Observation, PlaceholderStatus, QueryStatus
+from malletrain.scavenger.stay_changes import StayChanges, StayingNode, StayNews
 from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
@@ -42,6 +43,10 @@ class NodeDescriber:
         """The wall clock was set by so many seconds."""
         self._stays.move_times(seconds)
 
+    def news(self, changes: StayChanges, known: str, since: Mapping[str, float], now: float) -> StayNews:
+        """What a reader does not know yet of stays at `now`, in seconds since the epoch; see `StayChanges.news`."""
+        return changes.news(known, since, self._newest, self._stays.learned(now))
+
     def messages(self, nodes: Sequence[IdleNode], now: float) -> list[resources_pb2.Node]:
         """Nodes with everything that is known of them at `now`, in seconds since the epoch."""
         return [self._message(node, now) for node in nodes]
@@ -61,6 +66,37 @@ class NodeDescriber:
             idle_until=None if end is None else timestamp(end),
             agent=newest.agents.get(node.name, ""),
         )
+
+
+def stays_message(news: StayNews, now: float) -> scavenger_pb2.GetStaysResponse:
+    """What expected stays are computed from, without the nodes.
+
+    Args:
+        news: What to tell.
+        now: Seconds since the epoch.
+    """
+    curve = news.curve
+    return scavenger_pb2.GetStaysResponse(
+        token=news.token,
+        unix_seconds=now,
+        horizon_seconds=news.horizon_seconds,
+        same_curve=news.same_curve,
+        curve=None
+        if curve is None
+        else scavenger_pb2.SurvivalSteps(seconds=curve.times, survival=curve.survival, tail_rate=curve.tail_rate),
+        complete=news.complete,
+    )
+
+
+def staying_node_message(node: StayingNode) -> scavenger_pb2.StayingNode:
+    """What the Allocator needs to know of an idle node."""
+    return scavenger_pb2.StayingNode(
+        name=node.name,
+        idle_since_unix_seconds=node.since,
+        idle_until_unix_seconds=node.until,
+        pool=node.facts.pool_key,
+        gpus=node.facts.gpus,
+    )
 
 
 def query_message(status: QueryStatus) -> scavenger_pb2.QueryStatus:

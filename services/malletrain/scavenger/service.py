@@ -171,6 +171,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             async for event in events:
                 yield event
 
+    async def GetStays(
+        self, request: scavenger_pb2.GetStaysRequest, context: _Context
+    ) -> scavenger_pb2.GetStaysResponse:
+        """What expected stays are computed from, as far as the caller does not know it."""
+        del context
+        await self._events.first_observation()
+        return await self._events.stays(request.known)
+
     async def ReclaimNodes(
         self, request: scavenger_pb2.ReclaimNodesRequest, context: _Context
     ) -> scavenger_pb2.ReclaimNodesResponse:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from malletrain.scavenger.survival import SurvivalCurve, fit
+from malletrain.model.survival_curve import SurvivalCurve
+from malletrain.scavenger.survival import fit
 
 KEPT_FRAGMENTS = 10_000
 _REFIT_SHARE = 0.02
@@ -13,7 +14,13 @@ _REFIT_SECONDS = 30.0
 
 
 class LearnedStay:
-    """The survival curve of the newest 10,000 fragments that have ended, fitted again from time to time."""
+    """The survival curve of the newest 10,000 fragments that have ended, fitted again from time to time.
+
+    Attributes:
+        horizon_seconds: How far expected stays look ahead.
+        curve: The curve; None before the first.
+        fits: How often it has been fitted.
+    """
 
     def __init__(
         self,
@@ -32,10 +39,11 @@ class LearnedStay:
             refit_seconds: It is also fitted again after so many seconds.
         """
         self._lengths: deque[float] = deque((length for length in past_lengths if length > 0), maxlen=KEPT_FRAGMENTS)
-        self._horizon = horizon_seconds
+        self.horizon_seconds = horizon_seconds
         self._share = refit_share
         self._seconds = refit_seconds
-        self._curve: SurvivalCurve | None = None
+        self.curve: SurvivalCurve | None = None
+        self.fits = 0
         self._fitted_at = float("-inf")
         self._new = 0
 
@@ -55,7 +63,8 @@ class LearnedStay:
         if not self._due(now) or not self._lengths:
             # Without a fragment that has ended, nothing is known of their lengths.
             return
-        self._curve = fit(tuple(self._lengths), [now - since for since in idle_since if since < now])
+        self.curve = fit(tuple(self._lengths), [now - since for since in idle_since if since < now])
+        self.fits += 1
         self._fitted_at = now
         self._new = 0
 
@@ -68,12 +77,12 @@ class LearnedStay:
                 come earlier when other jobs end early, and unplanned jobs come in between. The curve is therefore
                 still used, up to this time. Without a curve, this time itself is the result.
         """
-        horizon = self._horizon if known_end is None else min(known_end, self._horizon)
+        horizon = self.horizon_seconds if known_end is None else min(known_end, self.horizon_seconds)
         if horizon <= 0:
             return 0.0
-        if self._curve is None:
+        if self.curve is None:
             return 0.0 if known_end is None else horizon
-        return self._curve.expected_stay(max(0.0, age), horizon)
+        return self.curve.expected_stay(max(0.0, age), horizon)
 
     def _due(self, now: float) -> bool:
         return self._new > self._share * len(self._lengths) or not 0 <= now - self._fitted_at < self._seconds
@@ -106,6 +115,11 @@ class StayEstimator:
         """The wall clock was set by so many seconds: fragments are no longer or shorter for that."""
         self._idle = {name: since + seconds for name, since in self._idle.items()}
 
+    def learned(self, now: float) -> LearnedStay:
+        """What has been learned until `now`, in seconds since the epoch: the curve is fitted again if that is due."""
+        self._learned.refit(now, self._idle.values())
+        return self._learned
+
     def expected_stay(self, now: float, idle_since: float, known_end: float | None = None) -> float:
         """Expected further stay, in seconds, of a node idle since then; 0 where nothing is known yet.
 
@@ -114,5 +128,4 @@ class StayEstimator:
             idle_since: The same.
             known_end: When its idleness ends at the latest, in seconds since the epoch, where the scheduler says.
         """
-        self._learned.refit(now, self._idle.values())
-        return self._learned.expected_stay(now - idle_since, None if known_end is None else known_end - now)
+        return self.learned(now).expected_stay(now - idle_since, None if known_end is None else known_end - now)

@@ -93,7 +93,7 @@ def test_a_backup_brings_everything_back(make_settings: MakeSettings, tmp_path: 
     archive, manifest = write_backup(settings, tmp_path, tmp_path / "malletrain.toml", CLOCK)
     assert archive.name == "malletrain-20261122T021759Z.tar.gz"
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
-    assert manifest.revisions == {"job_manager": "0001", "allocator": "0003"}
+    assert manifest.revisions == {"job_manager": "0001", "allocator": "0004"}
     change_everything(settings)
     with pytest.raises(InvalidInputError, match=r"state_dir: expected an empty installation, or --force"):
         restore_backup(settings, archive, False, CLOCK)
@@ -340,7 +340,7 @@ def test_damaged_archives_are_refused(
 def test_an_archive_of_a_later_version_is_refused(archive: Path, tmp_path: Path) -> None:
     later = {"job_manager": "0001", "allocator": "0009"}
     write_members(archive, with_manifest(members(archive), revisions=later))
-    with pytest.raises(SchemaVersionError, match=r"revision 0009, and this version of MalleTrain knows up to 0003"):
+    with pytest.raises(SchemaVersionError, match=r"revision 0009, and this version of MalleTrain knows up to 0004"):
         unpack(archive, tmp_path / "new")
 
 

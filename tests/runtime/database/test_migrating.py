@@ -19,7 +19,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import MetaData, create_engine, inspect, text
 
-import malletrain.allocator.auto_tuning.store  # noqa: F401  # its table is one of the Allocator's, too
+import malletrain.allocator.auto_tuning.store
+import malletrain.allocator.boot_time_store  # noqa: F401  # their tables are the Allocator's, too
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.engine import open_engine

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from malletrain.scavenger.acquisition.demand import JobManagerDemand
 from malletrain.v1 import fleet_pb2, job_manager_pb2, resources_pb2
+from tests.scavenger.running import releasing
+from tests.support.access import CREDENTIAL
+from tests.support.waiting import wait_until_async
 
 
 def job(
@@ -28,3 +33,13 @@ async def test_a_fleet_is_one_job_whose_members_share_nodes(most: int, gpus_per_
     assert demand.nodes() == min(most, 1 if gpus_per_node else 2)
     await demand._handle(job_manager_pb2.WatchJobsResponse(snapshot=True, jobs=[]))
     assert demand.nodes() == 0
+
+
+async def test_changes_of_samples_alone_are_not_asked_for() -> None:
+    async with releasing(wanted=7) as (releases, address):
+        demand = JobManagerDemand(address, CREDENTIAL)
+        following = asyncio.create_task(demand.follow())
+        await wait_until_async(lambda: demand.nodes() == 7)
+        assert [request.without_progress for request in releases.watched] == [True]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

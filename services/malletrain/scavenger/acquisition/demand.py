@@ -57,7 +57,8 @@ class JobManagerDemand:
         """Keep the number up to date, until cancelled."""
         async with open_channel(self._job_manager, self._credential) as channel:
             stub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
-            await follow("jobs", lambda: stub.WatchJobs(job_manager_pb2.WatchJobsRequest()), self._handle)
+            request = job_manager_pb2.WatchJobsRequest(without_progress=True)
+            await follow("jobs", lambda: stub.WatchJobs(request), self._handle)
 
     async def _handle(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         if message.snapshot:
