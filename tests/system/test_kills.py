@@ -1,4 +1,4 @@
-"""Each service is killed while a real training runs, with every kind of database; no process of the training notices."""
+"""Each service is killed while a real training runs, with both kinds of database; the training does not notice."""
 
 from __future__ import annotations
 
