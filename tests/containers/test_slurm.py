@@ -120,6 +120,10 @@ def write_shared(shared: Path) -> None:
     (shared / "config/malletrain.toml").write_text(settings)
     for name in ("trainer.py", "trainer_settings.py"):
         shutil.copy(ROOT / "tests/training" / name, shared)
+    # JobManager looks whether a job's program is there, and its container does not have the interpreter of the nodes.
+    python = shared / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
 
 
 def with_client() -> None:
@@ -155,7 +159,7 @@ def options(folder: Path) -> tuple[str, ...]:
 
 def test_a_training_gives_its_nodes_to_a_main_job_and_goes_on(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     scale = ("--max", str(SCALE), "--profile", "never", "--curve", "1:100,2:190", "--workdir", str(site.shared))
-    site.composition.cli("submit", *scale, "--", sys.executable, str(site.shared / "trainer.py"))
+    site.composition.cli("submit", *scale, "--", *(str(site.shared / name) for name in ("python", "trainer.py")))
     before = site.wait_for_training(500)
     assert len(site.workers()) == SCALE
     stamp = site.shared / "main"
