@@ -161,7 +161,7 @@ def test_a_training_gives_its_nodes_to_a_main_job_and_goes_on(site: Site, capsys
     scale = ("--max", str(SCALE), "--profile", "never", "--curve", "1:100,2:190", "--workdir", str(site.shared))
     site.composition.cli("submit", *scale, "--", *(str(site.shared / name) for name in ("python", "trainer.py")))
     before = site.wait_for_training(500)
-    assert len(site.workers()) == SCALE
+    assert len(site.workers()) >= SCALE, "and perhaps those that wait to take over"
     stamp = site.shared / "main"
     site.slurm.submit(NODES, f"echo $EPOCHREALTIME >{stamp}.part\nmv {stamp}.part {stamp}\nsleep 6")
     wait_until(stamp.exists, PATIENCE, "the main job")
