@@ -17,7 +17,7 @@ from tests.monitoring.prometheus import Prometheus, dashboard_problems
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
 
 _MOST_HEAD_BYTES = 400_000_000
 MOST_LOST = 1_000

@@ -18,7 +18,7 @@ from tests.docs.test_grpcurl import needs_grpcurl
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
 
 PROJECT = "malletrain-test-day2"
 IMAGES = {f"MALLETRAIN_{name.upper()}_IMAGE": f"localhost/malletrain-{name}:day2" for name in ("head", "trainer")}

@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 from tests.training.accounts import accounts_of
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
 
 NODES = 3
 SCALE = 2
