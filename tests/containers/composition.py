@@ -42,10 +42,12 @@ class Job:
     Attributes:
         state: Its state, without the prefix.
         samples: What it has trained on.
+        restarts: How often it was started again after a failure.
     """
 
     state: str
     samples: int
+    restarts: int
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,14 @@ class Composition:
         """Submit a training on digits; returns its identifier. On a crowded machine it may take several calls."""
         options = ("--max", str(most), "--env", "OMP_NUM_THREADS=1", "--request-id", uuid.uuid4().hex)
         train = ("python", "digits/train.py", "--samples", str(samples), "--step-seconds", "0.06")
+        return self.submit_command(*options, "--", *train)
+
+    def submit_command(self, *arguments: str) -> str:
+        """Submit a job with a request_id of its own, so that it may be repeated; returns its identifier."""
 
         def submitted() -> str:
             try:
-                return self.cli("submit", *options, "--", *train).strip()
+                return self.cli("submit", *arguments).strip()
             except AssertionError as error:
                 if "does not answer" not in str(error):
                     raise
@@ -114,7 +120,15 @@ class Composition:
             AssertionError: JobManager does not answer.
         """
         listed = json.loads(self.cli("jobs", "--json"))
-        return {job["id"]: Job(job["state"].removeprefix("JOB_STATE_"), int(job.get("samples", 0))) for job in listed}
+        return {
+            job["id"]: Job(job["state"].removeprefix("JOB_STATE_"), int(job["samples"]), int(job["restarts"]))
+            for job in listed
+        }
+
+    def samples_lost(self, job: str) -> int:
+        """What a job has trained on and lost, as Monitor knows it."""
+        found = json.loads(self.cli("job", job, "--json"))
+        return int(found["progress"]["samplesLost"])
 
     def wait_for_jobs(self, condition: Callable[[dict[str, Job]], bool], what: str) -> dict[str, Job]:
         """All jobs, as soon as they meet a condition. On a crowded machine a call may fail; it is then made again."""

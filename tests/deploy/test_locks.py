@@ -57,8 +57,17 @@ def test_the_trainer_has_what_it_asks_for() -> None:
     assert set(lines) <= trainer.keys(), "make lock"
 
 
+def test_the_wheel_is_built_as_the_project_asks() -> None:
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    lines = [line for line in _text("requirements-build.in").splitlines() if line and not line.startswith("#")]
+    assert sorted(lines) == sorted(asked)
+    locked = _locked("requirements-build.lock")
+    wrong = [one for one in map(Requirement, asked) if not one.specifier.contains(locked.get(one.name, "0"))]
+    assert wrong == [], "make lock"
+
+
 def test_every_package_has_hashes_and_no_index_is_named() -> None:
-    for image in ("head", "trainer", "dashboard"):
+    for image in ("head", "trainer", "dashboard", "build"):
         name = f"requirements-{image}.lock"
         pinned = re.findall(r"^[a-z0-9-]+==", _text(name), re.MULTILINE)
         assert len(pinned) == len(_locked(name)) > 0

@@ -17,7 +17,11 @@ from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs/operators/grpcurl.md").read_text(encoding="utf-8")
 HEAD = "head.example.org"
-PLAIN, HEADING, TLS = PAGE.partition("\n## Over TLS\n")
+PLAIN, HEADING, _REST = PAGE.partition("\n## Over TLS\n")
+TLS, IN_CONTAINERS, _OF_CONTAINERS = _REST.partition("\n## In containers\n")
+"""The last part is run by tests/containers."""
+
+SILENT = re.compile(r"export |rpc\(\) |sed -i |malletrain up$|\(umask |docker compose (cp|.* up) ")
 
 needs_grpcurl = pytest.mark.skipif(
     shutil.which("grpcurl", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") is None,
@@ -68,12 +72,15 @@ def _commands(block: ConsoleBlock | FileBlock) -> list[str]:
 def test_every_command_is_run_and_its_answer_compared() -> None:
     """Commands that print nothing show that they set something, or write a file."""
     assert HEADING, "the part over TLS has another title"
+    assert IN_CONTAINERS, "the part on containers has another title"
     for block in read_blocks(PAGE):
         if isinstance(block, FileBlock):
             continue
         assert not block.skipped, block.line
         for command in block.commands:
-            silent = re.match(r"export |rpc\(\) |sed -i |malletrain up$|\(umask ", command.text)
+            silent = re.match(
+                r"export |rpc\(\) |sed -i |malletrain up$|\(umask |docker compose (cp|.* up) ", command.text
+            )
             assert command.expected or silent, f"line {command.line}: {command.text}"
 
 

@@ -30,9 +30,15 @@ def texts() -> tuple[str, ...]:
         text
         for source in SOURCES
         for path in source.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if (text := _text(node))
+        for text in texts_in(path.read_text(encoding="utf-8"))
     )
+
+
+def texts_in(code: str) -> Iterator[str]:
+    """The texts of a module; those that stand alone, as docstrings do, are said to nobody."""
+    tree = ast.parse(code)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return (text for node in ast.walk(tree) if id(node) not in alone and (text := _text(node)))
 
 
 def _text(node: ast.AST) -> str:
@@ -47,6 +53,11 @@ def _text(node: ast.AST) -> str:
 def fragments(message: str) -> Iterator[str]:
     """The parts of a message that stand in the code as they are."""
     return (part.strip(" .:;,()") for part in message.split("...") if part.strip(" .:;,()"))
+
+
+def test_docstrings_are_no_messages() -> None:
+    code = '"""Module."""\nX = "said"\n"""Of X."""\ndef f():\n    """Function."""\n    say(f"{X} to all")\n'
+    assert set(texts_in(code)) == {"said", f"{GAP} to all", " to all"}
 
 
 def test_the_page_quotes_messages() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 import subprocess
@@ -13,9 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -26,7 +22,9 @@ from malletrain.cli.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
 from malletrain.v1 import job_manager_pb2, scavenger_pb2
 from tests.docs.test_metrics import PAGE
-from tests.monitoring.files import FOLDER, dashboard_queries
+from tests.monitoring.files import FOLDER
+from tests.monitoring.prometheus import Prometheus, dashboard_problems
+from tests.scavenger.recorded_commands import RecordedCommands
 from tests.support.metrics import fetch, needed
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -36,12 +34,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 SECRET = "s3cret-of-ada"
 WITHOUT_DATA = {
-    "malletrain_scavenger_queries_total": "a list of nodes asks no scheduler",
-    "malletrain_scavenger_last_query_seconds": "a list of nodes asks no scheduler",
-    "malletrain_scavenger_answer_age_seconds": "a list of nodes asks no scheduler",
     "malletrain_monitor_rescale_stall_seconds": "a program that starts its workers itself reports one, at any scale",
 }
-"""Metrics of which nothing is measured in this test, and why. Queries of them need not return a figure."""
+"""Metrics of which nothing is measured here, and why. tests/containers trains."""
 MAY_BE_NAN = {
     "malletrain_rpc_seconds": "a service that others follow by streams gets no unary call for minutes",
     "agent_left": "no node is held by a placeholder",
@@ -55,28 +50,11 @@ class Monitored:
 
     system: Deployment
     ports: dict[str, int]
-    prometheus: int
-
-    def ask(self, path: str, **parameters: str) -> Any:
-        """The data that Prometheus answers."""
-        with urlopen(f"http://127.0.0.1:{self.prometheus}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
-            content = json.load(answer)
-        assert content["status"] == "success", content
-        return content["data"]
-
-    def query(self, text: str) -> list[dict[str, Any]]:
-        """The present vector of a query."""
-        found = self.ask("query", query=text)
-        return [{"metric": {}, "value": found["result"]}] if found["resultType"] == "scalar" else found["result"]
-
-    def value(self, text: str) -> float:
-        """The one value of a query; NaN where there is none yet."""
-        found = self.query(text)
-        return float(found[0]["value"][1]) if len(found) == 1 else math.nan
+    prometheus: Prometheus
 
 
 @contextmanager
-def prometheus(folder: Path, ports: dict[str, int]) -> Iterator[int]:
+def prometheus(folder: Path, ports: dict[str, int]) -> Iterator[Prometheus]:
     """Prometheus with our files, but for where the services are and how often it asks them."""
     program, port = needed("prometheus"), free_port()
     folder.mkdir()
@@ -91,19 +69,12 @@ def prometheus(folder: Path, ports: dict[str, int]) -> Iterator[int]:
             [program, "--config.file=prometheus.yml", *where], cwd=folder, stdout=log, stderr=log
         )
     try:
-        wait_until(lambda: is_ready(port), 20, "Prometheus ready")
-        yield port
+        found = Prometheus(port)
+        wait_until(found.is_ready, 20, "Prometheus ready")
+        yield found
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
-
-
-def is_ready(port: int) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5):
-            return True
-    except (URLError, OSError):
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -117,29 +88,40 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
 [metrics]
 {addresses}
 [scavenger]
-source = "static"
-nodes = ["n1", "n2", "n3"]
+source = "slurm"
 debounce_seconds = 0
+[scavenger.slurm]
+partitions = ["main"]
+interval_seconds = 0.5
+{slurm_of_three(folder / "slurm")}
 [job_manager]
 trainer_python = "{sys.executable}"
 """
-    with deployed(folder / "up", settings) as system, prometheus(folder / "prometheus", ports) as port:
-        found = Monitored(system, ports, port)
+    with deployed(folder / "up", settings) as system, prometheus(folder / "prometheus", ports) as asked:
+        found = Monitored(system, ports, asked)
         harvest(found)
         yield found
+
+
+def slurm_of_three(folder: Path) -> str:
+    """Settings of a Slurm that says the same at every query: three idle nodes, and nobody else's jobs."""
+    commands = RecordedCommands(folder)
+    folder.mkdir()
+    answers = {"sinfo": "idle|n1\nidle|n2\nidle|n3\n", "squeue": "", "scontrol": ""}
+    return "\n".join(f'{name} = "{commands.add(name, answer)}"' for name, answer in answers.items())
 
 
 def harvest(monitored: Monitored) -> None:
     """Have a job train on all nodes, and lose one to the main queue; have some calls fail."""
     system = monitored.system
     stubs = system.stubs
-    wait_until(lambda: monitored.value("malletrain_scavenger_idle_nodes") == 3, 20, "three idle nodes")
+    wait_until(lambda: monitored.prometheus.value("malletrain_scavenger_idle_nodes") == 3, 20, "three idle nodes")
     call_in_vain(stubs)
     program = [sys.executable, str(Path(__file__).with_name("reporter.py")), SECRET]
     scale = ("--min", "1", "--max", "3", "--profile", "never", "--env", f"PASSWORD={SECRET}")
     submitted = system.command("submit", "--backend", "command", *scale, "--", *program)
     assert submitted.returncode == 0, submitted.stderr
-    wait_until(lambda: monitored.value("malletrain_monitor_records_total") > 20, 30, "records")
+    wait_until(lambda: monitored.prometheus.value("malletrain_monitor_records_total") > 20, 30, "records")
     (job,) = system.json("jobs")
     assert len(job["confirmedNodes"]) == 3
     request = scavenger_pb2.ReclaimNodesRequest(nodes=job["confirmedNodes"][:1], hold_seconds=600)
@@ -154,7 +136,7 @@ def harvest(monitored: Monitored) -> None:
         'malletrain_job_manager_jobs{state="running"}',
         'increase(malletrain_rpc_handled_total{rpc_method="ReclaimNodes"}[1m]) + 1',
     ):
-        wait_until(lambda text=text: monitored.value(text) > 0, 30, text)
+        wait_until(lambda text=text: monitored.prometheus.value(text) > 0, 30, text)
 
 
 def call_in_vain(stubs: ServiceStubs) -> None:
@@ -164,7 +146,7 @@ def call_in_vain(stubs: ServiceStubs) -> None:
 
 
 def test_prometheus_gets_all_five_and_takes_our_rules(monitored: Monitored) -> None:
-    targets = monitored.ask("targets")["activeTargets"]
+    targets = monitored.prometheus.ask("targets")["activeTargets"]
     assert {target["labels"]["service"]: target["health"] for target in targets} == dict.fromkeys(SERVICES, "up")
     wait_until(lambda: all(rule["health"] == "ok" for rule in rules(monitored)), 20, "all rules evaluated")
     firing = {rule["name"] for rule in rules(monitored) if rule["state"] == "firing"}
@@ -172,7 +154,7 @@ def test_prometheus_gets_all_five_and_takes_our_rules(monitored: Monitored) -> N
 
 
 def rules(monitored: Monitored) -> list[dict[str, Any]]:
-    return [rule for group in monitored.ask("rules")["groups"] for rule in group["rules"]]
+    return [rule for group in monitored.prometheus.ask("rules")["groups"] for rule in group["rules"]]
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -199,24 +181,12 @@ def test_the_docs_name_the_labels(monitored: Monitored) -> None:
 
 
 def test_every_query_of_the_dashboard_returns_data(monitored: Monitored) -> None:
-    problems = []
-    for title, query in dashboard_queries():
-        found = monitored.query(query.replace("$__rate_interval", "1m").replace("$__range", "1m"))
-        if any(name in query for name in WITHOUT_DATA):
-            continue
-        nan = [entry["metric"] for entry in found if entry["value"][1] == "NaN"]
-        problems += [(title, query, labels) for labels in nan if not may_be_nan(query, labels)]
-        if len(nan) == len(found):
-            problems.append((title, query, "nothing"))
+    problems = dashboard_problems(monitored.prometheus, WITHOUT_DATA, MAY_BE_NAN, "1m")
     assert problems == [], problems
-
-
-def may_be_nan(query: str, labels: dict[str, str]) -> bool:
-    return any(word in query or word in labels.values() for word in MAY_BE_NAN)
 
 
 def test_the_time_of_all_nodes_is_accounted_for(monitored: Monitored) -> None:
     """From the reclaim on, 2 nodes of 3 are offered, and the job trains on both."""
     for uses in ("", '{use="training"}'):
         text = f"sum(rate(malletrain_job_manager_node_seconds_total{uses}[5s]))"
-        wait_until(lambda text=text: abs(monitored.value(text) - 2) < 0.2, 30, text)
+        wait_until(lambda text=text: abs(monitored.prometheus.value(text) - 2) < 0.2, 30, text)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.v1 import job_manager_pb2, resources_pb2
+from tests.scavenger.recorded_commands import RecordedCommands
 from tests.support.collector import Collector, SeenSpan, collecting, tree
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -22,6 +23,17 @@ STATIC = """
 source = "static"
 nodes = ["n1", "n2", "n3"]
 debounce_seconds = 0
+[job_manager]
+backend = "command"
+"""
+SLURM = """
+[scavenger]
+source = "slurm"
+debounce_seconds = 0
+[scavenger.slurm]
+partitions = ["main"]
+interval_seconds = 0.5
+{paths}
 [job_manager]
 backend = "command"
 """
@@ -151,6 +163,47 @@ def test_a_node_given_and_taken_is_one_trace_each(traced: tuple[Deployment, Coll
     (taken,) = [span for span in own if span.name == "job_manager.take_plan"]
     assert taken.attributes["malletrain.accepted"]
     assert not [span for span in collector.spans if span.error]
+
+
+def idle(*nodes: str) -> str:
+    """What sinfo answers."""
+    return "".join(f"idle|{node}\n" for node in nodes)
+
+
+def test_a_trace_begins_with_the_schedulers_answer(tmp_path: Path) -> None:
+    commands = RecordedCommands(tmp_path / "slurm")
+    commands.folder.mkdir()
+    paths = {name: commands.add(name) for name in ("squeue", "scontrol")} | {"sinfo": commands.add("sinfo", idle(*ALL))}
+    settings = SLURM.format(paths="\n".join(f'{name} = "{path}"' for name, path in paths.items()))
+    with collecting() as (collector, port):
+        tracing = f'[tracing]\nendpoint = "http://127.0.0.1:{port}"\n'
+        with deployed(tmp_path / "up", settings + tracing) as deployment:
+            submit(deployment)
+            commands.says("sinfo", f"{idle('n1', 'n2')}allocated|n3\n")
+            wait_for_nodes(deployment, "n1", "n2")
+            end = newest_trace(collector, lambda found: found.named("supervisor.end_workers", node="n3"))
+            check_begin(collector, end, PATH_OF_A_RELEASE[:-1])
+
+            def grown(collector: Collector) -> list[SeenSpan]:
+                roots = {span.trace_id for span in collector.named("scavenger.event", joined__nodes=["n3"])}
+                return [span for span in collector.named("supervisor.start_workers") if span.trace_id in roots]
+
+            commands.says("sinfo", idle(*ALL))
+            wait_for_nodes(deployment, *ALL)
+            check_begin(collector, newest_trace(collector, grown), PATH_OF_A_GROWTH[:-1])
+
+
+def check_begin(collector: Collector, last: SeenSpan, path: tuple[str, ...]) -> None:
+    """The trace of a span begins with an event that follows from an answer of Slurm, and with the query for it."""
+    assert ancestors(collector, last) == list(path), tree(collector.spans, last.trace_id)
+    own = [span for span in collector.spans if span.trace_id == last.trace_id]
+    (event,) = [span for span in own if span.name == "scavenger.event"]
+    (query,) = [span for span in own if span.name == "scavenger.query"]
+    assert event.parent_id == ""
+    assert event.attributes["malletrain.cause"] == "source"
+    assert query.parent_id == event.span_id
+    assert (query.attributes["malletrain.source"], query.attributes["malletrain.query"]) == ("slurm", "nodes")
+    assert event.begin == query.begin < query.end <= last.begin
 
 
 def test_spans_hold_no_command_environment_path_or_token(traced: tuple[Deployment, Collector]) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.common.version import VERSION
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.database.schema_history import SchemaHistory
 from tests.support.waiting import wait_until
 from tests.system.deployment import start, write_settings
 from tests.upgrade.training import PATIENCE, Training, end_services, kill_services, start_services, submit
-from tests.upgrade.versions import Prefix, new_prefix
+from tests.upgrade.versions import PRESENT, Prefix, new_prefix, version_of
 
 pytestmark = [pytest.mark.upgrade, pytest.mark.timeout(400)]
 
@@ -57,6 +56,10 @@ def take_over(training: Training, prefix: Prefix) -> None:
     assert len(before.workers) == len(NODES)
 
 
+def test_the_two_versions_can_be_told_apart(earlier: Path, present: Path) -> None:
+    assert version_of(present) == PRESENT != version_of(earlier)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_new_services_beside_old_supervisors(
     folder: Path, earlier_prefix: Prefix, present_prefix: Prefix, backend: str
@@ -67,9 +70,10 @@ def test_new_services_beside_old_supervisors(
     supervisor = training.processes().supervisor
     rescale(training)
     assert training.processes().supervisor == supervisor
+    assert training.job().supervisor_version != PRESENT
     training.end(repeats=backend == "horovod")
     later = submit(training.system, backend)
-    wait_until(lambda: later.job().supervisor_version == VERSION, PATIENCE, "a supervisor of this version")
+    wait_until(lambda: later.job().supervisor_version == PRESENT, PATIENCE, "a supervisor of this version")
     end_services(training.system)
 
 
@@ -93,6 +97,7 @@ def test_an_upgrade_in_place_under_running_supervisors(
         os.kill(sidecar, signal.SIGKILL)
     training.wait_trains_on(NODES)
     assert training.processes().supervisor == before.supervisor
+    assert training.job().supervisor_version != PRESENT
     training.end(repeats=backend == "horovod")
     end_services(training.system)
 

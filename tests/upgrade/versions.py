@@ -13,10 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.common.version import VERSION
+
 LAST_RELEASE = "adf9413"
 """The last release, as git knows it: a tag or a commit. A release moves it to its own tag (CONTRIBUTING.md)."""
+PRESENT = "{}.{}.0".format(VERSION.split(".")[0], int(VERSION.split(".")[1]) + 1)
+"""The version that the code which is tested is built as: until a release it has the number of the last one."""
 
 ROOT = Path(__file__).parents[2]
+_VERSION_FILE = "services/malletrain/common/version.py"
 _PARTS = (
     *("services", "clients", "protos", "examples/digits", "deploy/systemd"),
     *("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
@@ -44,7 +49,10 @@ def wheel_of_last_release(folder: Path) -> Path:
 
 
 def wheel_of_this_version(folder: Path) -> Path:
-    """The wheel of the code that is tested, made of a copy: the build writes stubs beside the protos."""
+    """The wheel of the code that is tested, made of a copy: the build writes stubs beside the protos.
+
+    Its version is PRESENT, so that one can tell what is of it.
+    """
     tree = folder / "tree"
     left_out = shutil.ignore_patterns("__pycache__", "*_pb2*")
     for part in _PARTS:
@@ -54,6 +62,8 @@ def wheel_of_this_version(folder: Path) -> Path:
             shutil.copytree(ROOT / part, target, ignore=left_out)
         else:
             shutil.copy(ROOT / part, target)
+    version = tree / _VERSION_FILE
+    version.write_text(version.read_text().replace(f'VERSION = "{VERSION}"', f'VERSION = "{PRESENT}"'))
     return _build(tree, folder)
 
 
@@ -62,6 +72,11 @@ def _build(tree: Path, folder: Path) -> Path:
     _pip(Path(sys.executable), "wheel", "--no-build-isolation", "--wheel-dir", str(made), str(tree))
     (wheel,) = made.glob("*.whl")
     return wheel
+
+
+def version_of(wheel: Path) -> str:
+    """The version in a wheel's name."""
+    return wheel.name.split("-")[1]
 
 
 @dataclass(frozen=True)
