@@ -11,10 +11,14 @@ from malletrain.fleet.problem import FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
 from malletrain.fleet.remaining_work import fewest_gpus, replanned
 from malletrain.fleet.replan import after_join, after_leave
+from malletrain.fleet.sharing import Preprocessing, Sharing
 from tests.fleet.problems import BY_HAND, problems
 
 TABLE = rate_table(BY_HAND)
 NO_LIMIT = float("inf")
+LOCKSTEP = Preprocessing(NO_LIMIT, Pace.LOCKSTEP, Sharing.FLOTILLA)
+OWN = Preprocessing(NO_LIMIT, Pace.OWN, Sharing.FLOTILLA)
+SLOW = Preprocessing(10.0, Pace.LOCKSTEP, Sharing.FLOTILLA)
 
 
 @given(problem=problems(), data=st.data())
@@ -51,12 +55,12 @@ def test_those_that_need_most_gpus_are_paused() -> None:
 def test_gpus_that_join_go_to_the_slowest_where_they_gain_more_than_the_stall() -> None:
     flotilla = Flotilla((1, 2), (1, 1))
     # The pace goes from 10 to 20 samples/s for two members; a stall of s seconds costs 2 * 20 * s.
-    assert after_join(TABLE, flotilla, 3, Pace.LOCKSTEP, NO_LIMIT, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
-    assert after_join(TABLE, flotilla, 3, Pace.LOCKSTEP, NO_LIMIT, 59.0, 30.0) == flotilla
+    assert after_join(TABLE, flotilla, 3, LOCKSTEP, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
+    assert after_join(TABLE, flotilla, 3, LOCKSTEP, 59.0, 30.0) == flotilla
     # At their own pace only the slow one stops.
-    assert after_join(TABLE, flotilla, 3, Pace.OWN, NO_LIMIT, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
+    assert after_join(TABLE, flotilla, 3, OWN, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
     # Preprocessing is slower than any of them.
-    assert after_join(TABLE, flotilla, 3, Pace.LOCKSTEP, 10.0, 1e6, 30.0) == flotilla
+    assert after_join(TABLE, flotilla, 3, SLOW, 1e6, 30.0) == flotilla
 
 
 @given(problem=problems(most_models=3, most_gpus=6))

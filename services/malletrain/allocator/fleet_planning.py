@@ -25,6 +25,7 @@ from malletrain.common.gpus import gpu_name, gpu_number, node_of
 from malletrain.fleet.choose import choose
 from malletrain.fleet.makespan import Replanning
 from malletrain.fleet.problem import FleetPlanner
+from malletrain.fleet.sharing import Sharing
 from malletrain.model.scaling import ScalingPoint
 
 _ALL_SIZES = 16
@@ -287,8 +288,10 @@ def _curve(fleet: PlannedFleet, base: PlanInput) -> JobCurve:
     most = max(1, moment.most_gpus // moment.gpus_per_node)
     points = _points(moment, _sizes(most, len(fleet.job.current_nodes)))
     curves = [base.curves[member.job_id] for member in moment.members]
-    # In a flotilla all wait for the slowest.
-    of_all = max if moment.divider is FleetPlanner.FLEET else statistics.fmean
+    # In a flotilla all wait for the slowest, and so do those that share.
+    in_flotilla = moment.divider is FleetPlanner.FLEET
+    waiting = moment.preprocessing(Sharing.FLOTILLA if in_flotilla else Sharing.ALONE).in_lockstep
+    of_all = max if waiting else statistics.fmean
     return JobCurve(
         points,
         float(of_all([curve.scale_up_seconds for curve in curves])),

@@ -12,6 +12,7 @@ from malletrain.allocator.fleets import FleetMember, LateRate
 from malletrain.allocator.forward_time import FORWARD_SECONDS
 from malletrain.fleet.problem import BeyondPeak, EnsembleModel, FleetPlanner, FleetProblem, RateTolerance
 from malletrain.fleet.rates import RateTable, table_of
+from malletrain.fleet.sharing import Preprocessing, Sharing, of_terms
 from malletrain.fleet.spec import FleetSpec
 from malletrain.model.scaling import ScalingPoint
 
@@ -98,6 +99,10 @@ class LiveFleet:
         """Samples per second that preprocessing can give; infinite where there is no limit."""
         return self.terms.preprocess_rate or float("inf")
 
+    def preprocessing(self, otherwise: Sharing) -> Preprocessing:
+        """What preprocessing makes of the rates of members; who preprocesses where the fleet does not say it."""
+        return of_terms(self.feed, self.terms.pace, self.terms.shared, otherwise)
+
     @cached_property
     def table(self) -> RateTable:
         """Rates of the members, in their order."""
@@ -128,6 +133,7 @@ class LiveFleet:
             preprocess_rate=self.terms.preprocess_rate,
             pace=self.terms.pace,
             beyond_peak=self.terms.beyond_peak,
+            shared=self.terms.shared,
         )
 
 
