@@ -89,6 +89,15 @@ def test_a_plan_by_remaining_work_changes_for_more_than_the_stall_only() -> None
     assert replanned(TABLE, work, {1: 1, 2: 1}, 3, stall_s=35.0) == {1: 1, 2: 1}
 
 
+def test_members_that_wait_find_free_gpus_and_nobody_stops_for_less_than_its_stall() -> None:
+    # b has two GPUs of three. c fits on the third: it ends after 60 s, b after 20 s.
+    work = {1: 1200.0, 2: 600.0}
+    assert replanned(TABLE, work, {1: 2}, 3, stall_s=5.0) == {1: 1, 2: 2}
+    assert replanned(TABLE, work, {1: 2}, 3, stall_s=25.0) == {1: 2, 2: 1}
+    # With two GPUs c finds none unless b gives one back.
+    assert replanned(TABLE, work, {1: 2}, 2, stall_s=25.0) == {1: 1, 2: 1}
+
+
 def test_more_members_than_gpus_are_a_list_by_remaining_time() -> None:
     work = {0: 600.0, 1: 1200.0, 2: 600.0}
     assert replanned(TABLE, work, {}, 2, stall_s=0.0) == {2: 1, 1: 1}

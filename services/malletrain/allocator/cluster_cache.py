@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from malletrain.allocator.fleets import LateRate
 from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob, PlannableNode
 from malletrain.allocator.scale_pins import ScalePin
+from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.job_state import JobState
+
+_BY_REMAINING_WORK = (FleetPlanner.MAKESPAN, FleetPlanner.AUTO)
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,11 @@ class ClusterCache:
     def has_fleets(self) -> bool:
         """Whether a job that takes part in plans is a member of a fleet."""
         return any(job.admitted and job.plannable.member for job in self._jobs.values())
+
+    def replans_fleets(self, now: float) -> bool:
+        """Whether GPUs are divided by remaining work in a fleet with a member that may have some at `now`."""
+        members = (job.plannable.member for job in self._jobs.values() if job.may_be_planned(now))
+        return any(member.terms.planner in _BY_REMAINING_WORK for member in members if member is not None)
 
     def update_samples(self, samples: Mapping[str, int]) -> None:
         """Take over how many samples members of fleets have trained on, by job; other jobs are ignored."""

@@ -103,7 +103,7 @@ class ControlLoop:
         self._cache = ClusterCache()
         self._growths = GrowthTimes()
         self._changes = ChangeGaps()
-        self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
+        self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds, settings.fleet_replan_seconds)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub()
