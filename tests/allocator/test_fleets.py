@@ -149,6 +149,37 @@ def test_auto_sees_whether_members_share() -> None:
     assert reasons[None].endswith("fleet 168 s, makespan 334 s, list 333 s")
 
 
+def test_planners_are_compared_anew_when_feeds_have_measured_what_they_prepare() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, max_nodes=1)
+
+    def fleet_of(feed_rate: float, feed: str | None) -> list[PlannableJob]:
+        jobs = [member(name, terms=replace(terms, feed=feed)) for name in ("j1", "j3")]
+        return [replace(job, member=replace(job.member, feed_rate=feed_rate)) if job.member else job for job in jobs]
+
+    _, first, parts = planned(plan_input(fleet_of(0.0, None), ("n1",)))
+    assert first["f1"].preprocess_rate == 0
+    assert first["f1"].divider is FleetPlanner.FLEET
+    held = after(plan_input(fleet_of(61.0, None), ("n1",)), parts)
+    _, second, _ = planned(held, first["f1"])
+    assert second["f1"].preprocess_rate == 61
+    assert "fleet 165 s, makespan 329 s" in second["f1"].reason
+    # A little more or less changes nothing, also not step by step.
+    for rate in (65.0, 70.0, 75.0):
+        _, third, _ = planned(after(plan_input(fleet_of(rate, None), ("n1",)), parts), second["f1"])
+        assert third["f1"].preprocess_rate == 61
+    _, fourth, _ = planned(after(plan_input(fleet_of(80.0, None), ("n1",)), parts), third["f1"])
+    assert fourth["f1"].preprocess_rate == 80
+    # Without a feed all nodes prepare together; what the file says precedes what is measured.
+    _, alone, _ = planned(plan_input(fleet_of(61.0, ""), ("n1",)))
+    assert "list 328 s" in alone["f1"].reason
+    said = [
+        replace(job, member=replace(job.member, terms=replace(terms, preprocess_rate=30.0)))
+        for job in fleet_of(61.0, None)
+        if job.member
+    ]
+    assert planned(plan_input(said, ("n1",)))[1]["f1"].preprocess_rate == 30
+
+
 def test_a_flotilla_goes_on_until_too_few_of_it_train() -> None:
     terms = replace(TERMS, max_nodes=2, rate_tolerance=0.2, active_share=0.6)
     found = plan_input([member(name, terms=terms) for name in RATES], ("n1", "n2"))

@@ -107,7 +107,7 @@ class ClusterCache:
                 self._jobs.pop(job_id, None)
                 self._profiles.pop(job_id, None)
             else:
-                self._jobs[job_id] = job
+                self._jobs[job_id] = _with_feed_rate(job, self._jobs.get(job_id))
 
     @property
     def has_fleets(self) -> bool:
@@ -126,6 +126,19 @@ class ClusterCache:
             if job is not None and job.plannable.member is not None:
                 member = replace(job.plannable.member, samples=count)
                 self._jobs[job_id] = replace(job, plannable=replace(job.plannable, member=member))
+
+    def update_feeds(self, rates: Mapping[str, float]) -> None:
+        """Take over how many samples/s the feeds of members can prepare on a node, by job; other jobs are ignored."""
+        for job_id, rate in rates.items():
+            job = self._jobs.get(job_id)
+            if job is not None and job.plannable.member is not None:
+                member = replace(job.plannable.member, feed_rate=rate)
+                self._jobs[job_id] = replace(job, plannable=replace(job.plannable, member=member))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Members of fleets that take part in plans."""
+        return tuple(job_id for job_id, job in self._jobs.items() if job.admitted and job.plannable.member)
 
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""
@@ -169,3 +182,11 @@ class ClusterCache:
         """When the next job's back-off ends, in seconds since the epoch; None where no job backs off."""
         times = [job.not_before for job in self._jobs.values() if job.not_before is not None]
         return min((time for time in times if time > now), default=None)
+
+
+def _with_feed_rate(job: CachedJob, before: CachedJob | None) -> CachedJob:
+    """A job as it is reported, with what is known of its feed, of which JobManager does not tell."""
+    member, known = job.plannable.member, before.plannable.member if before is not None else None
+    if member is None or known is None or not known.feed_rate:
+        return job
+    return replace(job, plannable=replace(job.plannable, member=replace(member, feed_rate=known.feed_rate)))

@@ -74,7 +74,7 @@ def _division(
     if not rates:
         return FleetDivision(flotilla=flotilla, measuring=measuring)
     in_flotilla = moment.divider is FleetPlanner.FLEET and not measuring
-    paces = moment.preprocessing(Sharing.FLOTILLA if in_flotilla else Sharing.ALONE).paces(rates)
+    paces = moment.preprocessing(Sharing.FLOTILLA if in_flotilla else Sharing.ALONE, gpus).paces(rates)
     named = tuple((moment.members[place].job_id, count) for place, count in counts.items())
     return FleetDivision(named, sum(paces.values()), min(paces.values()), flotilla, measuring)
 
@@ -144,7 +144,7 @@ def _flotilla_division(moment: LiveFleet, gpus: int) -> FleetDivision:
     if gpus > moment.flotilla_gpus:
         # GPUs of members that are done wait for the end of the flotilla, as in the paper.
         joined = sum(present.gpus) + min(gpus - moment.flotilla_gpus, room - sum(present.gpus))
-        preprocessing = moment.preprocessing(Sharing.FLOTILLA)
+        preprocessing = moment.preprocessing(Sharing.FLOTILLA, gpus)
         larger = after_join(table, present, joined, preprocessing, moment.forward_s, moment.stall_s)
         if larger != present:
             return _begun(moment, larger, room, kept)

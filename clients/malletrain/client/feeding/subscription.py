@@ -14,6 +14,7 @@ from malletrain.client.feeding.codec import decode
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.messages import (
     LONGEST,
+    Costs,
     Hello,
     Message,
     Ready,
@@ -63,7 +64,11 @@ class SilentFeedError(FeedError):
 
 
 class FeedSubscription:
-    """Asks a feed for the samples of one training, in order."""
+    """Asks a feed for the samples of one training, in order.
+
+    Attributes:
+        costs: What preparing costs in the feed, as it has said last; None: it has not.
+    """
 
     def __init__(
         self,
@@ -94,6 +99,7 @@ class FeedSubscription:
         self._try_at = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
         self._over = False
+        self.costs: Costs | None = None
 
     def wait_open(self, position: int) -> None:
         """Wait until the feed answers, as long as patience lasts and it may answer in that time; see `poll`."""
@@ -252,6 +258,8 @@ class FeedSubscription:
                 self._warnings.warn("sample", f"the feed could not prepare sample {number}: {reason}")
             case Refused(reason, final):
                 raise FeedError(reason, final=final)
+            case Costs():
+                self.costs = message
             case _:
                 raise FeedError(f"message: expected samples, got {type(message).__name__}")
 
