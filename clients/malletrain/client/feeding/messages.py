@@ -19,6 +19,8 @@ MOST_PLACES = 1024
 """Most samples in one answer."""
 _MOST_TEXT = 2000
 _LARGEST = 1 << 62
+_NEWS = 0.05
+"""Share by which costs change before they are told again."""
 
 _HELLO, _WELCOME, _REFUSED, _REQUEST, _READY, _UNABLE, _COSTS = range(1, 8)
 _REQUEST_HEAD = struct.Struct("<BBxxIqq")
@@ -116,6 +118,11 @@ class Costs(NamedTuple):
 
     cpu_nanoseconds: int
     processes: int
+
+    def is_like(self, other: Costs) -> bool:
+        """Whether they are so near to each other that only one need be told."""
+        near = abs(self.cpu_nanoseconds - other.cpu_nanoseconds) <= _NEWS * other.cpu_nanoseconds
+        return near and self.processes == other.processes
 
 
 Message = Hello | Welcome | Refused | Request | Ready | Unable | Costs

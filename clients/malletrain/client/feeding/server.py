@@ -48,6 +48,7 @@ class _Connection:
     number: int
     socket: socket.socket
     group: FeedGroup | None = None
+    told: Costs | None = None
     unsent: deque[bytes] = field(default_factory=deque)
 
 
@@ -242,8 +243,12 @@ class FeedServer:
         self._told_at = now
         for connection in list(self._connections.values()):
             group = connection.group
-            if group is not None and (seconds := group.costs.cpu_seconds):
-                self._send(connection, Costs(round(1e9 * seconds), min(group.processes, self._cores)))
+            if group is None or connection.unsent or not (seconds := group.costs.cpu_seconds):
+                continue  # who reads nothing now is told later
+            costs = Costs(round(1e9 * seconds), min(group.processes, self._cores))
+            if connection.told is None or not costs.is_like(connection.told):
+                connection.told = costs
+                self._send(connection, costs)
 
     # -- groups ------------------------------------------------------------------------------------------------------
 

@@ -218,14 +218,17 @@ class FeedSubscription:
 
     def _await(self, batch: NumberedBatch) -> None:
         missing = [number for number, _ in batch.numbered() if number in self._asked]
+        until = self._clock() + self._patience
         while missing:
             self._say(waiting=True)
-            if not self._wait(self._patience):
-                raise SilentFeedError(f"it has sent nothing for {self._patience:g} s")
-            before = len(self._asked)
+            if not self._wait(until - self._clock()):
+                raise SilentFeedError(f"it has sent no sample for {self._patience:g} s")
+            before, costs = len(self._asked), self.costs
             self._read()
             missing = [number for number in missing if number in self._asked]
-            if len(self._asked) == before and missing:
+            if len(self._asked) < before:
+                until = self._clock() + self._patience
+            elif missing and self.costs is costs:
                 raise SilentFeedError("it has sent nothing that was asked for")
         self._say(waiting=False)
 
