@@ -9,8 +9,9 @@ on two virtual nodes of two GPUs, with the five real services; the whole ensembl
 
 All have the same members, seeds and numbers of samples. A member makes the same steps on any number of GPUs, so that
 test losses say whether one has learned less. Time counts from the submission to the end of the last member. Runs that
-were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`, which may be repeated. Exits with 1 if
-one failed, or processes were left.
+were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`, which may be repeated. With `--scarce`
+four members train on pictures that cost four times as much, so that they ask for more than all cores prepare. Exits
+with 1 if one failed, a goal was missed, or processes were left.
 """
 
 from __future__ import annotations
@@ -34,7 +35,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy
 
 from benchmarks.arguments import positive
-from benchmarks.ensembles.networks import KEPT, NETWORKS, SIDE, SIZE, Network, problem
+from benchmarks.ensembles.networks import (
+    GPUS,
+    KEPT,
+    NETWORKS,
+    SCARCE_MEMBERS,
+    SCARCE_SIDE,
+    SIDE,
+    SIZE,
+    Network,
+    problem,
+)
 from benchmarks.ensembles.results import EnsembleRun, goals, summaries, table_of_members, table_of_variants
 from benchmarks.ensembles.trial import WAYS, EnsembleTrial, run_trial
 from benchmarks.feeding.pictures import costly
@@ -75,11 +86,12 @@ def main() -> int:
         {variant: why for part in parts for variant, why in part.missing.items()},
     )
     bound = lower_bound(problem(networks, 0.0))
+    missed = [goal for goal in goals(summaries(found.runs, bound)) if not goal.met]
     if options.json:
         print(json.dumps(_described(bound) | asdict(found)))
     else:
-        _print(found, bound)
-    return 1 if any(run.left for run in found.runs) or "failed" in found.missing.values() else 0
+        _print(found, bound, networks)
+    return 1 if missed or any(run.left for run in found.runs) or "failed" in found.missing.values() else 0
 
 
 def _measured(networks: tuple[Network, ...], options: argparse.Namespace) -> Evaluation:
@@ -120,15 +132,20 @@ def _options() -> argparse.Namespace:
     usual = [variant for variant in WAYS if variant not in _UNUSUAL]
     words = f"separated by commas; none: --variants= ({','.join(usual)})"
     parser.add_argument("--variants", type=_variants, default=usual, help=words)
-    parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), default=len(NETWORKS))
-    parser.add_argument("--side", type=positive, default=SIDE, help=f"pixels of pictures: the cost of one ({SIDE})")
+    parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), help=f"({len(NETWORKS)})")
+    parser.add_argument("--side", type=positive, help=f"pixels of pictures: the cost of one ({SIDE})")
+    words = f"preparing is the bottleneck: {SCARCE_MEMBERS} members, pictures of {SCARCE_SIDE} pixels"
+    parser.add_argument("--scarce", action="store_true", help=words)
     parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
     parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
     parser.add_argument("--seconds", type=positive, default=120, help="how long one may take (120)")
     parser.add_argument("--earlier", type=Path, action="append", default=[], help="JSON of runs that were done apart")
     parser.add_argument("--folder", type=Path, help="keep all logs there")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.members = options.members or (SCARCE_MEMBERS if options.scarce else len(NETWORKS))
+    options.side = options.side or (SCARCE_SIDE if options.scarce else SIDE)
+    return options
 
 
 def _variants(text: str) -> list[str]:
@@ -176,14 +193,16 @@ def _prepare(side: int) -> float:
     return 1 / statistics.median(seconds)
 
 
-def _print(found: Evaluation, bound: float) -> None:
+def _print(found: Evaluation, bound: float, networks: tuple[Network, ...]) -> None:
+    asked = sum(sorted((one.rates[0] for one in networks), reverse=True)[:GPUS])
     rate = statistics.median(found.preprocess_rates)
     print(f"{machine_in_words()}; all cores together prepare {rate:.0f} samples/s.")
+    print(f"{min(GPUS, len(networks))} members on one GPU each ask for up to {asked:.0f} samples/s.")
     print(f"No schedule takes less than {bound:.1f} s with the declared rates.\n")
     lines = summaries(found.runs, bound)
     print(table_of_variants(lines, found.missing))
     print(f"\n{table_of_members(found.runs)}\n" if found.runs else "")
-    print("\n".join(goals(lines)))
+    print("\n".join(f"{'met' if goal.met else 'MISSED'}: {goal.words}" for goal in goals(lines)))
     print(f"processes left at the end: {sum(run.left for run in found.runs)}")
 
 

@@ -17,6 +17,8 @@ KEPT = SIZE // 2
 """Samples that a feed keeps. The default, 2,048, is little of an epoch of most data sets, and five of this one."""
 SIDE = 160
 """Of the pictures before they are cropped, in pixels: some 4 ms of CPU for each."""
+SCARCE_MEMBERS, SCARCE_SIDE = 4, 320
+"""Where preparing is the bottleneck: the first members, one on each GPU, and pictures that cost four times as much."""
 FEED = "benchmarks.feeding.pictures:costly"
 TRAINER = Path(__file__).with_name("trainer.py")
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from malletrain.v1 import allocator_pb2, fleet_pb2, job_manager_pb2, profiler_pb2, resources_pb2, scavenger_pb2
+import grpc
+
+from malletrain.v1 import (
+    allocator_pb2,
+    fleet_pb2,
+    job_manager_pb2,
+    monitor_pb2,
+    profiler_pb2,
+    resources_pb2,
+    scavenger_pb2,
+)
 from tests.allocator.peer_messages import jobs, nodes, profiles
 from tests.allocator.test_loop import FakePeers, allocator
 from tests.support.waiting import wait_until_async
@@ -39,6 +49,14 @@ class FleetPeers(FakePeers):
     def __init__(self) -> None:
         super().__init__()
         self.asked = 0
+        self.feed: monitor_pb2.FeedReport | None = None
+
+    async def GetProgress(self, request: Any, context: Any) -> Any:
+        assert set(request.job_ids) <= {"a", "b"}
+        if self.feed is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "no Monitor")
+        known = [monitor_pb2.Progress(job_id=name, feed=self.feed) for name in request.job_ids]
+        return monitor_pb2.GetProgressResponse(progress=known)
 
     async def ListNodes(self, request: Any, context: Any) -> Any:
         return scavenger_pb2.ListNodesResponse()
@@ -87,6 +105,34 @@ async def test_by_remaining_work_fresh_samples_count(tmp_path: Path) -> None:
     async with peers.serving() as address, allocator(tmp_path, address):
         await wait_until_async(lambda: peers.applied)
         assert {name: len(gpus) for name, gpus in peers.gpus().items()} == {"a": 1, "b": 3}
+
+
+async def test_what_feeds_can_prepare_is_believed_where_the_fleet_does_not_say_it(tmp_path: Path) -> None:
+    peers = FleetPeers()
+    entries = [member("a"), member("b")]
+    for entry in entries:
+        entry.spec.fleet.planner = fleet_pb2.FLEET_PLANNER_AUTO
+        entry.spec.fleet.feed = "data:samples"
+        entry.spec.environment["MALLETRAIN_FEED"] = "data:samples"
+    peers.first_jobs = jobs(*entries)
+    async with peers.serving() as address, allocator(tmp_path, address) as stub:
+        await wait_until_async(lambda: peers.applied)
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert plan.fleets[0].preprocess_rate == 0, "nobody has said anything"
+        # Two processes, half a second a sample.
+        peers.feed = monitor_pb2.FeedReport(received_samples=100, cpu_seconds=0.5, processes=2)
+        peers.nodes.publish(nodes("n3", snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) > 1)
+        (decision,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.fleets
+        assert decision.preprocess_rate == 4
+        assert decision.pace <= 4
+        # What is known stays known while Monitor does not answer.
+        peers.feed = None
+        peers.nodes.publish(nodes("n4", snapshot=False))
+        peers.jobs.publish(jobs(*(_on(entry, peers.gpus()[entry.id]) for entry in entries), snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) > 2)
+        (decision,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.fleets
+        assert decision.preprocess_rate == 4
 
 
 async def test_a_member_that_ends_leads_to_a_plan(tmp_path: Path) -> None:

@@ -119,6 +119,67 @@ def test_its_curve_is_what_the_planner_would_train_and_its_weight_is_the_mean() 
     assert planning.plan_input.jobs[0].weight == 2.0
 
 
+@pytest.mark.parametrize("planner", [FleetPlanner.FLEET, FleetPlanner.MAKESPAN, FleetPlanner.LIST])
+def test_whether_members_share_is_the_same_for_every_planner(planner: FleetPlanner) -> None:
+    terms = replace(TERMS, planner=planner, preprocess_rate=60.0, max_nodes=1)
+    rates = {}
+    for feed in ("data:samples", "", None):
+        jobs = [member(name, terms=replace(terms, feed=feed)) for name in ("j1", "j3")]
+        _, decisions, parts = planned(plan_input(jobs, ("n1",)))
+        assert all(len(parts[name]) == 1 for name in parts)
+        rates[feed] = decisions["f1"].rate
+    # Both at 60 samples/s, or 60 between them.
+    shares = planner is FleetPlanner.FLEET
+    assert rates == {
+        "data:samples": pytest.approx(120),
+        "": pytest.approx(60),
+        None: pytest.approx(120 if shares else 60),
+    }
+
+
+def test_auto_sees_whether_members_share() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, preprocess_rate=60.0, max_nodes=1)
+    reasons = {}
+    for feed in ("data:samples", "", None):
+        jobs = [member(name, terms=replace(terms, feed=feed)) for name in ("j1", "j3")]
+        reasons[feed] = planned(plan_input(jobs, ("n1",)))[1]["f1"].reason
+    # 10,000 samples each. Flotillas write checkpoints; as published only they would share.
+    assert reasons["data:samples"].endswith("fleet 168 s, makespan 167 s, list 167 s")
+    assert reasons[""].endswith("fleet 335 s, makespan 334 s, list 333 s")
+    assert reasons[None].endswith("fleet 168 s, makespan 334 s, list 333 s")
+
+
+def test_planners_are_compared_anew_when_feeds_have_measured_what_they_prepare() -> None:
+    terms = replace(TERMS, planner=FleetPlanner.AUTO, max_nodes=1)
+
+    def fleet_of(feed_rate: float, feed: str | None) -> list[PlannableJob]:
+        jobs = [member(name, terms=replace(terms, feed=feed)) for name in ("j1", "j3")]
+        return [replace(job, member=replace(job.member, feed_rate=feed_rate)) if job.member else job for job in jobs]
+
+    _, first, parts = planned(plan_input(fleet_of(0.0, None), ("n1",)))
+    assert first["f1"].preprocess_rate == 0
+    assert first["f1"].divider is FleetPlanner.FLEET
+    held = after(plan_input(fleet_of(61.0, None), ("n1",)), parts)
+    _, second, _ = planned(held, first["f1"])
+    assert second["f1"].preprocess_rate == 61
+    assert "fleet 165 s, makespan 329 s" in second["f1"].reason
+    # A little more or less changes nothing, also not step by step.
+    for rate in (65.0, 70.0, 75.0):
+        _, third, _ = planned(after(plan_input(fleet_of(rate, None), ("n1",)), parts), second["f1"])
+        assert third["f1"].preprocess_rate == 61
+    _, fourth, _ = planned(after(plan_input(fleet_of(80.0, None), ("n1",)), parts), third["f1"])
+    assert fourth["f1"].preprocess_rate == 80
+    # Without a feed all nodes prepare together; what the file says precedes what is measured.
+    _, alone, _ = planned(plan_input(fleet_of(61.0, ""), ("n1",)))
+    assert "list 328 s" in alone["f1"].reason
+    said = [
+        replace(job, member=replace(job.member, terms=replace(terms, preprocess_rate=30.0)))
+        for job in fleet_of(61.0, None)
+        if job.member
+    ]
+    assert planned(plan_input(said, ("n1",)))[1]["f1"].preprocess_rate == 30
+
+
 def test_a_flotilla_goes_on_until_too_few_of_it_train() -> None:
     terms = replace(TERMS, max_nodes=2, rate_tolerance=0.2, active_share=0.6)
     found = plan_input([member(name, terms=terms) for name in RATES], ("n1", "n2"))

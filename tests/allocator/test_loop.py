@@ -24,6 +24,7 @@ from malletrain.v1 import (
     allocator_pb2_grpc,
     job_manager_pb2,
     job_manager_pb2_grpc,
+    monitor_pb2_grpc,
     profiler_pb2_grpc,
     resources_pb2,
     scavenger_pb2,
@@ -38,8 +39,9 @@ class FakePeers(
     scavenger_pb2_grpc.ScavengerServiceServicer,
     job_manager_pb2_grpc.JobManagerServiceServicer,
     profiler_pb2_grpc.ProfilerServiceServicer,
+    monitor_pb2_grpc.MonitorServiceServicer,
 ):
-    """The three services that the loop follows, on one port; tests set what they report."""
+    """The services that the loop follows or asks, on one port; tests set what they report."""
 
     def __init__(self) -> None:
         self.nodes: Hub[Any] = Hub()
@@ -92,6 +94,7 @@ class FakePeers(
         host.add("malletrain.v1.ScavengerService", scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server, self)
         host.add("malletrain.v1.JobManagerService", job_manager_pb2_grpc.add_JobManagerServiceServicer_to_server, self)
         host.add("malletrain.v1.ProfilerService", profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, self)
+        host.add("malletrain.v1.MonitorService", monitor_pb2_grpc.add_MonitorServiceServicer_to_server, self)
         port = await host.start()
         try:
             yield f"127.0.0.1:{port}"
@@ -104,7 +107,7 @@ class FakePeers(
 
 @asynccontextmanager
 async def allocator(folder: Path, peers: str, **options: Any) -> AsyncIterator[Any]:
-    addresses = Addresses(scavenger=peers, job_manager=peers, profiler=peers)
+    addresses = Addresses(scavenger=peers, job_manager=peers, profiler=peers, monitor=peers)
     settings = Settings(state_dir=folder, addresses=addresses)
     service = create(settings, AllocatorSettings(**options), SystemClock(), CREDENTIAL)
     host = ServiceHost("127.0.0.1:0", checked())

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.allocator.cluster_cache import ClusterCache
+from malletrain.allocator.fleets import FleetMember
 from malletrain.allocator.plan_trigger import PlanTrigger, Signature, describe_change
 from malletrain.allocator.scale_pins import ScalePin
+from malletrain.fleet.problem import FleetPlanner
+from malletrain.fleet.spec import FleetSpec
 from malletrain.model.job_state import JobState
 from tests.allocator.test_planner import cache, job, node, profile
 
@@ -99,6 +102,22 @@ def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     applied(trigger, found, 0.0)
     assert trigger.wait_seconds(found, 0.0, 0.0) is None
+
+
+def test_fleets_by_remaining_work_are_divided_again_after_some_time() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 0.0, 900.0)
+    applied(trigger, found, 100.0)
+    assert trigger.wait_seconds(found, 200.0, 200.0) is None, "there is no fleet"
+    for planner, again in ((FleetPlanner.FLEET, False), (FleetPlanner.AUTO, True), (FleetPlanner.MAKESPAN, True)):
+        member = FleetMember("f1", "m", FleetSpec(planner=planner))
+        found.update_jobs([replace(job("a"), plannable=replace(job("a").plannable, member=member))])
+        applied(trigger, found, 100.0)
+        assert trigger.wait_seconds(found, 200.0, 200.0) == (800.0 if again else None)
+        assert trigger.reason(found, 999.0, 999.0) == ""
+        assert trigger.reason(found, 1000.0, 1000.0) == ("remaining work of fleets" if again else "")
+        applied(trigger, found, 1000.0)
+        assert trigger.reason(found, 1001.0, 1001.0) == ""
+        assert PlanTrigger(0.05, 0.0, 0.0).wait_seconds(found, 0.0, 0.0) is None
 
 
 def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:

@@ -12,6 +12,9 @@ from benchmarks.ensembles.networks import (
     BATCH,
     GPUS,
     NETWORKS,
+    SCARCE_MEMBERS,
+    SCARCE_SIDE,
+    SIDE,
     SIZE,
     accelerator_seconds,
     ensemble_file,
@@ -71,7 +74,36 @@ def test_tables() -> None:
     members = table_of_members(RUNS).splitlines()
     assert members[0] == "| test loss, accuracy | a | b |"
     assert members[2] == "| `list`, feed | 0.500, 0.80 | 0.700, 0.90 |"
-    assert [line.partition(":")[0] for line in goals(summaries(RUNS, 10.0))] == ["`list`, feed", "`fleet`, feed"]
+
+
+def test_goals_are_met_or_missed() -> None:
+    found = goals(summaries(RUNS, 10.0))
+    assert [goal.words.partition(":")[0] for goal in found] == ["`list`, feed", "`fleet`, feed"]
+    cheap, dear = (
+        replace(RUN, variant="fleet", preparing_cpu_seconds=6.0),
+        replace(RUN, variant="fleet", preparing_cpu_seconds=6.2),
+    )
+    alone = replace(RUN, variant="no-feed", preparing_cpu_seconds=10.0)
+    # Two members at once: at most 1.2 / 2.
+    assert [goal.met for goal in goals(summaries([cheap, alone], 10.0))] == [True]
+    assert [goal.met for goal in goals(summaries([dear, alone], 10.0))] == [False]
+
+
+def test_auto_is_to_be_about_as_quick_as_the_best_other_way() -> None:
+    for seconds, met in ((21.0, True), (21.1, False)):
+        runs = [RUN, replace(RUN, variant="auto", seconds=seconds), replace(RUN, variant="milp", seconds=30.0)]
+        (goal,) = goals(summaries(runs, 10.0))
+        assert goal.met is met
+        assert goal.words.startswith(
+            f"`auto`, feed: {seconds / 20:.2f} of the time of the best other way (`list`, feed)"
+        )
+    assert goals(summaries([replace(RUN, variant="auto")], 10.0)) == []
+
+
+def test_where_preparing_is_the_bottleneck_members_ask_for_more_than_before() -> None:
+    # Pictures of twice the side cost four times as much.
+    assert SCARCE_SIDE == 2 * SIDE
+    assert len(NETWORKS[:SCARCE_MEMBERS]) == GPUS
 
 
 def test_a_run_can_be_read_again() -> None:

@@ -319,8 +319,13 @@ def test_a_curve_ends_at_the_peak(tmp_path: Path) -> None:
 
 
 def test_without_a_feed_members_are_told_so(tmp_path: Path) -> None:
-    assert members(tmp_path, COMMANDS, with_feed=False)[1].environment == {"MALLETRAIN_FEED": ""}
-    assert members(tmp_path, COMMANDS.replace('feed = "data:training_set"\n', ""))[1].environment == {}
+    without = members(tmp_path, COMMANDS, with_feed=False)[1]
+    assert without.environment == {"MALLETRAIN_FEED": ""}
+    assert (without.fleet.HasField("feed"), without.fleet.feed) == (True, "")
+    unsaid = members(tmp_path, COMMANDS.replace('feed = "data:training_set"\n', ""))[1]
+    assert unsaid.environment == {}
+    assert not unsaid.fleet.HasField("feed")
+    assert members(tmp_path, COMMANDS)[1].fleet.feed == "data:training_set"
 
 
 @pytest.mark.parametrize(

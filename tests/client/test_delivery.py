@@ -41,6 +41,19 @@ def test_signs_of_life_without_records(monitor: RecordingMonitor, start_trainer:
     assert monitor.delivered == 1
 
 
+def test_what_a_feed_does_for_the_trainer_is_reported(monitor: RecordingMonitor, start_trainer: StartTrainer) -> None:
+    trainer = start_trainer()
+    trainer.do("_client.note_feed(1, 2, 3, 4)")  # there is no ring yet: nothing happens
+    trainer.do("report(1)")
+    wait_until(lambda: monitor.delivered == 1)
+    assert not any(request.HasField("feed") for request in monitor.requests)
+    trainer.do("_client.note_feed(96, 32, 4_000_000, 2)")
+    wait_until(lambda: monitor.requests[-1].HasField("feed"))
+    assert monitor.requests[-1].feed == monitor_pb2.FeedReport(
+        received_samples=96, prepared_samples=32, cpu_seconds=0.004, processes=2
+    )
+
+
 def test_an_outage_of_monitor_loses_nothing(monitor: RecordingMonitor, start_trainer: StartTrainer) -> None:
     trainer = start_trainer()
     trainer.do("for _ in range(1000): report(1)")

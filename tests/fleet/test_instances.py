@@ -15,6 +15,7 @@ from malletrain.cli.output import to_dict
 from malletrain.fleet.lifecycle import fleet_global
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import rate_table
+from malletrain.simulator.reproduce.fleet_gap import exact_rounds
 from tests.support.shared import shared_path
 
 NAMES = (
@@ -62,11 +63,11 @@ def test_the_answers_are_exact(name: str) -> None:
     assert_equal({key: rows[key] for key in expected["rates"]}, expected["rates"])
 
 
-def test_the_greedy_rounds_of_the_tiny_instance() -> None:
+def test_the_greedy_and_the_best_rounds_of_the_tiny_instance() -> None:
     problem, expected = instance("p1-by-hand")
     simple = replace(problem, active_share=0.0, checkpoint_seconds=0.0)
     assert fleet_global(simple).seconds == pytest.approx(expected["greedyRounds"])
-    assert expected["exactRounds"] <= fleet_global(simple).seconds
+    assert expected["exactRounds"] == pytest.approx(exact_rounds(problem))
 
 
 def test_no_assignment_of_the_tiny_instance_has_a_lower_score() -> None:

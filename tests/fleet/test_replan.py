@@ -11,10 +11,14 @@ from malletrain.fleet.problem import FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
 from malletrain.fleet.remaining_work import fewest_gpus, replanned
 from malletrain.fleet.replan import after_join, after_leave
+from malletrain.fleet.sharing import Preprocessing, Sharing
 from tests.fleet.problems import BY_HAND, problems
 
 TABLE = rate_table(BY_HAND)
 NO_LIMIT = float("inf")
+LOCKSTEP = Preprocessing(NO_LIMIT, Pace.LOCKSTEP, Sharing.FLOTILLA)
+OWN = Preprocessing(NO_LIMIT, Pace.OWN, Sharing.FLOTILLA)
+SLOW = Preprocessing(10.0, Pace.LOCKSTEP, Sharing.FLOTILLA)
 
 
 @given(problem=problems(), data=st.data())
@@ -51,12 +55,12 @@ def test_those_that_need_most_gpus_are_paused() -> None:
 def test_gpus_that_join_go_to_the_slowest_where_they_gain_more_than_the_stall() -> None:
     flotilla = Flotilla((1, 2), (1, 1))
     # The pace goes from 10 to 20 samples/s for two members; a stall of s seconds costs 2 * 20 * s.
-    assert after_join(TABLE, flotilla, 3, Pace.LOCKSTEP, NO_LIMIT, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
-    assert after_join(TABLE, flotilla, 3, Pace.LOCKSTEP, NO_LIMIT, 59.0, 30.0) == flotilla
+    assert after_join(TABLE, flotilla, 3, LOCKSTEP, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
+    assert after_join(TABLE, flotilla, 3, LOCKSTEP, 59.0, 30.0) == flotilla
     # At their own pace only the slow one stops.
-    assert after_join(TABLE, flotilla, 3, Pace.OWN, NO_LIMIT, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
+    assert after_join(TABLE, flotilla, 3, OWN, 61.0, 30.0) == Flotilla((1, 2), (1, 2))
     # Preprocessing is slower than any of them.
-    assert after_join(TABLE, flotilla, 3, Pace.LOCKSTEP, 10.0, 1e6, 30.0) == flotilla
+    assert after_join(TABLE, flotilla, 3, SLOW, 1e6, 30.0) == flotilla
 
 
 @given(problem=problems(most_models=3, most_gpus=6))
@@ -83,6 +87,15 @@ def test_a_plan_by_remaining_work_changes_for_more_than_the_stall_only() -> None
     # b needs 40 s and c 60 s; with the third GPU c needs 30 s, and the last end is b's.
     assert replanned(TABLE, work, {1: 1, 2: 1}, 3, stall_s=5.0) == {1: 1, 2: 2}
     assert replanned(TABLE, work, {1: 1, 2: 1}, 3, stall_s=35.0) == {1: 1, 2: 1}
+
+
+def test_members_that_wait_find_free_gpus_and_nobody_stops_for_less_than_its_stall() -> None:
+    # b has two GPUs of three. c fits on the third: it ends after 60 s, b after 20 s.
+    work = {1: 1200.0, 2: 600.0}
+    assert replanned(TABLE, work, {1: 2}, 3, stall_s=5.0) == {1: 1, 2: 2}
+    assert replanned(TABLE, work, {1: 2}, 3, stall_s=25.0) == {1: 2, 2: 1}
+    # With two GPUs c finds none unless b gives one back.
+    assert replanned(TABLE, work, {1: 2}, 2, stall_s=25.0) == {1: 1, 2: 1}
 
 
 def test_more_members_than_gpus_are_a_list_by_remaining_time() -> None:

@@ -14,6 +14,7 @@ from malletrain.job_manager.fleet_submission import MOST_MEMBERS
 from malletrain.job_manager.messages import job_message
 from malletrain.job_manager.submission import check_specs
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.v1 import fleet_pb2, resources_pb2
 from tests.job_manager.harness import MachineHarness
 from tests.job_manager.serving import make_spec
@@ -43,6 +44,7 @@ def member(name: str, common: fleet_pb2.FleetSpec | None = None, **changes: Any)
         ({"samples_per_epoch": float("inf")}, "samples_per_epoch: expected a finite number"),
         ({"preprocess_rate": -1.0}, "preprocess_rate: expected a finite number, at least 0, got -1.0"),
         ({"checkpoint_seconds": -1.0}, "checkpoint_seconds: expected a finite number, at least 0, got -1.0"),
+        ({"feed": "data"}, "feed: expected MODULE:FUNCTION, or nothing, got 'data'"),
         ({"planner": 99}, "planner: expected a known planner, got 99"),
         ({"pace": 99}, "pace: expected a known pace, got 99"),
         ({"beyond_peak": 99}, "beyond_peak: expected a known value, got 99"),
@@ -68,6 +70,7 @@ def test_bad_fields_of_a_fleet_are_named(changes: dict[str, Any], message: str) 
             member("b", curve=[resources_pb2.ScalingPoint(nodes=1, rate=0.0)]),
             "curve[0].rate: expected above 0, as for every member, got 0.0",
         ),
+        (member("b", fleet(feed="data:samples")), "fleet: expected the same as specs[0].fleet"),
         (member("b", command=["no-such-program"]), "command[0]: expected a program that is found on PATH"),
         (
             member("b", burst_buffer_gb=30),
@@ -80,6 +83,32 @@ def test_members_that_do_not_fit_are_named(second: resources_pb2.JobSpec, messag
     with pytest.raises(InvalidInputError) as caught:
         check_specs([member("a", burst_buffer_gb=30), second], PATH, 50)
     assert str(caught.value).startswith(f"specs[1].{message}")
+
+
+def test_the_feed_of_a_fleet_is_what_its_members_are_told() -> None:
+    for feed in ("data:samples", ""):
+        told = {"MALLETRAIN_FEED": feed}
+        (spec,) = check_specs([member("a", fleet(feed=feed), environment=told)], PATH)
+        assert spec.fleet is not None
+        assert (spec.fleet.feed, spec.fleet.shared) == (feed, bool(feed))
+        assert spec_to_proto(spec.fleet).feed == feed
+        for other in ({}, {"MALLETRAIN_FEED": "data:other"}):
+            with pytest.raises(InvalidInputError) as caught:
+                check_specs([member("a", fleet(feed=feed), environment=other)], PATH)
+            assert str(caught.value).startswith("specs[0].environment[MALLETRAIN_FEED]: expected")
+
+
+def test_a_fleet_of_an_earlier_version_says_nothing_of_a_feed() -> None:
+    machine = MachineHarness()
+    machine.submit(*check_specs([member("a")], PATH))
+    body = encode(machine.job("j000001"))
+    earlier = body.replace(',"feed":null', "")
+    assert len(earlier) < len(body)
+    (spec,) = check_specs([member("a", environment={"MALLETRAIN_FEED": "data:samples"})], PATH)
+    for terms in (decode(earlier).spec.fleet, spec.fleet):
+        assert terms is not None
+        assert (terms.feed, terms.shared) == (None, None)
+        assert not spec_to_proto(terms).HasField("feed")
 
 
 def test_a_fleet_has_not_too_many_members() -> None:

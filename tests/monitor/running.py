@@ -69,13 +69,17 @@ def request_of(batch: ReportedBatch) -> monitor_pb2.ReportRequest:
         positions=batch.records.positions,
         workers=batch.records.workers,
     )
-    return monitor_pb2.ReportRequest(
+    request = monitor_pb2.ReportRequest(
         job_id=batch.job_id,
         reporter_id=batch.reporter_id,
         batch=columns,
         dropped_records=batch.dropped_records,
         slots_per_node=batch.slots_per_node,
     )
+    if (feed := batch.feed) is not None:
+        request.feed.received_samples, request.feed.prepared_samples = feed.received, feed.prepared
+        request.feed.cpu_seconds, request.feed.processes = feed.cpu_seconds, feed.processes
+    return request
 
 
 class Reporter:

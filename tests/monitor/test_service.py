@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 
-from malletrain.monitor.progress import RecordColumns, ReportedBatch
+from malletrain.monitor.progress import FeedUse, RecordColumns, ReportedBatch
 from malletrain.monitor.store import MonitorStore
 from malletrain.monitor.trackers import StoredJob
 from malletrain.runtime.access.identity import Role
@@ -78,6 +79,25 @@ async def test_a_sign_of_life_is_answered_with_what_is_stored(tmp_path: Path) ->
         assert set(await report(monitor.stub, [ReportedBatch("j1", "r1", 0, RecordColumns(), 1)])) == {10}
 
 
+async def test_what_a_feed_does_for_the_newest_reporter_is_told(tmp_path: Path) -> None:
+    first, second = FakeTrainer(), FakeTrainer()
+    async with running_monitor(tmp_path) as monitor:
+        first.steps(10, 0.1)
+        batch = first.take()
+        await report(monitor.stub, [batch])
+        assert not (await monitor.progress()).HasField("feed")
+        alive = ReportedBatch("j1", batch.reporter_id, 0, RecordColumns(), 1, feed=FeedUse(96, 32, 0.004, 2))
+        await report(monitor.stub, [alive])
+        feed = (await monitor.progress()).feed
+        assert (feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes) == (96, 32, 0.004, 2)
+        # Another process is the newest; what the first one says does not count any more.
+        second.steps(1, 100.0)
+        newer = replace(second.take(), reporter_id="newer", feed=FeedUse(0, 8))
+        await report(monitor.stub, [newer])
+        await report(monitor.stub, [alive])
+        assert (await monitor.progress()).feed == monitor_pb2.FeedReport(prepared_samples=8)
+
+
 def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
     trainer = FakeTrainer()
     trainer.steps(3, 0.1)
@@ -96,11 +116,20 @@ def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
                 setattr(request, name, value)
         return request
 
+    def with_feed(**fields: float) -> monitor_pb2.ReportRequest:
+        request = changed()
+        request.feed.CopyFrom(monitor_pb2.FeedReport(**fields))  # type: ignore[arg-type]  # names by which it is known
+        return request
+
     return {
         "job_id: expected 1 to 256 characters": changed(job_id=""),
         "reporter_id: expected 1 to 256 characters": changed(reporter_id="x" * 257),
         "slots_per_node: expected 1": changed(slots_per_node=0),
         "dropped_records: expected 0": changed(dropped_records=-1),
+        "feed.received_samples: expected 0": with_feed(received_samples=-1),
+        "feed.prepared_samples: expected 0": with_feed(prepared_samples=2**61),
+        "feed.processes: expected 0": with_feed(processes=-1),
+        "feed.cpu_seconds: expected a finite number, at least 0": with_feed(cpu_seconds=math.nan),
         "batch.first_sequence: expected 1": changed(first_sequence=0),
         "batch.samples: expected as many entries as batch.unix_seconds (3), got 2": changed(samples=[1, 2]),
         "batch.positions: expected as many": changed(positions=[]),

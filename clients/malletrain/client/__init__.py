@@ -23,6 +23,7 @@ should_stop = _client.should_stop
 done = _client.done
 current_job = _client.current_job
 refresh = _client.refresh
+note_feed = _client.note_feed
 install_signal_handler = _client.install_signal_handler
 
 __all__ = [

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from malletrain.client import note_feed
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.launching import FeedLauncher
 from malletrain.client.feeding.limits import FeedLimits
@@ -132,6 +133,13 @@ class SharedSamples:
                 yield from self._read_from(feed, upcoming, collate)
             yield from self._read_itself(upcoming, collate)
 
+    def _note(self) -> None:
+        """Tell the session, whose sidecar reports it. Only where samples are shared."""
+        if self._feed is not None:
+            costs = self._feed.costs
+            nanoseconds, processes = costs or (0, 0)
+            note_feed(self.received, self.prepared, nanoseconds, processes)
+
     def _read_from(self, feed: FeedSubscription, upcoming: _Upcoming, collate: Collate) -> Iterator[Any]:
         """Batches from the feed, until it is lost or there are no more."""
         while (ahead := upcoming.see(_LEAST_AHEAD)) and feed.poll(upcoming.position):
@@ -145,6 +153,7 @@ class SharedSamples:
                 samples.append(each.sample if each.by_feed else self._preparation.prepare(number, index))
                 self.received += each.by_feed
                 self.prepared += not each.by_feed
+            self._note()
             yield collate(samples)
 
     def _read_itself(self, upcoming: _Upcoming, collate: Collate) -> Iterator[Any]:
@@ -160,6 +169,7 @@ class SharedSamples:
 
         for batch in read_batches(self._preparation, wanted(), self._workers, collate):
             self.prepared += taken.popleft()
+            self._note()
             yield batch
 
 

@@ -89,19 +89,27 @@ class MonitorStream:
         self._call = stub.Report(iter(self._outgoing.get, None), metadata=shown)
         threading.Thread(target=self._receive, name="monitor responses", daemon=True).start()
 
-    def send(self, identity: ReporterIdentity, records: Sequence[RingRecord], dropped: int) -> None:
+    def send(
+        self,
+        identity: ReporterIdentity,
+        records: Sequence[RingRecord],
+        dropped: int,
+        feed: monitor_pb2.FeedReport | None = None,
+    ) -> None:
         """Send records without waiting.
 
         Args:
             identity: Job and reporter.
             records: Records without a gap in their sequence numbers; none for a keep-alive message.
             dropped: Records lost so far.
+            feed: What a feed does for the trainer; None: there is none.
         """
         request = monitor_pb2.ReportRequest(
             job_id=identity.job_id,
             reporter_id=identity.reporter_id,
             slots_per_node=identity.slots_per_node,
             dropped_records=dropped,
+            feed=feed,
         )
         if records:
             batch = request.batch

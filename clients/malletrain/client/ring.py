@@ -32,6 +32,7 @@ RECORD_SHIFT = 6
 
 # Indices of words in the header. Those that the sidecar writes have a cache line of their own.
 MAGIC, SLOTS, CLOSED = 0, 1, 2
+FEED_RECEIVED, FEED_PREPARED, FEED_NANOSECONDS, FEED_PROCESSES = 8, 9, 10, 11
 FLOOR, DROPPED, COMMANDS, STOPS = 16, 17, 18, 19
 
 COMMAND_OFFSET = 256

@@ -13,7 +13,17 @@ from malletrain.client.commands import Command, commands_after
 from malletrain.client.completion import write_completion
 from malletrain.client.job_context import JobContext, read_job, read_rank
 from malletrain.client.reporting import make_report, new_reporter_id
-from malletrain.client.ring import CLOSED, COMMANDS, STOPS, Ring, create_ring
+from malletrain.client.ring import (
+    CLOSED,
+    COMMANDS,
+    FEED_NANOSECONDS,
+    FEED_PREPARED,
+    FEED_PROCESSES,
+    FEED_RECEIVED,
+    STOPS,
+    Ring,
+    create_ring,
+)
 from malletrain.client.sidecar_process import SidecarProcess, StartSidecar, start_sidecar
 from malletrain.client.termination import Termination
 from malletrain.client.warn_once import WarnOnce, describe
@@ -137,6 +147,14 @@ class Client:
     def install_signal_handler(self) -> bool:
         """Make `should_commit` and `should_stop` return True after SIGTERM; False if not called in the main thread."""
         return self._termination.install()
+
+    def note_feed(self, received: int, prepared: int, cpu_nanoseconds: int, processes: int) -> None:
+        """Tell what a feed does for this process; see `FeedReport` of monitor.proto. No more than writes to memory."""
+        ring = self._ring
+        if ring is not None and not self._forked:
+            words = ring.words
+            words[FEED_RECEIVED], words[FEED_PREPARED] = received, prepared
+            words[FEED_NANOSECONDS], words[FEED_PROCESSES] = cpu_nanoseconds, processes
 
     def current_job(self) -> JobContext | None:
         """The job of this process; None outside MalleTrain.

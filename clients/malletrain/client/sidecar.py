@@ -29,7 +29,19 @@ from malletrain.client.monitor_stream import (
     read_job_token,
 )
 from malletrain.client.outbox import Outbox
-from malletrain.client.ring import CLOSED, DROPPED, FLOOR, Ring, RingReader, RingRecord, open_ring
+from malletrain.client.ring import (
+    CLOSED,
+    DROPPED,
+    FEED_NANOSECONDS,
+    FEED_PREPARED,
+    FEED_PROCESSES,
+    FEED_RECEIVED,
+    FLOOR,
+    Ring,
+    RingReader,
+    RingRecord,
+    open_ring,
+)
 from malletrain.common import environment as env
 from malletrain.common.job_folder import STOP_REQUESTS_FOLDER
 from malletrain.tls.files import CertificateFileError
@@ -174,7 +186,7 @@ class Sidecar:
         return sent
 
     def _post(self, stream: MonitorStream, records: Sequence[RingRecord], now: float) -> None:
-        stream.send(self._identity, records, self._outbox.dropped)
+        stream.send(self._identity, records, self._outbox.dropped, feed_report(self._ring))
         self._sent_at = now
 
     def _deliver(self, command: monitor_pb2.Command) -> None:
@@ -191,6 +203,18 @@ class Sidecar:
         """Write to the ring what another sidecar needs to continue."""
         self._ring.words[DROPPED] = self._outbox.dropped
         self._ring.words[FLOOR] = self._outbox.floor
+
+
+def feed_report(ring: Ring) -> monitor_pb2.FeedReport | None:
+    """What a feed does for the trainer, as it has written that to the ring; None: it shares no samples."""
+    words = ring.words
+    received, prepared = words[FEED_RECEIVED], words[FEED_PREPARED]
+    if received + prepared <= 0:
+        return None
+    seconds, processes = words[FEED_NANOSECONDS] / 1e9, words[FEED_PROCESSES]
+    return monitor_pb2.FeedReport(
+        received_samples=received, prepared_samples=prepared, cpu_seconds=seconds, processes=processes
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

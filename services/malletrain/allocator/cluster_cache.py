@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from malletrain.allocator.fleets import LateRate
 from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob, PlannableNode
 from malletrain.allocator.scale_pins import ScalePin
+from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.job_state import JobState
+
+_BY_REMAINING_WORK = (FleetPlanner.MAKESPAN, FleetPlanner.AUTO)
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,17 @@ class ClusterCache:
                 self._jobs.pop(job_id, None)
                 self._profiles.pop(job_id, None)
             else:
-                self._jobs[job_id] = job
+                self._jobs[job_id] = _with_feed_rate(job, self._jobs.get(job_id))
 
     @property
     def has_fleets(self) -> bool:
         """Whether a job that takes part in plans is a member of a fleet."""
         return any(job.admitted and job.plannable.member for job in self._jobs.values())
+
+    def replans_fleets(self, now: float) -> bool:
+        """Whether GPUs are divided by remaining work in a fleet with a member that may have some at `now`."""
+        members = (job.plannable.member for job in self._jobs.values() if job.may_be_planned(now))
+        return any(member.terms.planner in _BY_REMAINING_WORK for member in members if member is not None)
 
     def update_samples(self, samples: Mapping[str, int]) -> None:
         """Take over how many samples members of fleets have trained on, by job; other jobs are ignored."""
@@ -130,6 +138,19 @@ class ClusterCache:
             if job is not None and job.plannable.member is not None:
                 member = replace(job.plannable.member, samples=count)
                 self._jobs[job_id] = replace(job, plannable=replace(job.plannable, member=member))
+
+    def update_feeds(self, rates: Mapping[str, float]) -> None:
+        """Take over how many samples/s the feeds of members can prepare on a node, by job; other jobs are ignored."""
+        for job_id, rate in rates.items():
+            job = self._jobs.get(job_id)
+            if job is not None and job.plannable.member is not None:
+                member = replace(job.plannable.member, feed_rate=rate)
+                self._jobs[job_id] = replace(job, plannable=replace(job.plannable, member=member))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Members of fleets that take part in plans."""
+        return tuple(job_id for job_id, job in self._jobs.items() if job.admitted and job.plannable.member)
 
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""
@@ -173,3 +194,11 @@ class ClusterCache:
         """When the next job's back-off ends, in seconds since the epoch; None where no job backs off."""
         times = [job.not_before for job in self._jobs.values() if job.not_before is not None]
         return min((time for time in times if time > now), default=None)
+
+
+def _with_feed_rate(job: CachedJob, before: CachedJob | None) -> CachedJob:
+    """A job as it is reported, with what is known of its feed, of which JobManager does not tell."""
+    member, known = job.plannable.member, before.plannable.member if before is not None else None
+    if member is None or known is None or not known.feed_rate:
+        return job
+    return replace(job, plannable=replace(job.plannable, member=replace(member, feed_rate=known.feed_rate)))

@@ -5,19 +5,20 @@ The same functions say what the fleet would train on any number of nodes, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from malletrain.allocator.fleet_profiling import profile_counts
 from malletrain.allocator.fleet_whole_nodes import whole_node_counts
 from malletrain.allocator.live_fleet import LiveFleet
-from malletrain.fleet.baselines import longest_first, unshared
+from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
-from malletrain.fleet.problem import FleetPlanner, Pace, RateTolerance
+from malletrain.fleet.problem import FleetPlanner, RateTolerance
 from malletrain.fleet.rates import RateTable
 from malletrain.fleet.remaining_work import replanned
 from malletrain.fleet.replan import after_join, after_leave
+from malletrain.fleet.sharing import Sharing
 
 _ROUNDING = 1e-9
 _KEPT = 256
@@ -72,8 +73,8 @@ def _division(
     rates = {place: table.rate(place, count) for place, count in counts.items()}
     if not rates:
         return FleetDivision(flotilla=flotilla, measuring=measuring)
-    together = moment.divider is FleetPlanner.FLEET and not measuring
-    paces = _together(moment, rates) if together else unshared(rates, moment.feed)
+    in_flotilla = moment.divider is FleetPlanner.FLEET and not measuring
+    paces = moment.preprocessing(Sharing.FLOTILLA if in_flotilla else Sharing.ALONE, gpus).paces(rates)
     named = tuple((moment.members[place].job_id, count) for place, count in counts.items())
     return FleetDivision(named, sum(paces.values()), min(paces.values()), flotilla, measuring)
 
@@ -87,13 +88,6 @@ def _permitted(moment: LiveFleet, counts: Counts, gpus: int) -> Counts:
         if 0 < least <= left:
             found[place], left = least, left - least
     return {place: count for place, count in found.items() if count}
-
-
-def _together(moment: LiveFleet, rates: Mapping[int, float]) -> dict[int, float]:
-    """Samples per second of members that share preprocessing."""
-    if moment.terms.pace is Pace.OWN:
-        return {place: min(rate, moment.feed) for place, rate in rates.items()}
-    return dict.fromkeys(rates, min(*rates.values(), moment.feed))
 
 
 def _one_each(moment: LiveFleet, table: RateTable, gpus: int) -> Counts:
@@ -150,8 +144,8 @@ def _flotilla_division(moment: LiveFleet, gpus: int) -> FleetDivision:
     if gpus > moment.flotilla_gpus:
         # GPUs of members that are done wait for the end of the flotilla, as in the paper.
         joined = sum(present.gpus) + min(gpus - moment.flotilla_gpus, room - sum(present.gpus))
-        pace, forward_s, stall_s = moment.terms.pace, moment.forward_s, moment.stall_s
-        larger = after_join(table, present, joined, pace, moment.feed, forward_s, stall_s)
+        preprocessing = moment.preprocessing(Sharing.FLOTILLA, gpus)
+        larger = after_join(table, present, joined, preprocessing, moment.forward_s, moment.stall_s)
         if larger != present:
             return _begun(moment, larger, room, kept)
     return _division(moment, dict(zip(present.members, present.gpus, strict=True)), room, moment.flotilla)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from malletrain.allocator.fleets import FleetDecision, FleetMember, LateRate
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.runtime.fleet_messages import planner_of, planner_value, spec_from_proto
-from malletrain.v1 import allocator_pb2, resources_pb2
+from malletrain.v1 import allocator_pb2, monitor_pb2, resources_pb2
 
 _PROFILED = (resources_pb2.PROFILE_MODE_AUTO, resources_pb2.PROFILE_MODE_ALWAYS)
 
@@ -25,6 +27,15 @@ def member_from_proto(job: resources_pb2.Job) -> FleetMember | None:
     )
 
 
+def feed_rates(progress: Iterable[monitor_pb2.Progress]) -> dict[str, float]:
+    """Samples per second that feeds can prepare on a node, by job, where that is known."""
+    return {
+        entry.job_id: entry.feed.processes / entry.feed.cpu_seconds
+        for entry in progress
+        if entry.feed.cpu_seconds > 0 and entry.feed.processes > 0
+    }
+
+
 def decision_to_proto(decision: FleetDecision) -> allocator_pb2.FleetDecision:
     """A decision as a message."""
     return allocator_pb2.FleetDecision(
@@ -42,6 +53,7 @@ def decision_to_proto(decision: FleetDecision) -> allocator_pb2.FleetDecision:
             for job_id, late in decision.late_rates
         ],
         planner_reason=decision.planner_reason,
+        preprocess_rate=decision.preprocess_rate,
     )
 
 
@@ -60,4 +72,5 @@ def decision_from_proto(message: allocator_pb2.FleetDecision) -> FleetDecision:
         compared_gpus=message.compared_gpus,
         late_rates=tuple((entry.job_id, LateRate(entry.gpus, entry.seconds)) for entry in message.late_rates),
         planner_reason=message.planner_reason or message.reason,
+        preprocess_rate=message.preprocess_rate,
     )

@@ -17,7 +17,7 @@ from malletrain.allocator.fleet_placement import Gpu, place_members, place_whole
 from malletrain.allocator.fleet_profiling import awaits_first_rate, late_in_words
 from malletrain.allocator.fleets import FleetDecision, FleetMember
 from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.live_fleet import LiveFleet, LiveMember, remaining_parts
+from malletrain.allocator.live_fleet import LiveFleet, LiveMember, measured_feed_rate, remaining_parts
 from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob
 from malletrain.allocator.problem import Allocation, Assignment
 from malletrain.allocator.scale_pins import ScalePin
@@ -25,12 +25,13 @@ from malletrain.common.gpus import gpu_name, gpu_number, node_of
 from malletrain.fleet.choose import choose
 from malletrain.fleet.makespan import Replanning
 from malletrain.fleet.problem import FleetPlanner
+from malletrain.fleet.sharing import Sharing
 from malletrain.model.scaling import ScalingPoint
 
 _ALL_SIZES = 16
 _KEPT = 64
 _ALIKE = 0.25
-"""By which share the GPUs may differ from those for which planners were compared."""
+"""By which share GPUs and preprocessing may differ from those for which planners were compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class DividerChoice:
         divider: The planner; not AUTO.
         reason: Why, for people.
         gpus: For how many GPUs planners were compared; 0: they were not.
+        preprocess_rate: Samples per second that CPUs were reckoned to preprocess then; 0: no limit.
     """
 
     divider: FleetPlanner
     reason: str
     gpus: int = 0
+    preprocess_rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class PlannedFleet:
             self.choice.gpus,
             tuple((member.job_id, member.late) for member in moment.members if member.late is not None),
             self.choice.reason,
+            self.choice.preprocess_rate,
         )
 
 
@@ -191,6 +195,7 @@ def _planned(
         max(1, per_node * min(terms.max_nodes, len(usable))),
         forward.of(node.expected_stay_seconds for node in base.nodes),
         _stall(jobs, base.curves),
+        measured_feed_rate(members.values()),
     )
     choice = _choice(moment, before)
     return PlannedFleet(fleet_id, composite, replace(moment, divider=choice.divider), choice, held, sizes, usable)
@@ -242,10 +247,13 @@ def _stall(jobs: Sequence[PlannableJob], curves: Mapping[str, JobCurve]) -> floa
 
 
 def _choice(moment: LiveFleet, before: FleetDecision | None) -> DividerChoice:
-    """The planner that divides. They are compared anew when members have ended or come, or there are far more GPUs."""
-    wanted = moment.terms.planner
+    """The planner that divides.
+
+    They are compared anew when members have ended or come, and for other numbers of GPUs or rates of preprocessing.
+    """
+    wanted, rate = moment.terms.planner, moment.preprocess_rate(moment.most_gpus)
     if wanted is not FleetPlanner.AUTO:
-        return DividerChoice(wanted, f"{wanted.value} as the fleet asks for")
+        return DividerChoice(wanted, f"{wanted.value} as the fleet asks for", preprocess_rate=rate)
     unknown = sum(awaits_first_rate(member, moment.most_gpus) for member in moment.members)
     if unknown:
         return DividerChoice(
@@ -255,9 +263,15 @@ def _choice(moment: LiveFleet, before: FleetDecision | None) -> DividerChoice:
         return _compared(_without_place(moment), None)
     known = {job_id for job_id, _ in before.members}
     same = {member.job_id for member in moment.members} | (moment.resting & known) == known
-    if same and abs(moment.most_gpus - before.compared_gpus) <= _ALIKE * before.compared_gpus:
-        return DividerChoice(before.divider, before.planner_reason, before.compared_gpus)
+    alike = _alike(moment.most_gpus, before.compared_gpus) and _alike(rate, before.preprocess_rate)
+    if same and alike:
+        return DividerChoice(before.divider, before.planner_reason, before.compared_gpus, before.preprocess_rate)
     return _compared(_without_place(moment), before.divider)
+
+
+def _alike(now: float, before: float) -> bool:
+    """Whether a number is near enough to what it was when planners were compared."""
+    return abs(now - before) <= _ALIKE * before
 
 
 def _without_place(moment: LiveFleet) -> LiveFleet:
@@ -278,7 +292,7 @@ def _coarse(parts: int) -> int:
 def _compared(moment: LiveFleet, present: FleetPlanner | None) -> DividerChoice:
     rules = Replanning(stall_s=moment.stall_s)
     choice = choose(moment.problem(moment.most_gpus), rules, present)
-    return DividerChoice(choice.planner, choice.reason, moment.most_gpus)
+    return DividerChoice(choice.planner, choice.reason, moment.most_gpus, moment.preprocess_rate(moment.most_gpus))
 
 
 def _curve(fleet: PlannedFleet, base: PlanInput) -> JobCurve:
@@ -287,8 +301,10 @@ def _curve(fleet: PlannedFleet, base: PlanInput) -> JobCurve:
     most = max(1, moment.most_gpus // moment.gpus_per_node)
     points = _points(moment, _sizes(most, len(fleet.job.current_nodes)))
     curves = [base.curves[member.job_id] for member in moment.members]
-    # In a flotilla all wait for the slowest.
-    of_all = max if moment.divider is FleetPlanner.FLEET else statistics.fmean
+    # In a flotilla all wait for the slowest, and so do those that share.
+    in_flotilla = moment.divider is FleetPlanner.FLEET
+    waiting = moment.preprocessing(Sharing.FLOTILLA if in_flotilla else Sharing.ALONE, 1).in_lockstep
+    of_all = max if waiting else statistics.fmean
     return JobCurve(
         points,
         float(of_all([curve.scale_up_seconds for curve in curves])),

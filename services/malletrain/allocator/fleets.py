@@ -19,6 +19,7 @@ class FleetMember:
         samples: Samples that it has trained on.
         target_samples: Samples with which it is believed to be done; 0: not known.
         profiled: Whether its rates on several GPUs are measured on purpose where they are not known.
+        feed_rate: Samples per second that its feed can prepare on a node, as measured; 0: not known.
     """
 
     fleet_id: str
@@ -27,6 +28,7 @@ class FleetMember:
     samples: int = 0
     target_samples: int = 0
     profiled: bool = False
+    feed_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class FleetDecision:
         compared_gpus: For how many GPUs planners were compared when this one was chosen; 0: they were not.
         late_rates: Members whose rates did not come in time.
         planner_reason: Why this planner divides: the part of `reason` that holds until planners are compared anew.
+        preprocess_rate: Samples per second that CPUs are reckoned to preprocess; 0: no limit.
     """
 
     fleet_id: str
@@ -71,3 +74,4 @@ class FleetDecision:
     compared_gpus: int = 0
     late_rates: tuple[tuple[str, LateRate], ...] = ()
     planner_reason: str = ""
+    preprocess_rate: float = 0.0

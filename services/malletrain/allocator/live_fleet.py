@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -12,6 +14,7 @@ from malletrain.allocator.fleets import FleetMember, LateRate
 from malletrain.allocator.forward_time import FORWARD_SECONDS
 from malletrain.fleet.problem import BeyondPeak, EnsembleModel, FleetPlanner, FleetProblem, RateTolerance
 from malletrain.fleet.rates import RateTable, table_of
+from malletrain.fleet.sharing import Preprocessing, Sharing, of_terms
 from malletrain.fleet.spec import FleetSpec
 from malletrain.model.scaling import ScalingPoint
 
@@ -80,6 +83,7 @@ class LiveFleet:
         most_gpus: The most GPUs that may be divided.
         forward_s: How long nodes are expected to stay, in seconds.
         stall_s: For how long a member stands still when its GPUs change, in seconds.
+        feed_rate: Samples per second that a feed can prepare on a node, as measured; 0: not known.
     """
 
     terms: FleetSpec
@@ -92,11 +96,23 @@ class LiveFleet:
     most_gpus: int = 1
     forward_s: float = FORWARD_SECONDS
     stall_s: float = 30.0
+    feed_rate: float = 0.0
 
-    @property
-    def feed(self) -> float:
-        """Samples per second that preprocessing can give; infinite where there is no limit."""
-        return self.terms.preprocess_rate or float("inf")
+    def preprocess_rate(self, gpus: int) -> float:
+        """Samples per second that CPUs preprocess where there are so many GPUs; 0: no limit is known.
+
+        As the fleet says, else as feeds have measured. Each node prepares for its own members: those that share one
+        find what one node prepares, and those that do not what all of theirs do.
+        """
+        if self.terms.preprocess_rate or not self.feed_rate:
+            return self.terms.preprocess_rate
+        together = self.terms.shared is not False
+        return self.feed_rate * (1 if together else max(1, gpus // self.gpus_per_node))
+
+    def preprocessing(self, otherwise: Sharing, gpus: int) -> Preprocessing:
+        """What preprocessing makes of rates on so many GPUs; who does it where the fleet says nothing of a feed."""
+        rate = self.preprocess_rate(gpus) or float("inf")
+        return of_terms(rate, self.terms.pace, self.terms.shared, otherwise)
 
     @cached_property
     def table(self) -> RateTable:
@@ -125,15 +141,28 @@ class LiveFleet:
             tolerance=RateTolerance(share=self.terms.rate_tolerance),
             active_share=self.terms.active_share,
             checkpoint_seconds=max(self.stall_s, self.terms.checkpoint_seconds),
-            preprocess_rate=self.terms.preprocess_rate,
+            preprocess_rate=self.preprocess_rate(gpus),
             pace=self.terms.pace,
             beyond_peak=self.terms.beyond_peak,
+            shared=self.terms.shared,
         )
 
 
 def epoch_of(terms: FleetSpec) -> float:
     """Samples of an epoch; 1 where that is not known, since then all work is relative."""
     return terms.samples_per_epoch or 1.0
+
+
+def measured_feed_rate(members: Iterable[FleetMember]) -> float:
+    """Samples per second that a feed can prepare on a node, to about a tenth; 0: none has measured it.
+
+    The median of the members' feeds. It is rounded, so that a plan that is made again soon finds what it has computed.
+    """
+    rates = [member.feed_rate for member in members if member.feed_rate > 0]
+    if not rates:
+        return 0.0
+    median = statistics.median(rates)
+    return round(median, 1 - math.floor(math.log10(median)))
 
 
 def remaining_parts(members: Mapping[str, FleetMember]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from malletrain.allocator.boot_time_store import BootTimeStore
 from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.cluster_cache import ClusterCache
 from malletrain.allocator.explanation.plan_parts import parts_to_proto
-from malletrain.allocator.fleet_messages import decision_from_proto, decision_to_proto
+from malletrain.allocator.fleet_messages import decision_from_proto, decision_to_proto, feed_rates
 from malletrain.allocator.fleet_planning import assignments, with_fleets
 from malletrain.allocator.fleets import FleetDecision
 from malletrain.allocator.forward_time import ForwardTime
@@ -45,6 +45,8 @@ from malletrain.v1 import (
     allocator_pb2,
     job_manager_pb2,
     job_manager_pb2_grpc,
+    monitor_pb2,
+    monitor_pb2_grpc,
     profiler_pb2,
     profiler_pb2_grpc,
     resources_pb2,
@@ -74,6 +76,7 @@ class AllocatorPeers:
     scavenger: scavenger_pb2_grpc.ScavengerServiceAsyncStub
     job_manager: job_manager_pb2_grpc.JobManagerServiceAsyncStub
     profiler: profiler_pb2_grpc.ProfilerServiceAsyncStub
+    monitor: monitor_pb2_grpc.MonitorServiceAsyncStub
 
 
 class ControlLoop:
@@ -109,7 +112,7 @@ class ControlLoop:
         self._stays_are_listed = False
         self._growths = GrowthTimes(boot_times.all())
         self._changes = ChangeGaps()
-        self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds)
+        self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds, settings.fleet_replan_seconds)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
@@ -259,7 +262,7 @@ class ControlLoop:
 
     async def _refresh(self, context: TraceContext | None) -> None:
         """Ask for what is not told by itself: expected stays, and how far members of fleets are."""
-        await asyncio.gather(self._refresh_stays(context), self._refresh_samples(context))
+        await asyncio.gather(self._refresh_stays(context), self._refresh_samples(context), self._refresh_feeds(context))
 
     async def _refresh_samples(self, context: TraceContext | None) -> None:
         """Ask how many samples members of fleets have trained on; without an answer, older figures are used."""
@@ -277,6 +280,20 @@ class ControlLoop:
                     return
         except grpc.aio.AioRpcError as error:
             self._log.debug("no fresh samples", code=error.code().name)
+
+    async def _refresh_feeds(self, context: TraceContext | None) -> None:
+        """Ask what feeds of fleets can prepare; without an answer, older figures are used."""
+        if not (members := self._cache.members):
+            return
+        request = monitor_pb2.GetProgressRequest(job_ids=members)
+        try:
+            response = await self._peers.monitor.GetProgress(
+                request, timeout=_STAYS_DEADLINE_SECONDS, metadata=metadata_of(context)
+            )
+        except grpc.aio.AioRpcError as error:
+            self._log.debug("no fresh rates of feeds", code=error.code().name)
+            return
+        self._cache.update_feeds(feed_rates(response.progress))
 
     async def _refresh_stays(self, context: TraceContext | None) -> None:
         """Compute the expected stays at the nodes' present ages; without an answer, from what was told before."""

@@ -56,15 +56,17 @@ class PlanTrigger:
     most every `replan_seconds`. A plan that was refused is made again after a pause that doubles.
     """
 
-    def __init__(self, coalesce_seconds: float, replan_seconds: float) -> None:
+    def __init__(self, coalesce_seconds: float, replan_seconds: float, fleet_replan_seconds: float = 0.0) -> None:
         """No plan has been made yet.
 
         Args:
             coalesce_seconds: Seconds from an event to the plan.
             replan_seconds: Least seconds between plans for changed curves alone; 0: there are none.
+            fleet_replan_seconds: Seconds after a plan at which fleets are divided by remaining work again; 0: never.
         """
         self.coalesce_seconds = coalesce_seconds
         self._replan_seconds = replan_seconds
+        self._fleet_replan_seconds = fleet_replan_seconds
         self._planned = Signature()
         self._curves_changed = False
         self._last_plan_at = -inf
@@ -77,7 +79,8 @@ class PlanTrigger:
     def wait_seconds(self, cache: ClusterCache, now: float, monotonic: float) -> float | None:
         """Seconds until something is due without any event; None where nothing is.
 
-        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, and curves that have changed.
+        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, curves that have changed, and
+        fleets whose work has been divided long ago.
 
         Args:
             cache: The present.
@@ -89,6 +92,8 @@ class PlanTrigger:
         waits = [time - now for time in (cache.next_eligible(now), cache.next_unpinned(now)) if time is not None]
         if self._curves_changed and self._replan_seconds:
             waits.append(self._last_plan_at + self._replan_seconds - monotonic)
+        if self._divides_again(cache, now):
+            waits.append(self._last_plan_at + self._fleet_replan_seconds - monotonic)
         return max(0.0, min(waits)) if waits else None
 
     def reason(self, cache: ClusterCache, now: float, monotonic: float) -> str:
@@ -108,7 +113,12 @@ class PlanTrigger:
         every = self._replan_seconds
         if self._curves_changed and every and monotonic >= self._last_plan_at + every:
             return "curves changed" if plan_input.planned_jobs else ""
+        if self._divides_again(cache, now) and monotonic >= self._last_plan_at + self._fleet_replan_seconds:
+            return "remaining work of fleets"
         return ""
+
+    def _divides_again(self, cache: ClusterCache, now: float) -> bool:
+        return bool(self._fleet_replan_seconds) and cache.complete and cache.replans_fleets(now)
 
     def begin(self) -> None:
         """A plan is being made from the present curves; those that change from now on are for the next."""

@@ -38,6 +38,7 @@ from malletrain.v1 import (
     allocator_pb2,
     allocator_pb2_grpc,
     job_manager_pb2_grpc,
+    monitor_pb2_grpc,
     profiler_pb2_grpc,
     scavenger_pb2_grpc,
 )
@@ -100,13 +101,14 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     def _open_peers(self) -> AllocatorPeers:
         self._channels = [
             open_channel(self._settings.peer(name), self._credential)
-            for name in ("scavenger", "job_manager", "profiler")
+            for name in ("scavenger", "job_manager", "profiler", "monitor")
         ]
-        scavenger, job_manager, profiler = self._channels
+        scavenger, job_manager, profiler, monitor = self._channels
         return AllocatorPeers(
             scavenger_pb2_grpc.ScavengerServiceStub(scavenger),
             job_manager_pb2_grpc.JobManagerServiceStub(job_manager),
             profiler_pb2_grpc.ProfilerServiceStub(profiler),
+            monitor_pb2_grpc.MonitorServiceStub(monitor),
         )
 
     def register(self, host: ServiceHost) -> None:

@@ -58,6 +58,12 @@ class AllocatorSettings(BaseModel):
         description="How long a member of a fleet may have GPUs until its rate on so many is known, in seconds. "
         "Afterwards it is planned by what is assumed of it, and not measured on purpose any more.",
     )
+    fleet_replan_seconds: float = Field(
+        default=900.0,
+        ge=0,
+        description="How long after a plan the GPUs of fleets are divided anew by the work that remains, without any "
+        "event, in seconds; 0: never. For the planners makespan and auto.",
+    )
     plans_kept: int = Field(default=10_000, ge=1, description="How many of the newest plans are stored.")
     plans_kept_mib: int = Field(
         default=1024,

@@ -48,6 +48,7 @@ def reproduce_fleet(
     require_plots()
     from malletrain.simulator.reproduce.executors import spread
     from malletrain.simulator.reproduce.fleet_exhibits import paper_exhibits
+    from malletrain.simulator.reproduce.fleet_gap import gap_exhibit
     from malletrain.simulator.reproduce.fleet_plan import FleetPlanOfTrials, FleetResults
     from malletrain.simulator.reproduce.fleet_sweeps import sweep_exhibits
     from malletrain.simulator.reproduce.fleet_trace import trace_exhibit
@@ -65,7 +66,8 @@ def reproduce_fleet(
             if len(found) % 200 == 0 or len(found) == len(trials):
                 print_line(f"{len(found)} of {len(trials)} simulations")
     results = FleetResults(plan, found)
-    exhibits = [*paper_exhibits(results), *sweep_exhibits(results)]
+    print_line("small ensembles beside the best possible")
+    exhibits = [*paper_exhibits(results), *sweep_exhibits(results), gap_exhibit()]
     sources = ["the published ensemble of 100 networks on 20 to 160 GPUs"]
     if scenario is not None:
         print_line(f"idle nodes of {trace}")

@@ -10,6 +10,7 @@ from malletrain.fleet.flotilla import Flotilla
 from malletrain.fleet.lifecycle import FleetRun, FlotillaRun, train_flotilla
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
+from malletrain.fleet.sharing import of_others
 
 
 def longest_first(work: Mapping[int, float], table: RateTable) -> list[int]:
@@ -25,34 +26,30 @@ def longest_first(work: Mapping[int, float], table: RateTable) -> list[int]:
 def list_schedule(problem: FleetProblem, order: Sequence[int], actual: RateTable | None = None) -> FleetRun:
     """Train members on one GPU each; a GPU that is free takes the next of the list.
 
-    Every member preprocesses for itself: where they ask for more than all CPUs can do, all get the same share of it.
+    Unless the problem says that members share, every one preprocesses for itself: where they ask for more than all CPUs
+    can do, all get the same share of it.
 
     Args:
         problem: The ensemble.
         order: The list: positions of the members.
         actual: Rates at which members really train; None: those of the problem.
     """
-    table = actual or rate_table(problem)
-    left = dict(enumerate(problem.samples()))
+    table, preprocessing, total = actual or rate_table(problem), of_others(problem), problem.samples()
+    left = dict(enumerate(total))
     waiting = list(reversed(order))
     running: list[int] = []
     ends, now = [0.0] * len(left), 0.0
     while waiting or running:
         while waiting and len(running) < problem.gpus:
             running.append(waiting.pop())
-        rates = unshared({member: table.rate(member, 1) for member in running}, problem.feed)
+        rates = {member: table.rate(member, 1) for member in running}
+        rates = preprocessing.paces(rates, {member: total[member] - left[member] for member in running})
         seconds, done = train_to_next_end(left, rates, problem.samples_per_epoch)
         now += seconds
         for member in done:
             ends[member] = now
             running.remove(member)
     return FleetRun(now, tuple(ends))
-
-
-def unshared(rates: dict[int, float], feed: float) -> dict[int, float]:
-    """Samples/s of members that preprocess each for itself, where all CPUs together preprocess `feed` samples/s."""
-    share = min(1.0, feed / sum(rates.values()))
-    return {member: rate * share for member, rate in rates.items()}
 
 
 def rounds(problem: FleetProblem, order: Sequence[int], actual: RateTable | None = None) -> FleetRun:

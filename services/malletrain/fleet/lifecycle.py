@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from malletrain.fleet.advance import train_to_next_end
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
-from malletrain.fleet.problem import FleetProblem, Pace
+from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
+from malletrain.fleet.sharing import of_flotillas
 
 _ROUNDING = 1e-9
 
@@ -115,18 +116,13 @@ def train_flotilla(
     held = dict(zip(flotilla.members, flotilla.gpus, strict=True))
     stop_below = active_share * sum(flotilla.gpus) - _ROUNDING
     rates = dict(zip(flotilla.members, flotilla.rates(table), strict=True))
+    preprocessing, total = of_flotillas(problem), problem.samples()
     now, done = 0.0, dict[int, float]()
     while rates and sum(held[member] for member in rates) >= stop_below:
-        seconds, ended = train_to_next_end(left, speeds(problem, rates), problem.samples_per_epoch)
+        speeds = preprocessing.paces(rates, {member: total[member] - left[member] for member in rates})
+        seconds, ended = train_to_next_end(left, speeds, problem.samples_per_epoch)
         now += seconds
         for member in ended:
             done[member] = now
             del rates[member]
     return now, done
-
-
-def speeds(problem: FleetProblem, rates: Mapping[int, float]) -> dict[int, float]:
-    """Samples/s at which members of a flotilla advance together, from what each could do alone; at least one member."""
-    if problem.pace is Pace.OWN:
-        return {member: min(rate, problem.feed) for member, rate in rates.items()}
-    return dict.fromkeys(rates, min(*rates.values(), problem.feed))

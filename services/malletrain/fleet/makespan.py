@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from malletrain.fleet.advance import train_to_next_end
-from malletrain.fleet.baselines import unshared
 from malletrain.fleet.lifecycle import FleetRun
 from malletrain.fleet.lower_bound import above_bound, lower_bound
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable, rate_table
 from malletrain.fleet.remaining_work import replanned
+from malletrain.fleet.sharing import of_others
 
 Guess = Callable[[int, float], float]
 """From a member and the samples that it has trained on: how many more it is believed to need."""
@@ -37,7 +37,7 @@ class Replanning:
 def makespan(
     problem: FleetProblem, guess: Guess | None = None, rules: Replanning | None = None, actual: RateTable | None = None
 ) -> FleetRun:
-    """Train an ensemble by remaining work. Every member preprocesses for itself, as in a list.
+    """Train an ensemble by remaining work. Who preprocesses is as in a list.
 
     Plans are made anew at ends of members and now and then. A plan that changes GPUs of running members is taken if the
     last end is earlier by more than the stall. Where there are more members than GPUs, those with the most remaining
@@ -50,7 +50,7 @@ def makespan(
         actual: Rates at which members really train; None: those of the problem.
     """
     table, rules = rate_table(problem), rules or Replanning()
-    total = problem.samples()
+    total, preprocessing = problem.samples(), of_others(problem)
     left = dict(enumerate(total))
     every_s = _every_s(problem, rules)
     counts: dict[int, int] = {}
@@ -64,7 +64,7 @@ def makespan(
         until = now + every_s
         while left and now < until:
             able = {m: (actual or table).rate(m, count) for m, count in counts.items() if m not in stalled}
-            rates = unshared(able, problem.feed) if able else {}
+            rates = preprocessing.paces(able, {m: total[m] - left[m] for m in able}) if able else {}
             longest = min([until - now, *stalled.values()])
             seconds, done = train_to_next_end(left, rates, problem.samples_per_epoch, longest)
             now += seconds

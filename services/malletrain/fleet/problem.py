@@ -89,6 +89,8 @@ class FleetProblem:
         pace: How members of a flotilla advance.
         beyond_peak: Whether members may get more GPUs than they are fastest on.
         name: For people.
+        shared: Whether all members that train at the same time share preprocessing, by whatever planner; None: members
+            of flotillas and rounds do, others do not.
     """
 
     models: tuple[EnsembleModel, ...]
@@ -102,6 +104,7 @@ class FleetProblem:
     pace: Pace = Pace.LOCKSTEP
     beyond_peak: BeyondPeak = BeyondPeak.AVOID
     name: str = ""
+    shared: bool | None = None
 
     @property
     def feed(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.rates import RateTable
@@ -57,6 +57,9 @@ def replanned(
 ) -> dict[int, int]:
     """GPUs of members that train now, from those that they have.
 
+    Members that train get other numbers of GPUs if the last end is earlier by more than the stall, or if those that
+    wait would find none otherwise.
+
     Args:
         table: Rates.
         work: Samples that each member is believed to need.
@@ -67,22 +70,31 @@ def replanned(
     waiting = {member: samples for member, samples in work.items() if member not in counts}
     if len(work) > gpus:
         return dict.fromkeys((*counts, *longest_first(waiting, table)[: gpus - len(counts)]), 1)
-    if waiting:
+    free = gpus - sum(counts.values())
+    if len(waiting) > free or not counts:
         return fewest_gpus(table, work, gpus)
-    before = max(work[m] / table.rate(m, count) for m, count in counts.items())
-    if not _may_gain(table, work, counts, gpus, stall_s, before):
-        return dict(counts)
+    kept = {**counts, **fewest_gpus(table, waiting, free)} if waiting else dict(counts)
+    before = max(work[m] / table.rate(m, count) for m, count in kept.items())
+    if not _may_gain(table, work, kept, gpus, stall_s, before, exempt=waiting):
+        return kept
     wanted = fewest_gpus(table, work, gpus)
     after = max(
-        work[m] / table.rate(m, count) + (stall_s if count != counts[m] else 0.0) for m, count in wanted.items()
+        work[m] / table.rate(m, count) + (stall_s if count != counts.get(m, count) else 0.0)
+        for m, count in wanted.items()
     )
-    return wanted if after < before else dict(counts)
+    return wanted if after < before else kept
 
 
 def _may_gain(
-    table: RateTable, work: Mapping[int, float], counts: Mapping[int, int], gpus: int, stall_s: float, before: float
+    table: RateTable,
+    work: Mapping[int, float],
+    counts: Mapping[int, int],
+    gpus: int,
+    stall_s: float,
+    before: float,
+    exempt: Container[int] = (),
 ) -> bool:
-    """Whether there are enough GPUs for each member to end before this time, stalls included.
+    """Whether there are enough GPUs for each member to end before this time, stalls of all but some included.
 
     Where there are not, no division is worth a change, and none need be searched.
     """
@@ -90,7 +102,8 @@ def _may_gain(
     for member, held in counts.items():
         samples = work[member]
         for count, rate in enumerate(table.rows[member][:gpus], 1):
-            if samples / rate + (stall_s if count != held else 0.0) < before:
+            stalls = count != held and member not in exempt
+            if samples / rate + (stall_s if stalls else 0.0) < before:
                 needed += count
                 break
         else:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from malletrain.fleet.flotilla import Flotilla, top_up
-from malletrain.fleet.problem import Pace
 from malletrain.fleet.rates import RateTable
 from malletrain.fleet.remaining_work import fewest_gpus
+from malletrain.fleet.sharing import Preprocessing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def after_leave(table: RateTable, flotilla: Flotilla, gpus: int) -> Shrunk:
 
 
 def after_join(
-    table: RateTable, flotilla: Flotilla, gpus: int, pace: Pace, feed: float, forward_s: float, stall_s: float
+    table: RateTable, flotilla: Flotilla, gpus: int, preprocessing: Preprocessing, forward_s: float, stall_s: float
 ) -> Flotilla:
     """Give GPUs that have joined to the slowest members, if that gains more samples than the stalls cost.
 
@@ -56,8 +55,7 @@ def after_join(
         table: Rates.
         flotilla: The flotilla as it is.
         gpus: All GPUs that there are now.
-        pace: How its members advance.
-        feed: Samples/s that preprocessing can give.
+        preprocessing: What preprocessing makes of their rates.
         forward_s: How long the GPUs are expected to stay, in seconds.
         stall_s: Seconds for which a member whose GPUs change does not train.
 
@@ -66,15 +64,14 @@ def after_join(
     """
     larger = top_up(table, flotilla, gpus)
     changed = [before != after for before, after in zip(flotilla.gpus, larger.gpus, strict=True)]
-    old, new = _advance(table, flotilla, pace, feed), _advance(table, larger, pace, feed)
-    stopped = [rate for rate, other in zip(new, changed, strict=True) if other or pace is Pace.LOCKSTEP]
+    old, new = _advance(table, flotilla, preprocessing), _advance(table, larger, preprocessing)
+    stopped = [rate for rate, other in zip(new, changed, strict=True) if other or preprocessing.in_lockstep]
     gained = (sum(new) - sum(old)) * forward_s
     return larger if any(changed) and gained > sum(stopped) * stall_s else flotilla
 
 
-def _advance(table: RateTable, flotilla: Flotilla, pace: Pace, feed: float) -> Sequence[float]:
-    rates = [min(rate, feed) for rate in flotilla.rates(table)]
-    return rates if pace is Pace.OWN else [min(rates)] * len(rates)
+def _advance(table: RateTable, flotilla: Flotilla, preprocessing: Preprocessing) -> list[float]:
+    return list(preprocessing.paces(dict(zip(flotilla.members, flotilla.rates(table), strict=True))).values())
 
 
 def _needed(table: RateTable, member: int, pace: float) -> int:

@@ -23,6 +23,8 @@ class FleetSpec:
         pace: How members of a flotilla advance.
         beyond_peak: Whether members may get more GPUs than they are fastest on.
         checkpoint_seconds: What it takes to write checkpoints after a flotilla; 0: no longer than a rescale stalls.
+        feed: MODULE:FUNCTION of which members share samples; empty: each prepares its own; None: the scripts decide,
+            and only flotillas are reckoned to share.
     """
 
     name: str = ""
@@ -36,6 +38,12 @@ class FleetSpec:
     pace: Pace = Pace.LOCKSTEP
     beyond_peak: BeyondPeak = BeyondPeak.AVOID
     checkpoint_seconds: float = 0.0
+    feed: str | None = None
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether members that train at the same time share preprocessing, by whatever planner; None: not known."""
+        return None if self.feed is None else bool(self.feed)
 
     def gpus_of(self, gpus: int) -> int:
         """How many GPUs of a node members may have.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from malletrain.common.environment import FEED
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.fleets import MOST_GPUS_PER_NODE
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.fleet_messages import check_paces, check_planner, spec_from_proto
+from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
 from malletrain.v1 import fleet_pb2, resources_pb2
 
 MOST_MEMBERS = 1000
@@ -55,6 +56,8 @@ def _check_common(at: str, spec: fleet_pb2.FleetSpec) -> FleetSpec:
             raise InvalidInputError(f"{at}.{name}", "a finite number, at least 0", value)
     if spec.HasField("active_share") and not 0 <= spec.active_share <= 1:
         raise InvalidInputError(f"{at}.active_share", "0 to 1", spec.active_share)
+    if spec.feed and not is_feed(spec.feed):
+        raise InvalidInputError(f"{at}.feed", "MODULE:FUNCTION, or nothing", spec.feed)
     try:
         check_planner(spec.planner)
         check_paces(spec)
@@ -88,6 +91,9 @@ def _check_member(at: str, spec: resources_pb2.JobSpec, fleet: FleetSpec) -> Non
         if getattr(spec, name) > gpus:
             what = f"at most {gpus}, the GPUs of fleet.max_nodes ({fleet.max_nodes}) nodes"
             raise InvalidInputError(f"{at}.{name}", what, getattr(spec, name))
+    if fleet.feed is not None and spec.environment.get(FEED) != fleet.feed:
+        expected = f"{fleet.feed!r}, as fleet.feed"
+        raise InvalidInputError(f"{at}.environment[{FEED}]", expected, spec.environment.get(FEED, "nothing"))
     if spec.slots_per_node not in (0, 1):
         raise InvalidInputError(f"{at}.slots_per_node", "1: a member has one worker a GPU", spec.slots_per_node)
     for index, point in enumerate(spec.curve):

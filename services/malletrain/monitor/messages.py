@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from malletrain.monitor.progress import NO_POSITION, RecordColumns, ReportedBatch, first_batches
+from malletrain.monitor.progress import NO_POSITION, FeedUse, RecordColumns, ReportedBatch, first_batches
 from malletrain.monitor.trackers import JobTracker
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
@@ -52,7 +52,17 @@ def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
         records=RecordColumns(times, samples, positions, workers),
         slots_per_node=request.slots_per_node,
         dropped_records=request.dropped_records,
+        feed=_parse_feed(request.feed) if request.HasField("feed") else None,
     )
+
+
+def _parse_feed(feed: monitor_pb2.FeedReport) -> FeedUse:
+    for name, count in (("received_samples", feed.received_samples), ("prepared_samples", feed.prepared_samples)):
+        _check_range(f"feed.{name}", count, 0, MOST_POSITION)
+    _check_range("feed.processes", feed.processes, 0, MOST_WORKERS)
+    if not math.isfinite(feed.cpu_seconds) or feed.cpu_seconds < 0:
+        raise InvalidInputError("feed.cpu_seconds", "a finite number, at least 0", feed.cpu_seconds)
+    return FeedUse(feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes)
 
 
 def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
@@ -73,6 +83,18 @@ def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
         stalled=tracker.is_stalled(now),
         records=progress.records,
         dropped_records=tracker.dropped_records,
+        feed=_feed_message(tracker.feed),
+    )
+
+
+def _feed_message(feed: FeedUse | None) -> monitor_pb2.FeedReport | None:
+    if feed is None:
+        return None
+    return monitor_pb2.FeedReport(
+        received_samples=feed.received,
+        prepared_samples=feed.prepared,
+        cpu_seconds=feed.cpu_seconds,
+        processes=feed.processes,
     )
 
 

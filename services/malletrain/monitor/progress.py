@@ -76,6 +76,23 @@ class RecordColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedUse:
+    """What a feed does for the process that reports.
+
+    Attributes:
+        received: Samples that the feed has prepared for it.
+        prepared: Samples that it has prepared itself.
+        cpu_seconds: CPU time in which the feed prepares a sample, in seconds; 0: not known.
+        processes: How many processes prepare samples for it and those near it; 0: not known.
+    """
+
+    received: int
+    prepared: int
+    cpu_seconds: float = 0.0
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedBatch:
     """Successive records of one reporter, sent together.
 
@@ -86,6 +103,7 @@ class ReportedBatch:
         records: The records, oldest first, in columns; may be empty.
         slots_per_node: Worker processes per node.
         dropped_records: Records that the reporter has dropped so far.
+        feed: What a feed does for the reporter; None: it shares no samples.
     """
 
     job_id: str
@@ -94,6 +112,7 @@ class ReportedBatch:
     records: RecordColumns
     slots_per_node: int
     dropped_records: int = 0
+    feed: FeedUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

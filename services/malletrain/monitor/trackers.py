@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from malletrain.monitor.progress import (
+    FeedUse,
     JobProgress,
     ReportedBatch,
     ReporterSequences,
@@ -65,6 +66,7 @@ class JobTracker:
         self._last_heard = now
         self._progress = stored.progress
         self._dropped = stored.dropped_records
+        self._feed: FeedUse | None = None
         self._reporters = ReporterSequences(stored.reporters)
         self._usual = UsualStep(stored.usual_step_seconds)
         self._throughput = ThroughputMeter(settings, stored.points)
@@ -79,6 +81,8 @@ class JobTracker:
         """
         known, dropped = self._reporters.take(batch)
         self._dropped += dropped
+        if batch.feed is not None and self._reporters.is_newest(batch.reporter_id):
+            self._feed = batch.feed
         if known == len(batch.records):
             return
         if not self._reporters.is_newest(batch.reporter_id):
@@ -148,6 +152,11 @@ class JobTracker:
     def dropped_records(self) -> int:
         """Records that its reporters had to drop."""
         return self._dropped
+
+    @property
+    def feed(self) -> FeedUse | None:
+        """What a feed does for the newest reporter, as it has last said; None: it has not. It is not stored."""
+        return self._feed
 
     @property
     def rate(self) -> float:

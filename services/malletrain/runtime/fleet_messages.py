@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from malletrain.fleet.problem import BeyondPeak, FleetPlanner, Pace
 from malletrain.fleet.spec import FleetSpec
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import fleet_pb2
 
 _DEFAULTS = FleetSpec()
+_FEED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_LONGEST_FEED = 1024
 _PLANNERS = {fleet_pb2.FleetPlanner.Value(f"FLEET_PLANNER_{planner.name}"): planner for planner in FleetPlanner}
 _PACES = {fleet_pb2.Pace.Value(f"PACE_{pace.name}"): pace for pace in Pace}
 _BEYOND_PEAKS = {fleet_pb2.BeyondPeak.Value(f"BEYOND_PEAK_{beyond.name}"): beyond for beyond in BeyondPeak}
@@ -43,6 +47,11 @@ def check_planner(value: fleet_pb2.FleetPlanner.ValueType) -> None:
         raise InvalidInputError("planner", "a known planner", value)
 
 
+def is_feed(feed: str) -> bool:
+    """Whether a text is MODULE:FUNCTION."""
+    return len(feed) <= _LONGEST_FEED and _FEED.fullmatch(feed) is not None
+
+
 def check_paces(message: fleet_pb2.FleetSpec | fleet_pb2.FleetProblem) -> None:
     """Check that pace and beyond_peak are known, or not given.
 
@@ -69,6 +78,7 @@ def spec_from_proto(message: fleet_pb2.FleetSpec) -> FleetSpec:
         pace=pace_of(message.pace),
         beyond_peak=beyond_peak_of(message.beyond_peak),
         checkpoint_seconds=message.checkpoint_seconds,
+        feed=message.feed if message.HasField("feed") else None,
     )
 
 
@@ -86,4 +96,5 @@ def spec_to_proto(spec: FleetSpec) -> fleet_pb2.FleetSpec:
         pace=fleet_pb2.Pace.Value(f"PACE_{spec.pace.name}"),
         beyond_peak=fleet_pb2.BeyondPeak.Value(f"BEYOND_PEAK_{spec.beyond_peak.name}"),
         checkpoint_seconds=spec.checkpoint_seconds,
+        feed=spec.feed,
     )

@@ -36,6 +36,10 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+ALONE = "alone"
+"""A training without a feed, which shows how long the machine keeps a process waiting at the same time."""
+HOPS = 4
+"""Processes that wait for each other from a fault to the next batch: training, feed, one that prepares, training."""
 ENDLESS = 10_000 * SIZE
 """Samples that no test waits for: it ends the trainings by `stop`."""
 
@@ -76,6 +80,19 @@ class FeedTrainings:
         self.processes[name] = context.Process(target=_work, args=(name, self.settings[name], environment))
         self.processes[name].start()
         return self.processes[name]
+
+    def start_alone(self) -> None:
+        """Start a training that needs nobody else, and wait for its first batch; see `delay`."""
+        self.start(ALONE, feed="", workers=0, until=ENDLESS, step=0.01)
+        self.wait_batches(ALONE, 1)
+
+    def delay(self, since: float) -> float:
+        """What this machine has added to a limit since a moment, in seconds.
+
+        The longest time between two batches of the training that needs nobody else, for each process that had to get
+        a processor in turn.
+        """
+        return HOPS * self.longest_gap(ALONE, since)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a training."""

@@ -11,6 +11,7 @@ from malletrain.client.feeding.messages import (
     LONGEST,
     MOST_INDICES,
     MOST_PLACES,
+    Costs,
     Hello,
     Message,
     Ready,
@@ -32,6 +33,7 @@ messages = (
     | st.builds(Request, numbers, numbers, st.lists(numbers, max_size=20), st.booleans())
     | st.builds(Ready, st.lists(st.builds(ReadyPlace, numbers, numbers, numbers, numbers), max_size=20))
     | st.builds(Unable, numbers, st.text(max_size=100))
+    | st.builds(Costs, numbers, numbers)
 )
 
 

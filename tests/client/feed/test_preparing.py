@@ -40,6 +40,7 @@ def test_what_a_process_has_answered_before_its_end_is_not_lost() -> None:
         (prepared,) = process.receive()
         assert prepared.task == Task(0, 0)
         assert decode(prepared.content) == 0
+        assert 0 < prepared.cpu_seconds < 10
         assert list(process.tasks) == [Task(1, 1)]
         with pytest.raises(EOFError):
             process.receive()

@@ -197,11 +197,16 @@ def test_a_sample_larger_than_the_memory_is_left_to_those_who_want_it() -> None:
     assert schedule.next_task() == Task(1, 6)
 
 
-@pytest.mark.parametrize("name", ["samples", "memory_mib", "stall_seconds", "linger_seconds"])
+@pytest.mark.parametrize("name", ["samples", "memory_mib", "stall_seconds", "linger_seconds", "groups"])
 def test_limits_are_above_nothing(name: str) -> None:
     for value in (0, -1, True, "7", float("inf"), float("nan")):
         with pytest.raises(ValueError, match=f"{name}: expected a finite number above 0"):
             FeedLimits(**{name: value})
+
+
+def test_groups_are_counted() -> None:
+    with pytest.raises(ValueError, match=r"groups: expected a whole number, got 1\.5"):
+        FeedLimits(groups=1.5)  # type: ignore[arg-type]
 
 
 def test_the_memory_is_at_least_one_byte() -> None:

@@ -12,13 +12,12 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-from tests.client.feed.running import ENDLESS, PATIENCE, SIZE, FeedTrainings
+from tests.client.feed.running import ALONE, ENDLESS, PATIENCE, SIZE, FeedTrainings
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 STALL = 2.0
-BUSY = 2.5
-"""What a crowded machine may add to a limit, in seconds."""
+"""How long a fault of the feed may keep a training waiting, in seconds, where nobody else wants the processors."""
 NEVER_FAR = {"samples": ENDLESS, "linger_seconds": 0.5}
 """Limits by which trainings that have read by themselves are near enough to share a feed again."""
 
@@ -83,10 +82,45 @@ def test_another_seed_is_another_feed(trainings: FeedTrainings) -> None:
     assert sum(trainings.prepared().values()) == 2 * SIZE
 
 
-def test_another_position_is_read_by_the_training_itself(trainings: FeedTrainings) -> None:
-    trainings.start("here", until=ENDLESS, step=0.01, limits={"samples": 16, "linger_seconds": 0.5})
+FAR = 100_000 * SIZE
+
+
+def test_trainings_at_another_position_share_among_themselves(trainings: FeedTrainings) -> None:
+    for name in ("one", "two"):
+        trainings.start(name, until=ENDLESS, step=0.01, limits=NEVER_FAR)
+    trainings.wait_received("one", "two")
+    feed = trainings.wait_feed()
+    first = {process.pid for process in feed.children()}
+    for name, batch in (("later", 4), ("latest", 5)):
+        trainings.start(name, start=FAR, batch=batch, until=FAR + 10 * SIZE, step=0.01, limits=NEVER_FAR)
+    trainings.wait_received("later", "latest")
+    assert {process.pid for process in trainings.wait_feed().children()} > first, "processes of their own"
+    rings = [mapped.path for mapped in feed.memory_maps(grouped=False) if "malletrain-feed" in mapped.path]
+    assert len(rings) == 2
+    killed = next(process for process in feed.children() if process.pid not in first)
+    killed.kill()
+    trainings.wait("later", "latest")
+    trainings.check_complete("later", "latest")
+    trainings.wait_received("one", "two", more=40)
+    # Both leave nothing behind, and the others have not noticed.
+    wait_until(lambda: {process.pid for process in feed.children()} == first, PATIENCE, "the end of their processes")
+    assert sum("malletrain-feed" in mapped.path for mapped in feed.memory_maps(grouped=False)) == 1
+    trainings.stop("one", "two")
+    for name in ("one", "two"):
+        assert trainings.check_exact(name)[-1]["prepared"] == 0, trainings.log(name)
+    # What the killed process had been asked for they have prepared themselves.
+    own = sum(trainings.lines(name)[-1]["prepared"] for name in ("later", "latest"))
+    assert own <= 2 * 2
+    ahead = {name: trainings.lines(name)[-1] for name in ("one", "two")}
+    near = max(line["first"] + len(line["indices"]) for line in ahead.values())
+    # Two batches are asked for ahead at most, by which all that was prepared is counted.
+    assert sum(trainings.prepared().values()) <= near + 10 * SIZE + own + 2 * 128
+
+
+def test_another_position_is_read_by_the_training_itself_where_there_is_no_room(trainings: FeedTrainings) -> None:
+    trainings.start("here", until=ENDLESS, step=0.01, limits={"samples": 16, "linger_seconds": 0.5, "groups": 1})
     trainings.wait_batches("here", 1)
-    trainings.start("far", start=100_000 * SIZE, until=100_002 * SIZE)
+    trainings.start("far", start=FAR, until=FAR + 2 * SIZE)
     trainings.wait("far")
     trainings.check_complete("far")
     assert trainings.received("far") == 0
@@ -96,6 +130,7 @@ def test_another_position_is_read_by_the_training_itself(trainings: FeedTraining
 
 
 def test_a_feed_is_killed(trainings: FeedTrainings) -> None:
+    trainings.start_alone()
     for name, batch in (("one", 4), ("other", 5)):
         trainings.start(name, batch=batch, until=ENDLESS, step=0.01, patience=STALL, limits=NEVER_FAR)
     first = trainings.wait_feed()
@@ -107,26 +142,28 @@ def test_a_feed_is_killed(trainings: FeedTrainings) -> None:
     assert not any(child.is_running() for child in children)
     # Another feed is started, and both use it.
     trainings.wait_received("one", "other", more=100)
-    trainings.stop("one", "other")
+    trainings.stop("one", "other", ALONE)
     for name in ("one", "other"):
         trainings.check_exact(name)
-        assert trainings.longest_gap(name, at) < STALL + BUSY
+        assert trainings.longest_gap(name, at) < STALL + trainings.delay(at)
 
 
 def test_a_training_is_killed(trainings: FeedTrainings) -> None:
+    trainings.start_alone()
     for name in ("stays", "killed"):
         trainings.start(name, until=ENDLESS, step=0.01)
     trainings.wait_received("stays", "killed")
     at = time.monotonic()
     trainings.signal("killed", signal.SIGKILL)
     trainings.wait_received("stays", more=200)
-    trainings.stop("stays")
+    trainings.stop("stays", ALONE)
     trainings.check_exact("killed")
     assert trainings.check_exact("stays")[-1]["prepared"] == 0
-    assert trainings.longest_gap("stays", at) < STALL + BUSY
+    assert trainings.longest_gap("stays", at) < STALL + trainings.delay(at)
 
 
 def test_a_training_that_stands_still_stalls_nobody(trainings: FeedTrainings) -> None:
+    trainings.start_alone()
     for name in ("goes", "stops"):
         trainings.start(name, until=ENDLESS, step=0.005, limits={"samples": 16, "linger_seconds": 0.5})
     trainings.wait_received("goes", "stops")
@@ -137,14 +174,15 @@ def test_a_training_that_stands_still_stalls_nobody(trainings: FeedTrainings) ->
     finally:
         trainings.signal("stops", signal.SIGCONT)
     trainings.wait_batches("stops", len(trainings.lines("stops")) + 20)
-    trainings.stop("goes", "stops")
+    trainings.stop("goes", "stops", ALONE)
     assert trainings.check_exact("goes")[-1]["prepared"] == 0
-    assert 1.0 < trainings.longest_gap("goes", at) < STALL + BUSY
+    assert 1.0 < trainings.longest_gap("goes", at) < STALL + trainings.delay(at)
     assert trainings.check_exact("stops")[-1]["prepared"] > 0
     assert "it has kept others waiting" in trainings.log("stops")
 
 
 def test_a_feed_that_stands_still_stalls_nobody(trainings: FeedTrainings) -> None:
+    trainings.start_alone()
     for name, batch in (("one", 4), ("other", 7)):
         trainings.start(name, batch=batch, until=ENDLESS, step=0.005, patience=STALL, limits=NEVER_FAR)
     feed = trainings.wait_feed()
@@ -158,10 +196,10 @@ def test_a_feed_that_stands_still_stalls_nobody(trainings: FeedTrainings) -> Non
         feed.resume()
     # They find it again.
     trainings.wait_received("one", "other", more=50)
-    trainings.stop("one", "other")
+    trainings.stop("one", "other", ALONE)
     for name in ("one", "other"):
         assert trainings.check_exact(name)[-1]["prepared"] > 0
-        assert 1.0 < trainings.longest_gap(name, at) < STALL + BUSY
+        assert 1.0 < trainings.longest_gap(name, at) < STALL + trainings.delay(at)
 
 
 def test_a_process_of_the_feed_is_killed(trainings: FeedTrainings) -> None:

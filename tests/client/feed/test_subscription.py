@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import pytest
 
-from malletrain.client.feeding.messages import LONGEST
+from malletrain.client.feeding.codec import encode
+from malletrain.client.feeding.messages import (
+    LONGEST,
+    Costs,
+    Message,
+    Ready,
+    ReadyPlace,
+    Request,
+    Welcome,
+    pack,
+    unpack,
+)
+from malletrain.client.feeding.ring_memory import FeedRingWriter
 from malletrain.client.feeding.source import FeedSource
-from malletrain.client.feeding.subscription import FeedSubscription
+from malletrain.client.feeding.subscription import FeedSubscription, SilentFeedError
+from malletrain.client.sampling import NumberedBatch
 from malletrain.client.warn_once import WarnOnce
 
 SOURCE = FeedSource("m:f", {}, "", 0, "python", "/", [], seed=0, size=8, kind="builtins.list")
@@ -78,3 +92,56 @@ def test_nobody_waits_for_a_feed_that_is_not_looked_for_again_in_time() -> None:
         # The pause has grown beyond what it would wait.
         subscription.wait_open(0)
         assert slept == 0.0
+
+
+class Answering(threading.Thread):
+    """A feed's side that answers requests of a training that waits, one message for each."""
+
+    def __init__(self, end: socket.socket, answers: list[Message]) -> None:
+        super().__init__(daemon=True)
+        self._end, self._answers = end, answers
+        end.setblocking(True)
+
+    def run(self) -> None:
+        while self._answers and (packet := self._end.recv(LONGEST)):
+            if isinstance(request := unpack(packet), Request) and request.waiting:
+                self._end.send(pack(self._answers.pop(0)))
+
+
+def subscribed(answers: list[Message], patience: float = 30.0) -> FeedSubscription:
+    """A training whose feed has sample 0 in its ring."""
+    connecting = Connecting()
+    subscription = FeedSubscription(connecting, SOURCE, patience, WarnOnce())
+    subscription.poll(0)
+    ring = FeedRingWriter(4096)
+    ring.write(0, 0, 5, CONTENT)
+    socket.send_fds(connecting.ends[0], [pack(Welcome(4096))], [ring.descriptor])
+    assert subscription.poll(0)
+    Answering(connecting.ends[0], answers).start()
+    return subscription
+
+
+CONTENT = encode(7)
+SAMPLE = Ready([ReadyPlace(0, 5, 0, len(CONTENT))])
+BATCH = NumberedBatch(0, [5])
+
+
+def test_what_preparing_costs_is_told_between_samples() -> None:
+    subscription = subscribed([Costs(4_000_000, 2), Costs(5_000_000, 2), SAMPLE])
+    (offered,) = subscription.take([BATCH])
+    assert (offered.sample, offered.by_feed) == (7, True)
+    assert subscription.costs == Costs(5_000_000, 2)
+
+
+def test_a_feed_that_tells_nothing_else_is_silent() -> None:
+    subscription = subscribed([Costs(4_000_000, 2)], patience=0.05)
+    with pytest.raises(SilentFeedError, match=r"it has sent no sample for 0\.05 s"):
+        subscription.take([BATCH])
+    with pytest.raises(SilentFeedError, match="it has sent nothing that was asked for"):
+        subscribed([Ready([])]).take([BATCH])
+
+
+def test_costs_that_are_nearly_the_same_are_told_once() -> None:
+    assert Costs(1_040_000, 2).is_like(Costs(1_000_000, 2))
+    assert not Costs(1_060_000, 2).is_like(Costs(1_000_000, 2))
+    assert not Costs(1_000_000, 1).is_like(Costs(1_000_000, 2))

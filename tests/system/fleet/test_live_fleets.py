@@ -58,6 +58,13 @@ def wait_batches(fleet: LiveFleet, name: str, more: int = 10) -> None:
     wait_until(lambda: len(fleet.lines(name)) >= wanted, SECONDS, f"{more} more batches of {name}")
 
 
+def served(fleet: LiveFleet, name: str, since: int) -> bool:
+    """Whether a feed has prepared samples for a process of a member between two of its batches after the first ones."""
+    lines = fleet.lines(name)[since:]
+    last = {line["pid"]: line["received"] for line in lines}
+    return any(line["received"] < last[line["pid"]] for line in lines)
+
+
 def check_exact(fleet: LiveFleet, epochs: dict[str, int]) -> None:
     """Each sample of each member's epochs was trained on once; what was lost with a process was done again."""
     for name, count in epochs.items():
@@ -89,10 +96,16 @@ def test_four_networks_through_convergence_losses_and_kills(system: Deployment, 
 
     os.kill(fleet.lines("deep")[-1]["pid"], signal.SIGKILL)
     wait_batches(fleet, "deep", 20)
-    for feed in feeds.feed_processes():
+    killed = feeds.feed_processes()
+    assert killed, "members share a feed"
+    before_kill = {name: len(fleet.lines(name)) for name in first}
+    for feed in killed:
         feed.kill()
     for name in first:
         wait_batches(fleet, name)
+    # Another feed serves them.
+    wait_until(lambda: any(served(fleet, name, since) for name, since in before_kill.items()), SECONDS, "a new feed")
+    assert {process.pid for process in feeds.feed_processes()}.isdisjoint({process.pid for process in killed})
     os.kill(json.loads((fleet.folder("slow") / SUPERVISOR_FILE).read_text())["pid"], signal.SIGKILL)
     wait_batches(fleet, "slow", 20)
 
@@ -110,6 +123,38 @@ def test_four_networks_through_convergence_losses_and_kills(system: Deployment, 
     wait_until(lambda: fleet.lines("small"), SECONDS, "another flotilla")
     wait_until(fleet.ended, SECONDS, "the end of all members")
     check_exact(fleet, {"wide": 2, "deep": 3, "slow": 3, "small": 2})
+
+
+def test_each_service_is_killed_and_no_member_notices(system: Deployment, feeds: FeedTrainings) -> None:
+    networks = [Network("a", 8, 2, 40, (100.0, 150.0), 0.02), Network("b", 4, 3, 40, (90.0, 140.0), 0.02)]
+    fleet = submit(system, feeds, networks, planner="list", max_nodes=1, max_epochs=40)
+    for name in fleet.jobs:
+        wait_batches(fleet, name)
+    workers = {name: {line["pid"] for line in fleet.lines(name)} for name in fleet.jobs}
+    for service in ("scavenger", "monitor", "profiler", "job_manager", "allocator"):
+        before = system.pids()[service]
+        os.kill(before, signal.SIGKILL)
+
+        def again(service: str = service, before: int = before) -> bool:
+            return system.pids().get(service, before) != before
+
+        wait_until(again, SECONDS, f"another {service}")
+        for name in fleet.jobs:
+            wait_batches(fleet, name)
+    # The services know the fleet again, and what its feed does.
+    wait_until(lambda: set(fleet.states().values()) == {"RUNNING"}, SECONDS, "members that run")
+    wait_until(lambda: fleet.status()["feed"], SECONDS, "what the feed does")
+    status = fleet.status()
+    assert status["feed"]["receivedSamples"] > 0
+    assert status["feed"]["ratePerNode"] >= status["feed"]["ratePerCore"] > 0
+    assert status["waiting"] == []
+    assert {name: {line["pid"] for line in fleet.lines(name)} for name in fleet.jobs} == workers, "nobody was restarted"
+    for name in fleet.jobs:
+        accounts = accounts_of(fleet.folder(name))
+        assert accounts.repeated == []
+        accounts.check_epochs()
+    assert system.command("cancel", fleet.id).returncode == 0
+    wait_until(lambda: set(fleet.states().values()) == {"CANCELLED"}, SECONDS, "the end of the fleet")
 
 
 def test_losses_are_equal_with_a_feed_and_without(system: Deployment, feeds: FeedTrainings) -> None:

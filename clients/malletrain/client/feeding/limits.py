@@ -11,8 +11,10 @@ class FeedLimits:
     """Limits of a feed. Those of the training that starts it hold.
 
     Attributes:
-        samples: Most prepared samples that are kept for trainings that have not had them yet.
-        memory_mib: Size of the shared memory for them, in MiB.
+        samples: Most prepared samples that are kept for a group of trainings that have not had them yet. Trainings that
+            are further away from each other than this are in different groups.
+        memory_mib: Size of the shared memory of a group, in MiB.
+        groups: Most groups. Each has its own memory and processes.
         stall_seconds: How long a training may keep others waiting, in seconds. Then it prepares samples itself.
         linger_seconds: How long the feed stays when no training is connected, in seconds.
     """
@@ -21,6 +23,7 @@ class FeedLimits:
     memory_mib: int = 256
     stall_seconds: float = 1.5
     linger_seconds: float = 10.0
+    groups: int = 4
 
     def __post_init__(self) -> None:
         """Check the limits.
@@ -32,12 +35,14 @@ class FeedLimits:
             value = getattr(self, each.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ValueError(f"{each.name}: expected a finite number above 0, got {value!r}")
+        if type(self.groups) is not int:
+            raise ValueError(f"groups: expected a whole number, got {self.groups!r}")
         if self.memory_bytes < 1:
             raise ValueError(f"memory_mib: expected at least one byte, got {self.memory_mib!r}")
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the shared memory in bytes."""
+        """Size of the shared memory of a group in bytes."""
         return int(self.memory_mib * (1 << 20))
 
     def as_json(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from malletrain.client.feeding.errors import FeedError
 
-VERSION = 1
+VERSION = 2
 LONGEST = 64 << 10
 """Bytes of the longest packet."""
 MOST_INDICES = 4096
@@ -19,12 +19,15 @@ MOST_PLACES = 1024
 """Most samples in one answer."""
 _MOST_TEXT = 2000
 _LARGEST = 1 << 62
+_NEWS = 0.05
+"""Share by which costs change before they are told again."""
 
-_HELLO, _WELCOME, _REFUSED, _REQUEST, _READY, _UNABLE = range(1, 7)
+_HELLO, _WELCOME, _REFUSED, _REQUEST, _READY, _UNABLE, _COSTS = range(1, 8)
 _REQUEST_HEAD = struct.Struct("<BBxxIqq")
 _READY_HEAD = struct.Struct("<BxxxI")
 _PLACE = struct.Struct("<qqqq")
 _UNABLE_HEAD = struct.Struct("<Bxxxxxxxq")
+_COSTS_WORDS = struct.Struct("<Bxxxxxxxqq")
 
 
 class Hello(NamedTuple):
@@ -105,7 +108,24 @@ class Unable(NamedTuple):
     reason: str
 
 
-Message = Hello | Welcome | Refused | Request | Ready | Unable
+class Costs(NamedTuple):
+    """What preparing costs in the feed.
+
+    Attributes:
+        cpu_nanoseconds: CPU time of a sample.
+        processes: How many processes prepare samples for this training, as many as there are cores for.
+    """
+
+    cpu_nanoseconds: int
+    processes: int
+
+    def is_like(self, other: Costs) -> bool:
+        """Whether they are so near to each other that only one need be told."""
+        near = abs(self.cpu_nanoseconds - other.cpu_nanoseconds) <= _NEWS * other.cpu_nanoseconds
+        return near and self.processes == other.processes
+
+
+Message = Hello | Welcome | Refused | Request | Ready | Unable | Costs
 
 
 def pack(message: Message) -> bytes:
@@ -124,6 +144,8 @@ def pack(message: Message) -> bytes:
             return _READY_HEAD.pack(_READY, len(places)) + b"".join(_PLACE.pack(*place) for place in places)
         case Unable(number, reason):
             return _UNABLE_HEAD.pack(_UNABLE, number) + reason[: _MOST_TEXT // 4].encode(errors="replace")
+        case Costs():
+            return _COSTS_WORDS.pack(_COSTS, *message)
 
 
 def unpack(packet: bytes) -> Message:
@@ -139,6 +161,7 @@ def unpack(packet: bytes) -> Message:
         _REQUEST: _unpack_request,
         _READY: _unpack_ready,
         _UNABLE: _unpack_unable,
+        _COSTS: _unpack_costs,
     }
     reader = readers.get(packet[0]) if packet else None
     if reader is None or len(packet) > LONGEST:
@@ -208,6 +231,11 @@ def _unpack_ready(packet: bytes) -> Ready:
 def _unpack_unable(packet: bytes) -> Unable:
     _, number = _UNABLE_HEAD.unpack_from(packet)
     return Unable(_number(number), packet[_UNABLE_HEAD.size :][:_MOST_TEXT].decode(errors="replace"))
+
+
+def _unpack_costs(packet: bytes) -> Costs:
+    _, nanoseconds, processes = _COSTS_WORDS.unpack(packet)
+    return Costs(_number(nanoseconds), _number(processes))
 
 
 def _number(value: Any) -> int:

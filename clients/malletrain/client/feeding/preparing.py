@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -20,7 +21,7 @@ from malletrain.client.warn_once import describe
 from malletrain.common.worker_bootstrap import die_with_parent
 
 _TASK = struct.Struct("=qq")
-_HEAD = struct.Struct("=qq")
+_HEAD = struct.Struct("=qqq")
 TASKS_AHEAD = 2
 """Samples that a process has been asked for: one that it prepares, and the next."""
 
@@ -40,11 +41,13 @@ class PreparedSample(NamedTuple):
         task: The task.
         outcome: What has become of it.
         content: The sample as bytes, or the reason as text.
+        cpu_seconds: CPU time that it took.
     """
 
     task: Task
     outcome: TaskOutcome
     content: bytes
+    cpu_seconds: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -83,6 +86,7 @@ class PreparingProcess:
         self.connection.setblocking(False)
         self._buffer = bytearray(_HEAD.size)
         self._outcome: TaskOutcome | None = None
+        self._cpu_seconds = 0.0
         self._filled = 0
 
     @property
@@ -123,10 +127,10 @@ class PreparingProcess:
                 continue
             content, self._filled = bytes(self._buffer), 0
             if self._outcome is None:
-                kind, length = _HEAD.unpack(content)
-                self._outcome, self._buffer = TaskOutcome(kind), bytearray(length)
+                kind, length, cpu_ns = _HEAD.unpack(content)
+                self._outcome, self._buffer, self._cpu_seconds = TaskOutcome(kind), bytearray(length), cpu_ns / 1e9
             else:
-                done.append(PreparedSample(self.tasks.popleft(), self._outcome, content))
+                done.append(PreparedSample(self.tasks.popleft(), self._outcome, content, self._cpu_seconds))
                 self._outcome, self._buffer = None, bytearray(_HEAD.size)
 
     def end(self) -> None:
@@ -154,8 +158,9 @@ def _be_child(parent: int, connection: socket.socket, preparation: Preparation, 
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # as in a DataLoader's processes: there are as many as shall compute
     while packet := connection.recv(_TASK.size, socket.MSG_WAITALL):
+        began = time.process_time_ns()
         outcome, content = _answer(preparation, Task(*_TASK.unpack(packet)))
-        connection.sendall(_HEAD.pack(outcome, len(content)))
+        connection.sendall(_HEAD.pack(outcome, len(content), time.process_time_ns() - began))
         connection.sendall(content)
 
 

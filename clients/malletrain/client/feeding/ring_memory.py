@@ -43,6 +43,8 @@ class FeedRingWriter:
             # A training that reads never meets the end of the memory, which would kill it.
             fcntl.fcntl(written, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
             self._memory = mmap.mmap(written, size)
+            # Processes that the feed forks do not keep it: it is gone when its group is.
+            self._memory.madvise(mmap.MADV_DONTFORK)
             self.descriptor = os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(written)
@@ -52,6 +54,11 @@ class FeedRingWriter:
         start = offset + HEAD_BYTES
         self._memory[start : start + len(content)] = content
         self._memory[offset : offset + _HEAD.size] = _HEAD.pack(_MARK, number, index, len(content))
+
+    def close(self) -> None:
+        """Give it up. Trainings that have mapped it keep it until they leave."""
+        self._memory.close()
+        os.close(self.descriptor)
 
     def erase(self, offset: int) -> None:
         """Make the sample at an offset unreadable."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
-import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.messages import (
     LONGEST,
     MOST_PLACES,
     VERSION,
+    Costs,
     Hello,
     Message,
     Ready,
@@ -28,25 +30,25 @@ from malletrain.client.feeding.messages import (
     pack,
     unpack,
 )
-from malletrain.client.feeding.preparing import PreparedSample, PreparingProcess, TaskOutcome
 from malletrain.client.feeding.private_folder import check_peer
-from malletrain.client.feeding.ring_memory import HEAD_BYTES, FeedRingWriter
-from malletrain.client.feeding.schedule import Delivery, FeedSchedule, Task
+from malletrain.client.feeding.ring_memory import HEAD_BYTES
+from malletrain.client.feeding.schedule import Delivery, FarAwayError, Task
 from malletrain.client.feeding.seeding import Preparation
 from malletrain.client.feeding.source import FeedSource
 
 _TICK_SECONDS = 0.1
 _MOST_CONNECTIONS = 256
 _MOST_UNSENT = 4096
-_MOST_LOSSES = 5
-"""How many of the processes may end by themselves before the feed gives up."""
+_COSTS_SECONDS = 1.0
+"""How often trainings are told what samples cost."""
 
 
 @dataclass(slots=True)
 class _Connection:
     number: int
     socket: socket.socket
-    welcome: bool = False
+    group: FeedGroup | None = None
+    told: Costs | None = None
     unsent: deque[bytes] = field(default_factory=deque)
 
 
@@ -67,25 +69,23 @@ class FeedServer:
             source: What is prepared.
             preparation: How samples are prepared.
             limits: Limits of the feed.
-            workers: How many processes prepare samples, at least 1.
+            workers: How many processes prepare samples for a group of trainings, at least 1.
 
         Raises:
             OSError: there is no memory, or a process can't be forked.
         """
         self._listening, self._source, self._preparation, self._limits = listening, source, preparation, limits
         self.asked_to_end = False
-        self._schedule = FeedSchedule(limits)
-        self._ring = FeedRingWriter(limits.memory_bytes)
+        self._workers = workers
+        self._cores = len(os.sched_getaffinity(0))
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
         self._accepted = 0
-        self._held: list[PreparedSample] = []
-        self._losses = 0
-        self._processes: list[PreparingProcess] = []
+        self._told_at = 0.0
+        self._groups: list[FeedGroup] = []
         listening.setblocking(False)
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
-        for _ in range(workers):
-            self._start_process()
+        self._open_group()
 
     def run(self, may_end: Callable[[], bool]) -> None:
         """Serve.
@@ -107,14 +107,15 @@ class FeedServer:
                     alone_since = now
                 elif now - alone_since >= self._limits.linger_seconds and may_end():
                     return
-        except FeedError as error:
+        except FeedError as cause:
+            error = FeedError(f"{self._source.spec}: {cause}", final=cause.final)
             refuse_all(self._listening, error)
             for connection in list(self._connections.values()):
                 self._refuse(connection, error)
-            raise
+            raise error from cause
         finally:
-            for process in self._processes:
-                process.end()
+            for group in self._groups:
+                group.close()
 
     # -- trainings ---------------------------------------------------------------------------------------------------
 
@@ -148,16 +149,17 @@ class FeedServer:
 
     def _handle(self, connection: _Connection, message: Message) -> None:
         match message:
-            case Hello() if not connection.welcome:
+            case Hello() if connection.group is None:
                 self._check(message)
-                connection.welcome = True
+                connection.group = self._group_for(message.position)
+                connection.group.join(connection.number, message.position)
                 packet = pack(Welcome(self._limits.memory_bytes))
-                socket.send_fds(connection.socket, [packet], [self._ring.descriptor])
-            case Request(position, first, indices, waiting) if connection.welcome:
+                socket.send_fds(connection.socket, [packet], [connection.group.descriptor])
+            case Request(position, first, indices, waiting) if connection.group is not None:
                 if indices and max(indices) >= self._source.size:
                     raise FeedError(f"index: expected one below {self._source.size}, got {max(indices)}", final=True)
                 tasks = (Task(number, index) for number, index in enumerate(indices, start=first))
-                self._schedule.request(connection.number, position, tasks, waiting=waiting)
+                connection.group.request(connection.number, position, tasks, waiting=waiting)
             case _:
                 raise FeedError(f"message: expected a greeting and then requests, got {type(message).__name__}")
 
@@ -170,7 +172,6 @@ class FeedServer:
         ):
             if expected != got:
                 raise FeedError(f"{name}: expected {expected}, as the feed has, got {got}", final=True)
-        self._schedule.check_near(hello.position)
 
     def _send(self, connection: _Connection, message: Message) -> None:
         connection.unsent.append(pack(message))
@@ -190,7 +191,7 @@ class FeedServer:
             self._close(connection)
 
     def _refuse(self, connection: _Connection, error: FeedError) -> None:
-        _log(f"training {connection.number} is refused: {error}")
+        log(f"training {connection.number} is refused: {error}")
         self._forget(connection)
         _dismiss(connection.socket, error)
 
@@ -201,33 +202,25 @@ class FeedServer:
     def _forget(self, connection: _Connection) -> None:
         if self._connections.pop(connection.number, None) is not None:
             self._selector.unregister(connection.socket)
-            self._schedule.remove(connection.number)
+            if connection.group is not None:
+                connection.group.leave(connection.number, time.monotonic())
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         """Do what has become possible."""
-        for number in self._schedule.overdue(time.monotonic()):
-            stall = self._limits.stall_seconds
-            # It is told before anything that it may be copying gives way.
-            self._refuse(self._connections[number], FeedError(f"it has kept others waiting for {stall:g} s"))
-        held, self._held = sorted(self._held), []
-        for prepared in held:
-            self._put(prepared)
-        free = [process for process in self._processes if process.is_free]
-        while free and (task := self._schedule.next_task()) is not None:
-            process = min(free, key=lambda each: len(each.tasks))
-            try:
-                process.give(task)
-            except OSError:
-                self._schedule.fail(task.number, "the process that prepares it has ended")
-                break  # the selector finds out, too
-            free = [each for each in free if each.is_free]
-        self._erase()
-        self._deliver(self._schedule.take_deliveries())
+        now = time.monotonic()
+        for group in self._groups:
+            for number in group.overdue(now):
+                stall = self._limits.stall_seconds
+                # It is told before anything that it may be copying gives way.
+                self._refuse(self._connections[number], FeedError(f"it has kept others waiting for {stall:g} s"))
+            self._deliver(group.turn())
+        self._tell_costs(now)
         for connection in list(self._connections.values()):
             if connection.unsent:
                 self._flush(connection)
+        self._close_empty_groups(now)
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
         places: dict[int, list[ReadyPlace]] = defaultdict(list)
@@ -243,61 +236,60 @@ class FeedServer:
                 if connection := self._connections.get(consumer):
                     self._send(connection, Ready(found[start : start + MOST_PLACES]))
 
-    def _put(self, prepared: PreparedSample) -> None:
-        number, index = prepared.task
-        place = self._schedule.place(number, len(prepared.content) + HEAD_BYTES)
-        self._erase()
-        if place is not None:
-            self._ring.write(place.offset, number, index, prepared.content)
-            self._schedule.announce(number)
-        elif self._schedule.is_preparing(number):
-            self._held.append(prepared)
+    def _tell_costs(self, now: float) -> None:
+        """Tell trainings what samples cost here, now and then."""
+        if now < self._told_at + _COSTS_SECONDS:
+            return
+        self._told_at = now
+        for connection in list(self._connections.values()):
+            group = connection.group
+            if group is None or connection.unsent or not (seconds := group.costs.cpu_seconds):
+                continue  # who reads nothing now is told later
+            costs = Costs(round(1e9 * seconds), min(group.processes, self._cores))
+            if connection.told is None or not costs.is_like(connection.told):
+                connection.told = costs
+                self._send(connection, costs)
 
-    def _erase(self) -> None:
-        for place in self._schedule.take_shed():
-            self._ring.erase(place.offset)
+    # -- groups ------------------------------------------------------------------------------------------------------
 
-    # -- processes ---------------------------------------------------------------------------------------------------
+    def _open_group(self) -> FeedGroup:
+        group = FeedGroup(
+            self._preparation, self._limits, self._workers, self._selector, self._descriptors, time.monotonic()
+        )
+        self._groups.append(group)
+        return group
 
-    def _start_process(self) -> None:
-        own: Sequence[int] = [
-            self._listening.fileno(),
-            self._ring.descriptor,
-            *(each.socket.fileno() for each in self._connections.values()),
-            *(each.connection.fileno() for each in self._processes),
-        ]
-        process = PreparingProcess(self._preparation, own)
-        self._processes.append(process)
-        self._selector.register(process.connection, selectors.EVENT_READ, lambda _: self._collect(process))
+    def _descriptors(self) -> list[int]:
+        own = [self._listening.fileno(), *(each.socket.fileno() for each in self._connections.values())]
+        return own + [descriptor for group in self._groups for descriptor in group.descriptors]
 
-    def _collect(self, process: PreparingProcess) -> None:
-        try:
-            for prepared in process.receive():
-                self._take(prepared)
-        except EOFError:
-            self._replace(process)
+    def _group_for(self, position: int) -> FeedGroup:
+        """The group of a training at a position: one that is near, else one without trainings, else a new one.
 
-    def _take(self, prepared: PreparedSample) -> None:
-        match prepared.outcome:
-            case TaskOutcome.PREPARED:
-                self._put(prepared)
-            case TaskOutcome.RAISED:
-                _log(f"sample {prepared.task.number} (dataset index {prepared.task.dataset_index}): {prepared.reason}")
-                self._schedule.fail(prepared.task.number, prepared.reason)
-            case TaskOutcome.UNSUITABLE:
-                raise FeedError(f"{self._source.spec}: {prepared.reason}", final=True)
+        Raises:
+            FarAwayError: there are as many groups as there may be, and all are elsewhere.
+        """
+        used = [group for group in self._groups if group.empty_since is None]
+        if near := next((group for group in used if group.is_near(position)), None):
+            return near
+        if empty := [group for group in self._groups if group.empty_since is not None]:
+            return min(empty, key=lambda group: group.distance(position))
+        if len(self._groups) < self._limits.groups:
+            try:
+                return self._open_group()
+            except OSError as error:
+                raise FarAwayError(f"position: there is no room for another group ({error})") from error
+        raise FarAwayError(
+            f"position: expected one where the others are, in {len(self._groups)} groups, got {position}"
+        )
 
-    def _replace(self, process: PreparingProcess) -> None:
-        self._selector.unregister(process.connection)
-        self._processes.remove(process)
-        process.end()
-        for task in process.tasks:
-            self._schedule.fail(task.number, "the process that prepared it has ended")
-        self._losses += 1
-        _log(f"process {process.pid}, which prepares samples, has ended")
-        if self._losses > _MOST_LOSSES:
-            raise FeedError(f"{self._source.spec}: processes that prepare samples end by themselves", final=True)
-        self._start_process()
+    def _close_empty_groups(self, now: float) -> None:
+        """Close groups that have had no training for some time. One stays, as long as the feed does."""
+        for group in list(self._groups):
+            since = group.empty_since
+            if since is not None and now - since >= self._limits.linger_seconds and len(self._groups) > 1:
+                self._groups.remove(group)
+                group.close()
 
 
 def accept_all(listening: socket.socket) -> Iterable[socket.socket]:
@@ -313,7 +305,7 @@ def accept_all(listening: socket.socket) -> Iterable[socket.socket]:
         try:
             check_peer(connection)
         except OSError as error:
-            _log(str(error))
+            log(str(error))
             connection.close()
             continue
         yield connection
@@ -334,7 +326,3 @@ def _dismiss(connection: socket.socket, error: FeedError) -> None:
         while connection.recv(LONGEST + 1):
             pass
     connection.close()
-
-
-def _log(message: str) -> None:
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} feed: {message}", file=sys.stderr, flush=True)

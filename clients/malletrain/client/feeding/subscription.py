@@ -14,6 +14,7 @@ from malletrain.client.feeding.codec import decode
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.messages import (
     LONGEST,
+    Costs,
     Hello,
     Message,
     Ready,
@@ -63,7 +64,11 @@ class SilentFeedError(FeedError):
 
 
 class FeedSubscription:
-    """Asks a feed for the samples of one training, in order."""
+    """Asks a feed for the samples of one training, in order.
+
+    Attributes:
+        costs: What preparing costs in the feed, as it has said last; None: it has not.
+    """
 
     def __init__(
         self,
@@ -94,6 +99,7 @@ class FeedSubscription:
         self._try_at = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
         self._over = False
+        self.costs: Costs | None = None
 
     def wait_open(self, position: int) -> None:
         """Wait until the feed answers, as long as patience lasts and it may answer in that time; see `poll`."""
@@ -212,14 +218,17 @@ class FeedSubscription:
 
     def _await(self, batch: NumberedBatch) -> None:
         missing = [number for number, _ in batch.numbered() if number in self._asked]
+        until = self._clock() + self._patience
         while missing:
             self._say(waiting=True)
-            if not self._wait(self._patience):
-                raise SilentFeedError(f"it has sent nothing for {self._patience:g} s")
-            before = len(self._asked)
+            if not self._wait(until - self._clock()):
+                raise SilentFeedError(f"it has sent no sample for {self._patience:g} s")
+            before, costs = len(self._asked), self.costs
             self._read()
             missing = [number for number in missing if number in self._asked]
-            if len(self._asked) == before and missing:
+            if len(self._asked) < before:
+                until = self._clock() + self._patience
+            elif missing and self.costs is costs:
                 raise SilentFeedError("it has sent nothing that was asked for")
         self._say(waiting=False)
 
@@ -252,6 +261,8 @@ class FeedSubscription:
                 self._warnings.warn("sample", f"the feed could not prepare sample {number}: {reason}")
             case Refused(reason, final):
                 raise FeedError(reason, final=final)
+            case Costs():
+                self.costs = message
             case _:
                 raise FeedError(f"message: expected samples, got {type(message).__name__}")
 

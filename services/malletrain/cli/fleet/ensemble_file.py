@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from malletrain.cli.message_file import read_message, read_text
 from malletrain.fleet.problem import BeyondPeak, EnsembleModel, FleetProblem, Pace, RateTolerance
 from malletrain.runtime.config import expectation
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.fleet_messages import is_feed
 from malletrain.v1 import fleet_pb2
 
 FileArgument = Annotated[
@@ -27,11 +27,10 @@ FileArgument = Annotated[
 GpusOption = Annotated[
     int | None, typer.Option(min=1, help="Number of GPUs, not more than in the file; default: as in the file.")
 ]
-_FEED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def _checked_feed(feed: str) -> str:
-    if feed and not _FEED.fullmatch(feed):
+    if feed and not is_feed(feed):
         raise ValueError("expected MODULE:FUNCTION, or nothing")
     return feed
 

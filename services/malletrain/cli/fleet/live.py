@@ -7,6 +7,13 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.fleet.feed_output import (
+    converged,
+    feed_dict,
+    feed_in_words,
+    waiting_in_words,
+    waiting_members,
+)
 from malletrain.cli.fleet_jobs import decision_in_words, is_fleet, members_of
 from malletrain.cli.job_output import job_dict, reason_of
 from malletrain.cli.output import JsonOption, print_json, print_table, state_name, to_dict
@@ -20,7 +27,7 @@ def status(
     fleet_id: Annotated[str, typer.Argument(metavar="ID", help="Identifier of the fleet, e.g. f000012.")],
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """Show a fleet: how far its members are, on which GPUs, who divides these, and why."""
+    """Show a fleet: how far its members are, on which GPUs, what its feed prepares, who divides the GPUs, and why."""
     _check(fleet_id)
     with connect() as stubs:
         members = members_of(stubs, fleet_id)
@@ -31,17 +38,31 @@ def status(
         }
     if as_json:
         rates = {job_id: entry.rate for job_id, entry in progress.items()}
-        entries = [{**job_dict(job), "rate": rates.get(job.id, 0.0), "epochs": _epochs(job)} for job in members]
-        plan = to_dict(decision) if decision else None
-        print_json({"fleetId": fleet_id, "fleet": to_dict(members[0].spec.fleet), "members": entries, "plan": plan})
+        entries = [
+            {**job_dict(job), "rate": rates.get(job.id, 0.0), "epochs": _epochs(job), "converged": converged(job)}
+            for job in members
+        ]
+        print_json(
+            {
+                "fleetId": fleet_id,
+                "fleet": to_dict(members[0].spec.fleet),
+                "members": entries,
+                "plan": to_dict(decision) if decision else None,
+                "feed": feed_dict(progress.values()),
+                "waiting": waiting_members(members),
+            }
+        )
         return
     print_table(
-        ("job", "member", "state", "GPUs", "samples/s", "epochs", "reason"),
+        ("job", "member", "state", "GPUs", "samples/s", "epochs", "converged", "reason"),
         [_row(job, progress.get(job.id)) for job in members],
         one_line=True,
     )
     ended = sum(job.state in FINAL_JOB_STATES for job in members)
     typer.echo(f"{fleet_id} {members[0].spec.fleet.name}: {ended} of {len(members)} members have ended")
+    for line in (feed_in_words(progress.values()), waiting_in_words(members)):
+        if line:
+            typer.echo(line)
     if decision:
         typer.echo(decision_in_words(decision))
 
@@ -97,6 +118,7 @@ def _row(job: resources_pb2.Job, progress: monitor_pb2.Progress | None) -> Seque
         " ".join(job.confirmed_nodes or job.commanded_nodes) or "-",
         f"{rate:,.1f}" if rate else "-",
         _epochs_in_words(job),
+        converged(job),
         reason_of(job),
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from malletrain.fleet.assignment import GpuAssignment
-from malletrain.fleet.baselines import unshared
 from malletrain.fleet.flotilla import Flotilla
-from malletrain.fleet.lifecycle import FleetRun, FlotillaRun, speeds
+from malletrain.fleet.lifecycle import FleetRun, FlotillaRun
 from malletrain.fleet.problem import EnsembleModel, FleetPlanner, FleetProblem, RateTolerance
 from malletrain.fleet.rates import ProfilePlan, RateTable
+from malletrain.fleet.sharing import of_flotillas, of_others
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import beyond_peak_of, check_paces, pace_of
 from malletrain.v1 import fleet_pb2
@@ -50,7 +50,8 @@ def plan_to_proto(
 ) -> fleet_pb2.FleetPlan:
     """Members that train first by a planner as a message."""
     rates = dict(zip(flotilla.members, flotilla.rates(table), strict=True))
-    paces = speeds(problem, rates) if planner is FleetPlanner.FLEET else unshared(rates, problem.feed)
+    preprocessing = of_flotillas(problem) if planner is FleetPlanner.FLEET else of_others(problem)
+    paces = preprocessing.paces(rates)
     return fleet_pb2.FleetPlan(
         members=_placements(problem, flotilla.members, assignment.gpus),
         orders_tried=assignment.orders_tried,

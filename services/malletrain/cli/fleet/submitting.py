@@ -52,8 +52,9 @@ def member_specs(content: EnsembleToml, workdir: Path, *, with_feed: bool = True
         with_feed: Whether members share a feed where the file names one.
     """
     fleet = content.fleet
-    common = spec_to_proto(fleet_spec(fleet))
-    feed = {FEED: fleet.feed if with_feed else ""} if not with_feed or "feed" in fleet.model_fields_set else {}
+    terms = fleet_spec(fleet, with_feed=with_feed)
+    common = spec_to_proto(terms)
+    feed = {} if terms.feed is None else {FEED: terms.feed}
     specs = []
     for member in content.model:
         curve = member_curve(fleet, member)
@@ -78,8 +79,9 @@ def member_specs(content: EnsembleToml, workdir: Path, *, with_feed: bool = True
     return specs
 
 
-def fleet_spec(fleet: FleetSection) -> FleetSpec:
-    """What the members have in common."""
+def fleet_spec(fleet: FleetSection, *, with_feed: bool = True) -> FleetSpec:
+    """What the members have in common; arguments as of `member_specs`."""
+    named = fleet.feed if "feed" in fleet.model_fields_set else None
     return FleetSpec(
         name=fleet.name or "fleet",
         max_nodes=fleet.max_nodes,
@@ -92,6 +94,7 @@ def fleet_spec(fleet: FleetSection) -> FleetSpec:
         pace=Pace(fleet.pace),
         beyond_peak=BeyondPeak(fleet.beyond_peak),
         checkpoint_seconds=fleet.checkpoint_seconds,
+        feed=named if with_feed else "",
     )
 
 

@@ -12,12 +12,12 @@ from typing import Protocol
 from malletrain.allocator.forward_time import FORWARD_SECONDS
 from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
-from malletrain.fleet.lifecycle import speeds
 from malletrain.fleet.makespan import Replanning
 from malletrain.fleet.problem import FleetProblem
 from malletrain.fleet.rates import RateTable
 from malletrain.fleet.remaining_work import replanned
 from malletrain.fleet.replan import after_join, after_leave
+from malletrain.fleet.sharing import of_flotillas
 
 STALL_S = Replanning().stall_s
 
@@ -123,9 +123,8 @@ class InFlotillas:
         if any(moment.counts.get(member, 0) < count for member, count in given.items()):
             self._flotilla = present = after_leave(self.table, present, moment.gpus).flotilla
         elif moment.gpus > before:
-            pace, feed = self.problem.pace, self.problem.feed
             room = sum(present.gpus) + moment.gpus - before
-            larger = after_join(self.table, present, room, pace, feed, FORWARD_SECONDS, STALL_S)
+            larger = after_join(self.table, present, room, of_flotillas(self.problem), FORWARD_SECONDS, STALL_S)
             # Members that are done count as long as the flotilla is as it was.
             if larger != present:
                 self._flotilla = present = larger
@@ -143,4 +142,4 @@ class InFlotillas:
 
     def speeds(self, rates: Mapping[int, float]) -> Mapping[int, float]:
         """All at one pace, or each at its own; nobody trains while one is stalled at one pace."""
-        return speeds(self.problem, rates)
+        return of_flotillas(self.problem).paces(rates)

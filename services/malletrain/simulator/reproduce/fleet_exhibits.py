@@ -24,7 +24,14 @@ _OURS = "Ours is simulated with rates and epochs read off the paper's drawings, 
 
 def paper_exhibits(results: FleetResults) -> list[Exhibit]:
     """The exhibits of the paper, in its order, and all ways to divide GPUs beside the bound."""
-    return [_times(results), _everything(results), _spread(results), _speedups(results), _waiting(results)]
+    return [
+        _times(results),
+        _everything(results),
+        _spread(results),
+        _speedups(results),
+        _over_others(results),
+        _waiting(results),
+    ]
 
 
 def _times(results: FleetResults) -> Exhibit:
@@ -131,6 +138,29 @@ def _speedups(results: FleetResults) -> Exhibit:
                 "longest first": (GPUS, [float(row[8] or 0) for row in rows]),
                 "makespan": (GPUS, [float(row[9] or 0) for row in rows]),
             },
+        ),
+    )
+
+
+def _over_others(results: FleetResults) -> Exhibit:
+    """What the paper does not show: the same times over baselines without luck."""
+    bases, hows = ("longest first", "one after the other"), ("fleet, to the letter", "fleet", "fleet-local", "makespan")
+    rows: list[tuple[Cell, ...]] = [
+        (gpus, *(results.of(base, gpus).seconds / results.of(how, gpus).seconds for base in bases for how in hows))
+        for gpus in GPUS
+    ]
+    return Exhibit(
+        "figure-5-others",
+        "Speed-up over longest first, and over one network after the other on all GPUs",
+        ("GPUs", *(f"{how}, over {base}" for base in bases for how in hows)),
+        rounded(rows, 3),
+        "Ours alone. Below 1 the baseline is faster. One GPU each with the longest first needs no more than rates and "
+        "epochs; one after the other each network has as many GPUs as it is fastest on. Preprocessing is no limit.",
+        lines(
+            "Speed-up over one GPU each, the longest first",
+            "GPUs",
+            "",
+            {how: (GPUS, [float(row[1 + place] or 0) for row in rows]) for place, how in enumerate(hows)},
         ),
     )
 
