@@ -202,6 +202,17 @@ async def test_the_newest_and_an_earlier_plan_are_explained_also_after_a_restart
             assert newest.parts[0].one_fewer_loss == pytest.approx(118 * (10 + 20 / 3 * 2 - (10 + 20 / 3)))
             earlier = await explained(stub, generation=1, node="n2")
             assert (earlier.generation, earlier.node.job_after) == (1, "a")
+            for asked_for, told in ((0, 3), (1, 1), (2, 2)):
+                request = allocator_pb2.GetPlanRequest(generation=asked_for)
+                found = (await stub.GetPlan(request, timeout=20)).plan
+                assert (found.generation, len(found.problem.nodes)) == (told, 2 if told == 1 else 3)
+            for number, code in ((4, grpc.StatusCode.NOT_FOUND), (-1, grpc.StatusCode.INVALID_ARGUMENT)):
+                with pytest.raises(grpc.aio.AioRpcError) as failure:
+                    await stub.GetPlan(allocator_pb2.GetPlanRequest(generation=number), timeout=20)
+                assert failure.value.code() is code
+                assert ("plan 4 is not kept; the newest is 3" if number == 4 else "generation") in (
+                    failure.value.details() or ""
+                )
             for asked, code in (
                 ({"generation": 4}, grpc.StatusCode.NOT_FOUND),
                 ({"job_id": "b"}, grpc.StatusCode.NOT_FOUND),

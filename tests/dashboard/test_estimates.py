@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.dashboard.columns import as_steps, held_columns, in_period, use_steps
+from malletrain.dashboard.columns import as_steps, change_columns, in_period, use_steps
 from malletrain.dashboard.efficiency import demands, efficiency, free_rate, units_per_node
 from malletrain.dashboard.eta import Eta, eta, eta_within_stays, expected_idle, idle_quantiles, why_unknown
-from malletrain.dashboard.facts import CurveFact, JobFact, NodeFact, PointFact
-from malletrain.dashboard.history import History, Minute, NodePeriod
+from malletrain.dashboard.facts import CurveFact, HeldFact, JobFact, NodeFact, PointFact
+from malletrain.dashboard.history import History, Minute
 
 START = 1_000_000_020.0
 CURVE = CurveFact("j1", (PointFact(1, 10.0, error=0.1), PointFact(4, 40.0, error=0.1)))
@@ -167,8 +167,8 @@ def test_there_is_a_row_of_uses_before_the_first_minute() -> None:
 
 
 def test_exported_rows_are_those_of_the_period() -> None:
-    periods = [NodePeriod("n1", "j1", 10.0, 30.0), NodePeriod("n2", "j2", 10.0, None, ("j1",))]
-    found = held_columns(periods, "j1")
+    rows = [HeldFact(10.0, "j1", frozenset({"n1#0", "n1#1"})), HeldFact(20.0, "j1", frozenset({"n1#1", "n2#0"}))]
+    found = change_columns([*rows, HeldFact(30.0, "j1", frozenset({"n1#1"}))])
     assert found == {"time": [10_000.0, 30_000.0], "nodes": [2, 1]}
     assert in_period(found, 20.0, 40.0) == {"unix_s": [30.0], "nodes": [1]}
     assert in_period({"nodes": [1]}, 0.0, 1.0) == {"nodes": [1]}

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.dashboard.accounting import at
-from malletrain.dashboard.backfill import backfilled
 from malletrain.dashboard.colours import LIGHT, THEMES
 from malletrain.dashboard.columns import fragment_columns, jobs_in_words
 from malletrain.dashboard.facts import HeldFact, JobFact, NodeFact, StallFact
 from malletrain.dashboard.history import KEPT_S, USES, History, Use, changed_fragments
 from malletrain.dashboard.markup import Cell, Regions, Row, changes, row_cells
+from malletrain.dashboard.past import past_of, with_past
 from malletrain.dashboard.plan_values import values_of
 from malletrain.dashboard.selection import Selection
 from malletrain.dashboard.series import delta_of
@@ -75,7 +75,7 @@ def test_a_stall_is_taken_from_what_counted_as_training_once() -> None:
 def test_the_journal_fills_the_time_before() -> None:
     history = nodes_changed(begun(), [NodeFact("n1", START - 100.0)], [], START)
     rows = [HeldFact(START - 60.0, "j1", frozenset({"n1"})), HeldFact(START - 20.0, "j1", frozenset())]
-    found = backfilled(history, rows).fragments
+    found = with_past(history, past_of(history, rows)).fragments
     assert [(item.job_id, item.start - START) for item in found] == [
         ("", -100.0),
         ("j1", -60.0),
@@ -180,7 +180,7 @@ def test_the_journal_of_members_fills_the_time_before() -> None:
         HeldFact(START - 30.0, "j1", frozenset({"n1#0"})),  # still both
         HeldFact(START - 20.0, "j1", frozenset()),
     ]
-    found = backfilled(begun(), rows).fragments
+    found = with_past(begun(), past_of(begun(), rows)).fragments
     assert [(item.jobs, item.start - START, item.end) for item in found] == [
         (("j1",), -60.0, START - 40.0),
         (("j1", "j2"), -40.0, START - 20.0),

@@ -124,6 +124,8 @@ assert asked["token"] == "token" and asked["max_parallel"] == 10
 print(json.dumps({{"share": 0.5}}), flush=True)
 print(json.dumps({{"found": json.loads({json.dumps(json.dumps(FOUND))})}}))
 """
+OF_ANOTHER_VERSION = ANSWERS.replace('\\"owner\\"', '\\"weight\\": 1, \\"owner\\"')
+WITHOUT_A_FIELD = ANSWERS.replace('\\"notes\\"', '\\"remarks\\"')
 WAITS = "import sys; sys.stdin.read(); print('{\"share\": 0.25}', flush=True);\n"
 WAITS += "import signal; signal.pause()"
 
@@ -182,6 +184,9 @@ def test_a_replay_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
         ("import sys; sys.stdin.read(); sys.exit('past: a time in which jobs trained')", "past: a time in which"),
         ("raise SystemExit(3)", "status 3"),
         ("import sys; sys.stdin.read(); print('nonsense')", "Expecting value"),
+        ("import sys; sys.stdin.read(); print('7')", "can't be read"),
+        (OF_ANOTHER_VERSION, "unexpected keyword argument 'weight'"),
+        (WITHOUT_A_FIELD, "'notes'"),
     ],
 )
 def test_a_replay_that_fails_says_why(program: str, why: str) -> None:

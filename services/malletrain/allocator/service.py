@@ -157,9 +157,12 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     async def GetPlan(
         self, request: allocator_pb2.GetPlanRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> allocator_pb2.GetPlanResponse:
-        """The newest plan."""
-        del request, context
-        return allocator_pb2.GetPlanResponse(plan=self._loop.newest)
+        """The newest plan, or an earlier one."""
+        del context
+        if request.generation < 0:
+            raise InvalidInputError("generation", "at least 0", request.generation)
+        plan = await self._plan_of(request.generation) if request.generation else self._loop.newest
+        return allocator_pb2.GetPlanResponse(plan=plan)
 
     async def ExplainPlan(
         self, request: allocator_pb2.ExplainPlanRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -1,4 +1,4 @@
-"""`malletrain plan`: shows the newest plan."""
+"""`malletrain plan`: shows the newest plan, or an earlier one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from malletrain.cli.tuning_status import tuning_line
 from malletrain.v1 import allocator_pb2
 
 
-def plan(as_json: Annotated[bool, JsonOption] = False) -> None:
-    """Show the newest plan: why it was made, the nodes of each job, and whether it was applied."""
+def plan(
+    generation: Annotated[int, typer.Argument(min=0, metavar="[PLAN]", help="A plan's number; 0: the newest.")] = 0,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Show the newest plan, or an earlier one: why it was made, the nodes of each job, and whether it was applied."""
     with connect() as stubs:
-        response = stubs.allocator.GetPlan(allocator_pb2.GetPlanRequest(), timeout=DEADLINE_SECONDS)
-        tuned = "" if as_json else tuning_line(stubs)
+        request = allocator_pb2.GetPlanRequest(generation=generation)
+        response = stubs.allocator.GetPlan(request, timeout=DEADLINE_SECONDS)
+        tuned = "" if as_json or generation else tuning_line(stubs)
     found = response.plan if response.HasField("plan") else None
     if as_json:
         print_json(to_dict(found) if found else None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from malletrain.cli.output import JsonOption, hint_at_compiler, print_json, print_table
+from malletrain.cli.progress import progress_bar
 from malletrain.cli.settings import AllSettings, load
 from malletrain.cli.tuning_status import show_tuning
 from malletrain.runtime.config import CONFIG_FILE
@@ -93,9 +96,21 @@ def _try(days: Sequence[TuningDay], settings: AllSettings) -> tuple[Trials, Tria
     )
     most = MOST_PLACES if manager.admission is AdmissionRule.WINDOW else 10**6
     grid = settings_grid(present, max(len(day.jobs) for day in days), most)
-    forward = try_settings(days, grid, lambda day, one: replay_day(day, one, options))
+    with _counted("T_fwd and places", len(grid) * len(days)) as replayed:
+        forward = try_settings(days, grid, lambda day, one: replay_day(day, one, options), replayed)
     chosen = coalescing_grid(forward.comparison.recommended)
-    return forward, try_settings(days, chosen, lambda day, one: replay_day_with_services(day, one, options))
+    with _counted("coalescing", len(chosen) * len(days)) as replayed:
+        return forward, try_settings(
+            days, chosen, lambda day, one: replay_day_with_services(day, one, options), replayed
+        )
+
+
+@contextmanager
+def _counted(name: str, replays: int) -> Iterator[Callable[[], None]]:
+    """A bar that moves by one with every replay."""
+    done = itertools.count(1)
+    with progress_bar(name, replays, counts=True) as show:
+        yield lambda: show(next(done))
 
 
 def _recommended(forward: Trials, coalescing: Trials) -> dict[tuple[str, str], str | float | int]:

@@ -83,11 +83,11 @@ def _unit_nodes(history: History) -> dict[str, float]:
     for job in history.jobs.values():
         gpus = [name for name in (*job.confirmed, *job.commanded) if gpu_number(name) is not None]
         if gpus:
-            found[job.id] = sum(1.0 / _gpus_of(history, job, node_of(name)) for name in gpus) / len(gpus)
+            found[job.id] = sum(1.0 / gpus_of(history, job, node_of(name)) for name in gpus) / len(gpus)
     return found
 
 
-def _gpus_of(history: History, job: JobFact, node: str) -> int:
+def gpus_of(history: History, job: JobFact, node: str) -> int:
     """GPUs of a node that members of a job's fleet may have."""
     known = (history.nodes or {}).get(node)
     return job.fleet_gpus or max(1, known.gpu_count if known is not None else 1)
@@ -103,7 +103,7 @@ def _counted(history: History) -> tuple[float, ...]:
             node = node_of(name)
             if node in nodes:
                 place = USES.index(use_of(job, name, fact is not None and fact.stalled))
-                share = 1.0 / _gpus_of(history, job, node) if gpu_number(name) is not None else 1.0
+                share = 1.0 / gpus_of(history, job, node) if gpu_number(name) is not None else 1.0
                 shares.setdefault(node, {})[name] = (place, share)
     counts = [0.0] * len(USES)
     for found in shares.values():

@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -203,19 +202,11 @@ def survival_columns(ended: Sequence[float], lasting: Sequence[float]) -> Column
     }
 
 
-def held_columns(fragments: Iterable[NodePeriod], job_id: str) -> Columns:
-    """Nodes that a job had over time: their number from each change on."""
-    changes: Counter[float] = Counter()
-    for fragment in fragments:
-        if job_id in fragment.jobs:
-            changes[fragment.start] += 1
-            if fragment.end is not None:
-                changes[fragment.end] -= 1
-    times = sorted(time for time, change in changes.items() if change)
-    return {
-        "time": [1000.0 * time for time in times],
-        "nodes": list(itertools.accumulate(changes[time] for time in times)),
-    }
+def change_columns(rows: Iterable[HeldFact]) -> Columns:
+    """Commanded nodes of a job, or GPUs of a member of a fleet, from each change of their number on."""
+    known = [(1000.0 * row.time, len(row.nodes)) for row in rows]
+    kept = [(time, nodes) for (_, before), (time, nodes) in itertools.pairwise([(0.0, -1), *known]) if nodes != before]
+    return {"time": [time for time, _ in kept], "nodes": [nodes for _, nodes in kept]}
 
 
 def in_period(columns: Columns, since: float, until: float) -> Columns:

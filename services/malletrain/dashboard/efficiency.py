@@ -6,16 +6,19 @@ same jobs would have trained on as many nodes that are always there (docs/replay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from malletrain.allocator.choice_table import choose
 from malletrain.allocator.problem import AllocationProblem, JobDemand
 from malletrain.dashboard.facts import CurveFact, JobFact
 from malletrain.dashboard.history import History, Minute
+from malletrain.dashboard.past import Past
 from malletrain.model.scaling import ScalingPoint
 
 HOUR_S = 3600.0
+_MOST_SOLVED = 300
+"""Different problems of the past that are solved, of some 10 ms each on a large machine."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,33 @@ def free_rate(jobs: Sequence[JobDemand], nodes: int) -> float:
     if not jobs or nodes <= 0:
         return 0.0
     return choose(AllocationProblem(tuple(str(number) for number in range(nodes)), 1.0, tuple(jobs))).objective
+
+
+def past_free_rates(history: History, past: Past, curves: Mapping[str, CurveFact]) -> dict[float, float]:
+    """What free rescaling would have given in the minutes before the services were heard, the newest ones first.
+
+    Args:
+        history: What has been heard since.
+        past: The time before.
+        curves: Of jobs whose curve is not in the history.
+
+    Returns:
+        Samples per second by the begin of the minute; of no more minutes than can be worked out in some seconds.
+    """
+    units, known = units_per_node(history), {**curves, **history.curves}
+    solved: dict[tuple[frozenset[str], int], float] = {}
+    found: dict[float, float] = {}
+    for entry in reversed(past.minutes):
+        jobs = [history.jobs[job_id] for job_id in sorted(entry.admitted) if job_id in history.jobs]
+        nodes = round(units * entry.minute.idle / entry.seconds)
+        key = (entry.admitted, nodes)
+        if key not in solved:
+            if len(solved) >= _MOST_SOLVED:
+                break
+            waiting = [replace(job, admitted=True, state="WAITING") for job in jobs]
+            solved[key] = free_rate(demands(waiting, known, units), nodes)
+        found[entry.minute.start] = solved[key]
+    return found
 
 
 def known_minutes(minutes: Iterable[Minute], since: float, until: float) -> list[Minute]:

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import math
 
-from malletrain.dashboard import columns, views
+from malletrain.dashboard import columns, intake, views
 from malletrain.dashboard.board import Board
 from malletrain.dashboard.columns import Columns
 from malletrain.dashboard.history import History
+from malletrain.dashboard.identities import Viewer
+from malletrain.dashboard.job_answers import journal_of, profile_of
 from malletrain.dashboard.plan_page import PlanPage
 from malletrain.dashboard.selection import Selection
 
 
-def data_of(board: Board, page: str, name: str, selection: Selection) -> Columns | None:
+async def data_of(board: Board, viewer: Viewer, page: str, name: str, selection: Selection) -> Columns | None:
     """Data of a figure; of one over time in the shown period, at seconds since the epoch.
 
     Args:
         board: What all viewers share.
+        viewer: Who asks; what not everybody may see is asked for in the viewer's name.
         page: Name of the page.
         name: Name of the figure.
         selection: What is looked at.
 
     Returns:
         Columns; None where there is no such figure.
+
+    Raises:
+        grpc.aio.AioRpcError: a service refuses, or does not answer.
     """
     history = board.watched.history
     match page:
         case "now":
             found = _of_now(history, name, selection)
         case "job":
-            found = _of_job(history, name, selection.job)
+            found = await _of_job(board, viewer, name, selection.job)
         case "plan" if name == "worth":
             found = _worth(board, selection)
         case "week" if name == "course":
@@ -61,21 +67,26 @@ def _of_now(history: History, name: str, selection: Selection) -> Columns | None
     return None
 
 
-def _of_job(history: History, name: str, job_id: str) -> Columns | None:
+async def _of_job(board: Board, viewer: Viewer, name: str, job_id: str) -> Columns | None:
+    history = board.watched.history
     match name:
         case "scale":
-            return columns.held_columns(history.fragments, job_id)
+            rows = await journal_of(board.watcher, viewer, job_id) if job_id else ()
+            return columns.change_columns(map(intake.held_fact, rows))
         case "rate":
             return columns.rate_columns(history.rates.get(job_id, ()))
         case "curve":
-            return columns.curve_rows(history.curves.get(job_id))
+            known = history.curves.get(job_id)
+            if known is None and job_id:
+                known = await profile_of(board.watcher, viewer, job_id)
+            return columns.curve_rows(known)
         case "stalls":
             return columns.stall_columns(history.stalls.get(job_id, ()))
     return None
 
 
 def _worth(board: Board, selection: Selection) -> Columns:
-    plan = PlanPage.of_history(board.watched.history, selection.plan)
+    plan = PlanPage.known_to(board, selection.plan)
     values = PlanPage.values_in(board, plan) if plan is not None else None
     known = values.jobs if values is not None else ()
     return {

@@ -279,11 +279,34 @@ class HeldFact:
         time: In seconds since the epoch.
         job_id: The job.
         nodes: Its nodes.
+        state: Its state, as `JobFact.state`.
+        confirmed: Whether its workers have confirmed these nodes with this row.
+        first: Whether this is its submission.
     """
 
     time: float
     job_id: str
     nodes: frozenset[str]
+    state: str = ""
+    confirmed: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdleFact:
+    """A change of the idle set, or the whole set.
+
+    Attributes:
+        time: In seconds since the epoch.
+        joined: Nodes that joined, or all that there are.
+        left: Nodes that left.
+        whole: Whether `joined` is the whole set.
+    """
+
+    time: float
+    joined: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import grpc
+import grpc.aio
 from tornado.web import HTTPError, RequestHandler
 
 from malletrain.dashboard import columns
@@ -19,6 +21,8 @@ from malletrain.dashboard.week_views import has_rights
 
 if TYPE_CHECKING:
     from malletrain.dashboard.serving import Dashboard
+
+_HTTP_CODES = {grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.PERMISSION_DENIED: 403}
 
 
 class _Plain(RequestHandler):
@@ -128,8 +132,11 @@ class Csv(_Plain):
 
     async def get(self, page: str, name: str) -> None:
         """As CSV."""
-        await self.viewer()
-        found = data_of(self.server.board, page, name, Selection.of(self.request.arguments))
+        viewer, selection = await self.viewer(), Selection.of(self.request.arguments)
+        try:
+            found = await data_of(self.server.board, viewer, page, name, selection)
+        except grpc.aio.AioRpcError as error:
+            raise HTTPError(_HTTP_CODES.get(error.code(), 503)) from None
         if found is None:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/csv; charset=utf-8")

@@ -8,6 +8,7 @@ from typing import Any
 from malletrain.dashboard.facts import (
     CurveFact,
     HeldFact,
+    IdleFact,
     JobFact,
     NodeFact,
     NodeTrouble,
@@ -137,7 +138,20 @@ def plan_fact(plan: allocator_pb2.Plan) -> PlanFact:
 
 def held_fact(event: job_manager_pb2.JobEvent) -> HeldFact:
     """Which nodes a job had after a row of the journal."""
-    return HeldFact(event.unix_seconds, event.job_id, frozenset(event.nodes))
+    return HeldFact(
+        event.unix_seconds,
+        event.job_id,
+        frozenset(event.nodes),
+        _name(resources_pb2.JobState.Name, event.to_state, "JOB_STATE_").upper(),
+        event.reason_code == resources_pb2.JOB_REASON_CONFIRMED,
+        event.from_state == resources_pb2.JOB_STATE_UNSPECIFIED,
+    )
+
+
+def idle_fact(change: allocator_pb2.IdleChange) -> IdleFact:
+    """A change of the idle set, as the Allocator has recorded it."""
+    whole = change.kind != allocator_pb2.IDLE_CHANGE_KIND_CHANGE
+    return IdleFact(change.unix_seconds, frozenset(change.joined), frozenset(change.left), whole)
 
 
 def release_fact(event: job_manager_pb2.JobEvent) -> ReleaseFact | None:

@@ -15,12 +15,13 @@ from malletrain.dashboard import columns, figures, intake, markup, views
 from malletrain.dashboard.eta import eta, idle_quantiles
 from malletrain.dashboard.facts import CurveFact, HeldFact, JobFact
 from malletrain.dashboard.history import History
+from malletrain.dashboard.job_answers import job_manager, journal_of, profile_of
 from malletrain.dashboard.markup import Cell, Regions, Row
 from malletrain.dashboard.pages import Page
 from malletrain.dashboard.sections import Section
 from malletrain.dashboard.series import Series
 from malletrain.runtime.channel import DEADLINE_SECONDS
-from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, profiler_pb2, profiler_pb2_grpc, resources_pb2
+from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _LOG_LINES = 200
 _MOST_EVENTS = 1000
@@ -247,12 +248,12 @@ class JobPage(Page):
             return
         self._asked = (fact, now)
         metadata = self.viewer.metadata
-        stub = job_manager_pb2_grpc.JobManagerServiceStub(self.board.watcher.channel("job_manager"))
+        stub = job_manager(self.board.watcher)
         try:
             answer = await stub.GetJob(
                 job_manager_pb2.GetJobRequest(job_id=self.job_id), metadata=metadata, timeout=DEADLINE_SECONDS
             )
-            events = await self._events(stub)
+            events = await journal_of(self.board.watcher, self.viewer, self.job_id, self._own.events)
         except grpc.aio.AioRpcError as error:
             self._answered(Own(self._own.job, self._own.events, self._own.curve, self._own.log, _said(error)))
             return
@@ -262,27 +263,13 @@ class JobPage(Page):
         if own != self._own:
             self._own = Own(own.job, own.events, own.curve, own.log, own.error, self._own.version + 1)
 
-    async def _events(self, stub: Any) -> tuple[job_manager_pb2.JobEvent, ...]:
-        """The journal; only what follows the rows that are known is asked for."""
-        found = list(self._own.events)
-        while True:
-            token = str(found[-1].sequence) if found else ""
-            request = job_manager_pb2.ListJobEventsRequest(job_id=self.job_id, page_token=token)
-            answer = await stub.ListJobEvents(request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS)
-            found = [*found, *answer.events][-5 * _MOST_EVENTS :]
-            if not answer.next_page_token:
-                return tuple(found)
-
     async def _profile(self) -> CurveFact | None:
         if self.job_id in self.history.curves:
             return None
-        stub = profiler_pb2_grpc.ProfilerServiceStub(self.board.watcher.channel("profiler"))
-        request = profiler_pb2.GetProfileRequest(job_id=self.job_id)
         try:
-            answer = await stub.GetProfile(request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS)
+            return await profile_of(self.board.watcher, self.viewer, self.job_id)
         except grpc.aio.AioRpcError:
             return self._own.curve
-        return intake.curve_fact(answer.profile)
 
     async def _log(self, stub: Any) -> str:
         request = job_manager_pb2.StreamLogsRequest(job_id=self.job_id, tail_lines=_LOG_LINES)

@@ -10,15 +10,15 @@ import grpc.aio
 from bokeh.models import ColumnDataSource
 
 from malletrain.allocator.messages import problem_from_proto
-from malletrain.dashboard import columns, figures, markup, views
+from malletrain.dashboard import columns, figures, intake, markup, views
 from malletrain.dashboard.board import Board
 from malletrain.dashboard.facts import PlanFact
-from malletrain.dashboard.history import History
 from malletrain.dashboard.markup import Cell, Regions, Row
 from malletrain.dashboard.needs import need_facts
 from malletrain.dashboard.pages import Page
 from malletrain.dashboard.plan_values import PlanValues, values_of
-from malletrain.dashboard.sections import Section
+from malletrain.dashboard.sections import ChoiceForm, Section
+from malletrain.runtime.channel import DEADLINE_SECONDS
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import allocator_pb2, allocator_pb2_grpc
 
@@ -30,11 +30,12 @@ _LASTING = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION, grpc
 
 _SECTIONS = (
     Section("facts", "plan", half=True),
+    Section("choice", "choice", half=True),
     Section(
         "table",
         "plans",
         "Earlier plans",
-        "Those that were made since the dashboard was started, newest first.",
+        "Those that were made since the dashboard was started, newest first. The Allocator keeps more: ask by number.",
         ("plan", "made", "because", "changed", "outcome"),
         (3,),
         half=True,
@@ -75,12 +76,14 @@ class PlanPage(Page):
         return _SECTIONS
 
     @staticmethod
-    def of_history(history: History, generation: int) -> PlanFact | None:
-        """A plan that is kept; generation 0: the newest."""
-        plans = history.plans
+    def known_to(board: Board, generation: int) -> PlanFact | None:
+        """A plan that was heard of, or that the Allocator was asked for; generation 0: the newest."""
+        plans = board.watched.history.plans
         if not generation:
             return plans[-1] if plans else None
-        return next((plan for plan in plans if plan.generation == generation), None)
+        found = next((plan for plan in plans if plan.generation == generation), None)
+        asked = board.answer(("plan", generation)) if found is None else None
+        return asked if isinstance(asked, PlanFact) else found
 
     @staticmethod
     def values_in(board: Board, plan: PlanFact) -> PlanValues | None:
@@ -98,7 +101,12 @@ class PlanPage(Page):
 
     def shown(self) -> PlanFact | None:
         """The plan that is shown."""
-        return self.of_history(self.history, self.selection.plan)
+        return self.known_to(self.board, self.selection.plan)
+
+    def choice(self) -> ChoiceForm:
+        """The form that asks for a plan by its number."""
+        hidden = tuple(self.selection.arguments(plan=0).items())
+        return ChoiceForm("plan", "Plan number", str(self.selection.plan or ""), "/plan", hidden)
 
     def values(self, plan: PlanFact) -> PlanValues | None:
         """What nodes are worth in a plan."""
@@ -140,26 +148,43 @@ class PlanPage(Page):
         """The parts that change."""
         plan = self.shown()
         if plan is None:
-            missing = (
-                "is not among those that are kept" if self.selection.plan else "none yet: it takes a node or a job"
-            )
-            return Regions(
-                {"plan": markup.facts([("plan", missing)])}, {"plans": self._others(), "rows": (), "needs": ()}
-            )
+            texts = {"plan": markup.facts([("plan", self._missing())]), "choice": self._neighbours(None)}
+            return Regions(texts, {"plans": self._others(), "rows": (), "needs": ()})
         names = {job.id: job.name for job in self.history.jobs.values()}
         values = self.values(plan)
         rows = views.plan_rows(plan, values, names, self.colours, self.selection)
         return Regions(
-            {"plan": markup.facts(views.plan_facts(plan, values))},
+            {"plan": markup.facts(views.plan_facts(plan, values)), "choice": self._neighbours(plan)},
             {"plans": self._others(), "rows": rows, "needs": self._needs(plan)},
         )
 
+    def _missing(self) -> str:
+        """Why there is no plan to show."""
+        if not self.selection.plan:
+            return "none yet: it takes a node or a job"
+        return str(self.board.answer(("plan", self.selection.plan)) or "asking the Allocator …")
+
+    def _neighbours(self, plan: PlanFact | None) -> str:
+        """Links to the plan before and the one after, and to the newest."""
+        newest = self.history.plans[-1].generation if self.history.plans else 0
+        number = plan.generation if plan is not None else self.selection.plan
+        found = []
+        if number > 1:
+            found.append((f"← plan {number - 1}", self.selection.link("plan", plan=number - 1), False))
+        if 0 < number < newest:
+            found.append((f"plan {number + 1} →", self.selection.link("plan", plan=number + 1), False))
+        if self.selection.plan:
+            found.append(("the newest", self.selection.link("plan", plan=0), False))
+        return markup.links(found)
+
     async def ask(self) -> None:
-        """Ask the Allocator why jobs have what they have, once per plan for all viewers."""
+        """Ask the Allocator for an earlier plan, and why jobs have what they have: once per plan for all viewers."""
+        stub = allocator_pb2_grpc.AllocatorServiceStub(self.board.watcher.channel("allocator"))
+        if self.shown() is None:
+            await self._ask_plan(stub)
         plan = self.shown()
         if plan is None or self.board.answer(("needs", plan.generation)) is not None:
             return
-        stub = allocator_pb2_grpc.AllocatorServiceStub(self.board.watcher.channel("allocator"))
         request = allocator_pb2.ExplainPlanRequest(generation=plan.generation)
         try:
             answer = await stub.ExplainPlan(request, metadata=self.viewer.metadata, timeout=_EXPLAIN_S)
@@ -169,10 +194,28 @@ class PlanPage(Page):
             return
         self.board.keep_answer(("needs", plan.generation), need_facts(answer.explanation))
 
+    async def _ask_plan(self, stub: Any) -> None:
+        key = ("plan", self.selection.plan)
+        if not self.selection.plan or self.board.answer(key) is not None:
+            return
+        request = allocator_pb2.GetPlanRequest(generation=self.selection.plan)
+        try:
+            answer = await stub.GetPlan(request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _LASTING:
+                self.board.keep_answer(key, error.details() or error.code().name)
+            return
+        if answer.plan.generation == self.selection.plan:
+            self.board.keep_answer(key, intake.plan_fact(answer.plan))
+        else:
+            self.board.keep_answer(key, "the Allocator is of an earlier version, which tells of the newest plan only")
+
     def own_key(self) -> Hashable:
-        """Whether the plan was explained by now."""
+        """Whether the plan is known and was explained by now."""
         plan = self.shown()
-        return plan is not None and self.board.answer(("needs", plan.generation)) is not None
+        if plan is None:
+            return self.board.answer(("plan", self.selection.plan)) is not None
+        return plan.generation, self.board.answer(("needs", plan.generation)) is not None
 
     def _needs(self, plan: PlanFact) -> tuple[Row, ...]:
         found = self.board.answer(("needs", plan.generation))

@@ -149,12 +149,18 @@ class Replays:
             _keep(self._failures, what_if, f"it took more than {LONGEST_S / 60:.0f} minutes")
         except asyncio.CancelledError:
             _keep(self._failures, what_if, "it was cancelled")
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=str(error))
-            _keep(self._failures, what_if, str(error)[:_LONGEST_ERROR])
+        except (OSError, RuntimeError) as error:
+            self._failed(what_if, str(error))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            # What replays may be of another version.
+            self._failed(what_if, f"the answer of the process that replays can't be read: {error!r}")
         finally:
             self.running = None
             self._changed()
+
+    def _failed(self, what_if: WhatIf, why: str) -> None:
+        structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=why)
+        _keep(self._failures, what_if, why[:_LONGEST_ERROR])
 
     async def _asked(self, what_if: WhatIf) -> WhatIfFact:
         """What the process answers.

@@ -10,7 +10,7 @@ class Section:
     """A part of a page.
 
     Attributes:
-        kind: `tiles`, `figure`, `table`, `facts`, `text`, `log` or `links`.
+        kind: `tiles`, `figure`, `table`, `facts`, `text`, `log`, `form`, `choice` or `links`.
         id: Identifier of the region, or name of the figure.
         title: Its heading; empty: none.
         note: What it means, in a sentence or two.
@@ -26,3 +26,22 @@ class Section:
     headings: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
     half: bool = False
+
+
+@dataclass(frozen=True)
+class ChoiceForm:
+    """A form that leads to another address of a page by one number.
+
+    Attributes:
+        name: Of the argument.
+        label: What the number is.
+        value: What is chosen; empty: nothing.
+        action: Address of the page.
+        hidden: Names and values that the address keeps.
+    """
+
+    name: str
+    label: str
+    value: str
+    action: str
+    hidden: tuple[tuple[str, str], ...]

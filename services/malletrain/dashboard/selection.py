@@ -61,18 +61,22 @@ class Selection:
 
     def link(self, page: str, **changes: Any) -> str:
         """Address of a page with the same selection, but for some changes."""
+        query = urlencode(self.arguments(**changes))
+        return f"/{page}?{query}" if query else f"/{page}"
+
+    def arguments(self, **changes: Any) -> dict[str, str]:
+        """Arguments of an address that stand for the selection, but for some changes."""
         chosen = replace(self, **changes)
         given = {
             "job": chosen.job,
             "node": chosen.node,
-            "plan": chosen.plan or "",
+            "plan": str(chosen.plan or ""),
             "span": f"{chosen.span:g}" if chosen.span != _DEFAULT_SPAN else "",
             "until": f"{chosen.until:.0f}" if chosen.until is not None else "",
         }
         if chosen.what_if is not None:
             given |= chosen.what_if.arguments()
-        query = urlencode({name: value for name, value in given.items() if value})
-        return f"/{page}?{query}" if query else f"/{page}"
+        return {name: value for name, value in given.items() if value}
 
 
 def _number(text: str) -> float | None:

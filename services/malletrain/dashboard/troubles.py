@@ -50,8 +50,8 @@ def troubles(services: Mapping[str, ServiceState], source: SourceFact | None, wh
     lines = []
     for name, state in services.items():
         if state.answers is False:
-            since = time.strftime("%H:%M:%S", time.localtime(state.since))
-            lines.append(f"{NAMES[name]} does not answer since {since}: {_TELLS[name]} are shown as of then.")
+            since = time.strftime("%H:%M:%S", time.gmtime(state.since))
+            lines.append(f"{NAMES[name]} does not answer since {since} UTC: {_TELLS[name]} are shown as of then.")
         elif state.refusal:
             lines.append(f"{NAMES[name]} refuses {who}: {state.refusal}")
     if source is not None and source.stale:

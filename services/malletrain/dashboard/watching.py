@@ -16,9 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from malletrain.dashboard import intake
 from malletrain.dashboard.accounting import at
-from malletrain.dashboard.backfill import backfilled
 from malletrain.dashboard.facts import HeldFact, JobFact, ReleaseFact
 from malletrain.dashboard.history import KEPT_S, MOST_JOBS, MOST_RELEASES, History
+from malletrain.dashboard.past import past_of, with_past
+from malletrain.dashboard.recorded import RecordedPast
 from malletrain.dashboard.troubles import ServiceState
 from malletrain.dashboard.updates import (
     curves_changed,
@@ -100,6 +101,7 @@ class Watcher:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._read_to = 0
         self._journal = asyncio.Event()
+        self._past_rows: asyncio.Future[list[HeldFact]]
         self.changed = asyncio.Event()
 
     def now(self) -> float:
@@ -136,7 +138,8 @@ class Watcher:
             *(self._ask_health(name) for name in SERVICES),
         ]
         if past:
-            tasks += [self._follow_journal(), self._estimate()]
+            self._past_rows = asyncio.get_running_loop().create_future()
+            tasks += [self._follow_journal(), self._fill_past(), self._estimate()]
         try:
             async with asyncio.TaskGroup() as group:
                 for task in tasks:
@@ -250,17 +253,38 @@ class Watcher:
             await _until_answered(self._read_journal)
             await asyncio.sleep(0.2)
 
+    async def _fill_past(self) -> None:
+        """Make the time before we heard the services, once all of them have answered."""
+        held = await self._past_rows
+        await _until_answered(lambda: self._fill(held))
+
     async def _heard_jobs(self) -> None:
         while not self.watched.history.heard_jobs or self.watched.history.nodes is None:
             await asyncio.sleep(0.1)
 
     async def _read_past(self) -> None:
+        self._read_to = 0
         ended = await self._ended_jobs()
         held, releases = await self._rows()
         now = self.now()
         self._take(lambda history: jobs_changed(history, ended, now))
-        self._take(lambda history: backfilled(history, sorted(held, key=lambda row: row.time)))
         self._take(lambda history: released(history, releases))
+        self._past_rows.set_result(sorted(held, key=lambda row: row.time))
+
+    async def _fill(self, held: list[HeldFact]) -> None:
+        # Here, since it imports Numba: `malletrain top` does not estimate, and starts a second earlier.
+        from malletrain.dashboard.efficiency import past_free_rates
+
+        recorded = RecordedPast(self._own)
+        history = self.watched.history
+        ended = [job.id for job in history.jobs.values() if job.final]
+        curves, stalls = await recorded.curves(ended), await recorded.stalls(ended)
+        idle = await recorded.idle_changes(self.now() - KEPT_S)
+        self._take(lambda history: stalls_measured(history, stalls), notable=False)
+        history = self.watched.history
+        past = await asyncio.to_thread(past_of, history, held, idle, curves)
+        free = await asyncio.to_thread(past_free_rates, history, past, curves)
+        self._take(lambda history: with_past(history, past, free))
 
     async def _read_journal(self) -> None:
         _, releases = await self._rows()

@@ -1,0 +1,299 @@
+"""The time before the dashboard heard the services, from what they have recorded. Pure.
+
+Which jobs had which nodes, and whether workers trained on them, is in JobManager's journal; which nodes were idle is
+in the Allocator's history. Node-seconds are counted as of what is heard. Samples of a job are
+spread over the time that it trained, by its curve.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from malletrain.common.gpus import gpu_number, node_of
+from malletrain.dashboard.accounting import charge, gpus_of, use_of
+from malletrain.dashboard.facts import CurveFact, HeldFact, IdleFact, JobFact
+from malletrain.dashboard.history import KEPT_S, MOST_FRAGMENTS, NOTHING, USES, History, Minute, NodePeriod, Use
+
+_MINUTE_S = 60.0
+_UNASSIGNED, _TRAINING = USES.index(Use.UNASSIGNED), USES.index(Use.TRAINING)
+_NOT_ADMITTED = ("QUEUED", "COMPLETED", "FAILED", "CANCELLED", "")
+
+
+@dataclass(frozen=True)
+class PastMinute:
+    """A minute before the services were heard.
+
+    Attributes:
+        minute: What became of idle nodes, and samples; nothing of what free rescaling would give.
+        seconds: For how much of it the idle nodes are known.
+        admitted: Jobs that took part in plans at some moment of it.
+    """
+
+    minute: Minute
+    seconds: float
+    admitted: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Past:
+    """The time before the services were heard.
+
+    Attributes:
+        fragments: Which job had which node, or that none had it, by their begin.
+        minutes: Oldest first, from when the idle nodes are known.
+    """
+
+    fragments: tuple[NodePeriod, ...] = ()
+    minutes: tuple[PastMinute, ...] = ()
+
+
+def past_of(
+    history: History,
+    rows: Iterable[HeldFact],
+    idle: Iterable[IdleFact] = (),
+    curves: Mapping[str, CurveFact] | None = None,
+) -> Past:
+    """The day before `history.began`.
+
+    Args:
+        history: What has been heard since.
+        rows: Rows of the journal, oldest first, up to now.
+        idle: Changes of the idle set, oldest first; without any, nodes that are idle now are taken to have been idle
+            since they say so, and there are no minutes.
+        curves: Of jobs whose curve is not in the history.
+    """
+    known = list(idle)
+    changes = known or [
+        IdleFact(node.idle_since, joined=frozenset({node.name})) for node in (history.nodes or {}).values()
+    ]
+    changes.sort(key=lambda change: change.time)
+    found = _Replay(history, {**(curves or {}), **history.curves})
+    events: list[Iterable[HeldFact | IdleFact]] = [rows, changes]
+    for entry in heapq.merge(*events, key=lambda entry: entry.time):
+        if isinstance(entry, HeldFact):
+            found.job_changed(entry)
+        elif entry.time < history.began:
+            found.nodes_changed(entry, counted=bool(known))
+    return found.ended()
+
+
+def with_past(history: History, past: Past, free: Mapping[float, float] | None = None) -> History:
+    """The same with the time before.
+
+    Args:
+        history: What has been heard since.
+        past: The time before.
+        free: Samples per second if rescaling were free, by the begin of the minute, as far as that is known.
+    """
+    kept = past.fragments[-MOST_FRAGMENTS:]
+    minutes = {entry.minute.start: entry.minute for entry in past.minutes}
+    for facts in history.stalls.values():
+        for stall in facts:
+            late = max(0.0, stall.time - history.began)
+            if late < stall.seconds:
+                earlier = replace(stall, time=stall.time - late, seconds=stall.seconds - late)
+                charge(minutes, earlier, history.unit_nodes.get(stall.job_id, 1.0))
+    for entry in past.minutes:
+        rate = (free or {}).get(entry.minute.start)
+        if rate is not None:
+            minute = minutes[entry.minute.start]
+            minutes[minute.start] = replace(minute, free_samples=rate * entry.seconds, covered_s=entry.seconds)
+    for minute in history.minutes:
+        minutes[minute.start] = _sum(minutes[minute.start], minute) if minute.start in minutes else minute
+    return replace(
+        history,
+        fragments=(*kept, *history.fragments),
+        epoch=history.epoch + 1,
+        open={node: place + len(kept) for node, place in history.open.items()},
+        minutes=tuple(minutes[start] for start in sorted(minutes)),
+    )
+
+
+def _sum(first: Minute, second: Minute) -> Minute:
+    return Minute(
+        first.start,
+        tuple(one + other for one, other in zip(first.node_seconds, second.node_seconds, strict=True)),
+        first.samples + second.samples,
+        first.free_samples + second.free_samples,
+        first.covered_s + second.covered_s,
+    )
+
+
+@dataclass
+class _Course:
+    """How a job trained.
+
+    Attributes:
+        whole: Whether its submission is known, and so its whole life.
+        since: When it last changed.
+        rate: Samples per second by its curve since then.
+        pieces: Begin, end and rate of the times before.
+    """
+
+    whole: bool
+    since: float
+    rate: float = 0.0
+    pieces: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def go_on(self, time: float, rate: float) -> None:
+        """The rate is another one from a moment on."""
+        if self.rate and time > self.since:
+            self.pieces.append((self.since, time, self.rate))
+        self.since, self.rate = time, rate
+
+
+class _Replay:
+    """Goes through the past, change by change."""
+
+    def __init__(self, history: History, curves: Mapping[str, CurveFact]) -> None:
+        self._history, self._curves = history, curves
+        self._time = self._oldest = history.now - KEPT_S
+        self._counting = False
+        self._idle: set[str] = set()
+        self._jobs: dict[str, JobFact] = {}
+        self._held: dict[str, dict[str, dict[str, Use]]] = {}  # of each node: by job, names and what they are used for
+        self._shares: dict[str, tuple[float, ...]] = {}
+        self._counts = [0.0] * len(USES)
+        self._labels: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._fragments: list[NodePeriod] = []
+        self._minutes: dict[float, Minute] = {}
+        self._seconds: dict[float, float] = {}
+        self._admitted: dict[float, set[str]] = {}
+        self._now_admitted: set[str] = set()
+        self._courses: dict[str, _Course] = {}
+
+    def nodes_changed(self, change: IdleFact, *, counted: bool) -> None:
+        """Nodes have joined or left."""
+        self._account(change.time)
+        left = (self._idle - change.joined) if change.whole else change.left
+        joined = change.joined - self._idle
+        self._idle = set(change.joined) if change.whole else (self._idle - left) | joined
+        self._counting = self._counting or (counted and change.whole)
+        for node in (*left, *joined):
+            self._touch(node, change.time)
+
+    def job_changed(self, row: HeldFact) -> None:
+        """A row of the journal."""
+        before = self._jobs.get(row.job_id) or JobFact(row.job_id)
+        known = self._history.jobs.get(row.job_id, before)
+        confirmed = row.nodes if row.confirmed or row.state == "RUNNING" else before.confirmed
+        if row.state not in ("RUNNING", "RESCALING", "STOPPING"):
+            confirmed = frozenset()
+        job = replace(known, state=row.state, commanded=row.nodes, confirmed=confirmed)
+        self._jobs[row.job_id] = job
+        self._train(job, row)
+        if row.time >= self._history.began:
+            return
+        self._account(row.time)
+        self._admit(job)
+        nodes: dict[str, dict[str, Use]] = {}
+        for name in job.commanded | job.confirmed:
+            nodes.setdefault(node_of(name), {})[name] = use_of(job, name, stalled=False)
+        for node in {node_of(name) for name in before.commanded | before.confirmed} | nodes.keys():
+            held = self._held.setdefault(node, {})
+            held.pop(job.id, None)
+            if node in nodes:
+                held[job.id] = nodes[node]
+            self._touch(node, row.time)
+
+    def ended(self) -> Past:
+        """All that was found."""
+        began = self._history.began
+        self._account(began)
+        for node, (jobs, since) in self._labels.items():
+            self._note(node, jobs, since, began)
+        self._spread_samples()
+        self._fragments.sort(key=lambda fragment: fragment.start)
+        minutes = [
+            PastMinute(self._minutes[start], self._seconds[start], frozenset(self._admitted[start]))
+            for start in sorted(self._minutes)
+        ]
+        return Past(tuple(self._fragments), tuple(minutes))
+
+    def _train(self, job: JobFact, row: HeldFact) -> None:
+        course = self._courses.setdefault(job.id, _Course(row.first, row.time))
+        nodes = len(job.commanded & job.confirmed) if job.state in ("RUNNING", "RESCALING") else 0
+        curve = self._curves.get(job.id)
+        course.go_on(row.time, curve.rate(nodes) if curve is not None and curve.points else float(nodes))
+
+    def _admit(self, job: JobFact) -> None:
+        if job.state in _NOT_ADMITTED:
+            self._now_admitted.discard(job.id)
+        else:
+            self._now_admitted.add(job.id)
+
+    def _account(self, time: float) -> None:
+        """Count node-seconds until then."""
+        start, self._time = self._time, max(self._time, time)
+        while self._counting and start < time:
+            first = start - start % _MINUTE_S
+            end = min(time, first + _MINUTE_S)
+            minute = self._minutes.get(first) or Minute(first)
+            longer = (
+                total + (end - start) * count for total, count in zip(minute.node_seconds, self._counts, strict=True)
+            )
+            self._minutes[first] = replace(minute, node_seconds=tuple(longer))
+            self._seconds[first] = self._seconds.get(first, 0.0) + end - start
+            self._admitted.setdefault(first, set()).update(self._now_admitted)
+            start = end
+
+    def _touch(self, node: str, time: float) -> None:
+        """A node is another's, or used otherwise, from a moment on."""
+        held = self._held.get(node, {})
+        jobs, since = self._labels.get(node, ((), time))
+        label = tuple(sorted(held))
+        shown = bool(held) or node in self._idle
+        if node in self._labels and (label != jobs or not shown):
+            self._note(node, jobs, since, time)
+            del self._labels[node]
+        if shown and node not in self._labels:
+            self._labels[node] = (label, time)
+        share = self._share(node, held)
+        for place, (old, new) in enumerate(zip(self._shares.get(node, NOTHING), share, strict=True)):
+            self._counts[place] = max(0.0, self._counts[place] + new - old)
+        self._shares[node] = share
+
+    def _share(self, node: str, held: Mapping[str, Mapping[str, Use]]) -> tuple[float, ...]:
+        """What a node counts for by use; nothing while it is not idle."""
+        if node not in self._idle:
+            return NOTHING
+        found = [0.0] * len(USES)
+        for job_id, names in held.items():
+            for name, use in names.items():
+                whole = gpu_number(name) is None
+                found[USES.index(use)] += 1.0 if whole else 1.0 / gpus_of(self._history, self._jobs[job_id], node)
+        total = max(1.0, sum(found))
+        found = [share / total for share in found]
+        found[_UNASSIGNED] = max(0.0, 1.0 - sum(found))
+        return tuple(found)
+
+    def _note(self, node: str, jobs: tuple[str, ...], start: float, end: float) -> None:
+        if end > max(start, self._oldest):
+            self._fragments.append(NodePeriod(node, jobs[0] if jobs else "", start, end, jobs[1:]))
+
+    def _spread_samples(self) -> None:
+        """Give each minute what jobs trained in it."""
+        for job_id, course in self._courses.items():
+            course.go_on(self._history.now, 0.0)
+            scale = self._scale(job_id, course)
+            for start, end, rate in course.pieces:
+                start, end = max(start, self._oldest), min(end, self._history.began)
+                while scale and start < end:
+                    first = start - start % _MINUTE_S
+                    until = min(end, first + _MINUTE_S)
+                    minute = self._minutes.get(first)
+                    if minute is not None:
+                        gained = scale * rate * (until - start)
+                        self._minutes[first] = replace(minute, samples=minute.samples + gained)
+                    start = until
+
+    def _scale(self, job_id: str, course: _Course) -> float:
+        """What a job's curve is multiplied by, so that its samples add up to what it has; 1 where that is open."""
+        whole = sum((end - start) * rate for start, end, rate in course.pieces)
+        job, fact = self._history.jobs.get(job_id), self._history.progress.get(job_id)
+        if not whole or not course.whole:
+            return 1.0 if job_id in self._curves else 0.0
+        samples = max(job.samples if job is not None else 0, fact.samples if fact is not None else 0)
+        return samples / whole
