@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs torch")
 from tests.support.waiting import wait_until
 from tests.training.live import ROOT, SCALES, change_scales, keep, live_training
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
 EXAMPLE = ROOT / "examples" / "fsdp2" / "elastic.py"
 SECONDS = 150.0
