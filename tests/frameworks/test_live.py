@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="needs torch")
 
 from tests.frameworks.diffs import EXAMPLES
 from tests.support.waiting import wait_until
-from tests.training.live import SCALES, change_scales, keep, live_training
+from tests.training.live import SCALES, change_scales, keep, live_training, scales_after
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 
@@ -25,8 +25,8 @@ BATCH = 32
 """Samples of a worker's step in each example."""
 
 
-@pytest.mark.parametrize("name", ["lightning", "transformers", "accelerate"])
-def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "accuracy"), [("lightning", 0.9), ("transformers", 0.5), ("accelerate", 0.5)])
+def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(name: str, accuracy: float, tmp_path: Path) -> None:
     arguments = ("--epochs", str(EPOCHS), "--step-seconds", "0.2")
     with live_training(tmp_path, EXAMPLES / name / "elastic.py", *arguments) as training:
         change_scales(training)
@@ -37,11 +37,11 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(name: str, tm
         metrics = json.loads((training.folder / "completed.json").read_text())["metrics"]
     assert accounts.check_epochs() == EPOCHS
     assert accounts.samples == int(completed["samples"])
-    assert tuple(pause.after for pause in found) == (*SCALES[1:], 4, 3)
+    assert scales_after(found) == (*SCALES[1:], 4, 3)
     # The others save what the killed worker has had: the batch at hand is trained with again, and nothing else.
     undone = {pause.what: pause.repeated for pause in found if pause.repeated}
     assert undone in ({}, {"kill -9": 4 * BATCH})
     assert len(accounts.repeated) <= 4 * BATCH
     losses = [batch["loss"] for batch in accounts.batches]
     assert fmean(losses[-30:]) < 0.5 * fmean(losses[:3])
-    assert max(value for metric, value in metrics.items() if metric.endswith("accuracy")) > 0.75
+    assert max(value for metric, value in metrics.items() if metric.endswith("accuracy")) > accuracy

@@ -211,6 +211,7 @@ class Pause:
     """What a change cost.
 
     Attributes:
+        change: Number of the change, from 0. One may cost several pauses, if not all workers are there in time.
         what: The change.
         before: Workers before it.
         after: Workers after it.
@@ -218,6 +219,7 @@ class Pause:
         repeated: Samples that were trained with again.
     """
 
+    change: int
     what: str
     before: int
     after: int
@@ -233,12 +235,18 @@ def pauses(training: LiveTraining) -> list[Pause]:
     for last, first in itertools.pairwise(steps):
         if members(last) == members(first):
             continue
-        what = [name for name, when in training.changes if when <= first["time"]][-1]
+        change = sum(when <= first["time"] for _, when in training.changes) - 1
+        what = training.changes[change][0]
         usual = median(step["time"] - before["time"] for before, step in _same(steps, first))
         reached = last["before"] + last["size"] * len(last["indices"])
         gap = first["time"] - last["time"] - usual
-        found.append(Pause(what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
+        found.append(Pause(change, what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
     return found
+
+
+def scales_after(found: list[Pause]) -> tuple[int, ...]:
+    """Workers that each change has led to, in the end."""
+    return tuple({pause.change: pause.after for pause in found}.values())
 
 
 def _members(folder: Path) -> Callable[[dict[str, Any]], tuple[int, ...]]:

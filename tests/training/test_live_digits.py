@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from tests.support.waiting import wait_until
-from tests.training.live import ROOT, SCALES, change_scales, keep, live_training
+from tests.training.live import ROOT, SCALES, change_scales, keep, live_training, scales_after
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
@@ -34,12 +34,9 @@ def test_digits_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(backend: str, tmp_
         metrics = json.loads((training.folder / "completed.json").read_text())["metrics"]
     assert accounts.check_epochs() == accounts.samples // accounts.size
     assert SAMPLES <= accounts.samples == int(completed["samples"])
-    planned = [pause.after for pause in found if pause.what != "kill -9"]
-    assert planned == [*SCALES[1:], 3]
-    lost = [pause for pause in found if pause.what == "kill -9"]
-    assert lost[-1].after == 4
+    assert scales_after(found) == (*SCALES[1:], 4, 3)
     undone = {pause.what for pause in found if pause.repeated}
     assert undone <= {"kill -9"}
     if backend == "torchrun":
-        assert sum(pause.repeated for pause in lost) in (0, 4 * BATCH)
+        assert sum(pause.repeated for pause in found) in (0, 4 * BATCH)
     assert metrics["accuracy"] > 0.9
