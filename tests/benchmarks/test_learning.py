@@ -21,7 +21,7 @@ def row(seed: int, scales: tuple[int, ...], loss: float, accuracy: float | None 
 def test_the_interval_is_that_of_students_t() -> None:
     # Mean 2, standard deviation 1, 1 degree of freedom less than values: 4.303 / sqrt(3) on both sides.
     assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0 - 2.4841, 2.0 + 2.4841), abs=1e-3)
-    with pytest.raises(ValueError, match="^differences: expected 2 to 10, got 1"):
+    with pytest.raises(ValueError, match=r"^differences: expected 2 to 10, got 1"):
         interval([1.0])
 
 

@@ -16,7 +16,7 @@ COMPILERS = (os.environ.get("CXX", "g++"), "clang++")
 
 pytestmark = [
     pytest.mark.training,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler: apt-get install g++"),
 ]
 
