@@ -74,7 +74,9 @@ def main() -> None:
         with torch.no_grad():
             scores = model(words.to(accelerator.device)).cpu()
         accuracy = (scores.argmax(1) == labels).float().mean()
-        accelerator.log({"accuracy": float(accuracy)}, step=epoch)
+        accelerator.log(
+            {"accuracy": float(accuracy), "loss": float(functional.cross_entropy(scores, labels))}, step=epoch
+        )
         accelerator.print(f"epoch {epoch}: accuracy {accuracy:.3f}")
     accelerator.end_training()
 

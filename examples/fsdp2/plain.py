@@ -77,9 +77,10 @@ def main() -> None:
     """Train and say what has been learned."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0, help="shortest time of a step")
     arguments = parser.parse_args()
-    torch.manual_seed(0)
+    torch.manual_seed(arguments.seed)
     pieces, test = manual()
     dist.init_process_group()
     model = GPT()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 import psutil
@@ -27,7 +27,8 @@ NODES = ("n1", "n2", "n3", "n4")
 SCALES = (1, 3, 2, 1, 4)
 STEPS = 8
 """Steps of rank 0 at a scale before the next change."""
-PATIENCE = 60.0
+PATIENCE = 150.0
+"""Seconds. Frameworks take long to import where others use the machine, too."""
 SETTINGS = f"""
 [scavenger]
 source = "static"
@@ -163,13 +164,14 @@ class LiveTraining:
 
 
 @contextmanager
-def live_training(folder: Path, example: Path, *arguments: str) -> Iterator[LiveTraining]:
+def live_training(folder: Path, example: Path, *arguments: str, backend: str = "torchrun") -> Iterator[LiveTraining]:
     """Submit an example to new services with one node.
 
     Args:
         folder: A folder of the test.
         example: The script. What is run is a copy with one line more, which notes what it does.
         arguments: Its arguments.
+        backend: How its workers are driven.
     """
     script = folder / "train.py"
     first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
@@ -180,7 +182,7 @@ def live_training(folder: Path, example: Path, *arguments: str) -> Iterator[Live
         training = LiveTraining(system, "")
         training.call("DrainNodes", scavenger_pb2.DrainNodesRequest(nodes=NODES[1:]))
         scale = ["--max", str(len(NODES)), "--profile", "never", "--curve", "1:100,2:195,3:285,4:370"]
-        options = ["--backend", "torchrun", *scale, "--scale-up", "1", "--scale-down", "1"]
+        options = ["--backend", backend, *scale, "--scale-up", "1", "--scale-down", "1"]
         done = system.command("submit", *options, "--", "python", str(script), *arguments)
         assert done.returncode == 0, done.stderr
         training.job = done.stdout.strip()
@@ -209,6 +211,7 @@ class Pause:
     """What a change cost.
 
     Attributes:
+        change: Number of the change, from 0. One may cost several pauses, if not all workers are there in time.
         what: The change.
         before: Workers before it.
         after: Workers after it.
@@ -216,6 +219,7 @@ class Pause:
         repeated: Samples that were trained with again.
     """
 
+    change: int
     what: str
     before: int
     after: int
@@ -226,20 +230,43 @@ class Pause:
 def pauses(training: LiveTraining) -> list[Pause]:
     """What each change has cost."""
     steps = training.steps()
+    members = _members(training.folder)
     found = []
     for last, first in itertools.pairwise(steps):
-        if last["pid"] == first["pid"]:
+        if members(last) == members(first):
             continue
-        what = [name for name, when in training.changes if when <= first["time"]][-1]
-        usual = fmean(step["time"] - before["time"] for before, step in _same(steps, first["pid"]))
+        change = sum(when <= first["time"] for _, when in training.changes) - 1
+        what = training.changes[change][0]
+        usual = median(step["time"] - before["time"] for before, step in _same(steps, first))
         reached = last["before"] + last["size"] * len(last["indices"])
         gap = first["time"] - last["time"] - usual
-        found.append(Pause(what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
+        found.append(Pause(change, what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
     return found
 
 
-def _same(steps: list[dict[str, Any]], pid: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [pair for pair in itertools.pairwise(steps) if pair[0]["pid"] == pair[1]["pid"] == pid]
+def scales_after(found: list[Pause]) -> tuple[int, ...]:
+    """Workers that each change has led to, in the end."""
+    return tuple({pause.change: pause.after for pause in found}.values())
+
+
+def _members(folder: Path) -> Callable[[dict[str, Any]], tuple[int, ...]]:
+    """Says of a step of rank 0 which processes made it, by rank."""
+    lines: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for line in lines_in(folder):
+        lines.setdefault((line["before"], line["size"], line["rank"]), []).append(line)
+
+    def members(step: dict[str, Any]) -> tuple[int, ...]:
+        of_rank = [lines.get((step["before"], step["size"], rank), []) for rank in range(step["size"])]
+        return tuple(min(same, key=lambda line: abs(line["time"] - step["time"]))["pid"] for same in of_rank if same)
+
+    return members
+
+
+def _same(steps: list[dict[str, Any]], like: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def alike(step: dict[str, Any]) -> bool:
+        return bool(step["pid"] == like["pid"] and step["size"] == like["size"])
+
+    return [pair for pair in itertools.pairwise(steps) if alike(pair[0]) and alike(pair[1])]
 
 
 def keep(name: str, training: LiveTraining) -> list[Pause]:

@@ -1,7 +1,8 @@
 """Notes what a real training does: imported by the first line of a copy of a script, which is otherwise as it was.
 
-For each step, once the optimizer has stepped: the dataset indices that loaders have read for it, the loss, and now and
-then this worker's memory. See `tests.training.accounts`.
+For each step, once the optimizer has stepped: the dataset indices that loaders have read for it (or that were asked of
+the training, by scripts without a loader), the loss, and now and then this worker's memory. See
+`tests.training.accounts`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def _memory(training: Training) -> dict[str, int]:
 
 
 def _note_step(training: Training) -> None:
+    if not _read:
+        # Horovod's optimizer steps within its step.
+        return
     size, passes = training._sampler.order.size, []
     while len(passes) < training.micro_steps:
         length, indices = _read.popleft()
@@ -72,10 +76,19 @@ def _note_step(training: Training) -> None:
 
 def _follow() -> None:
     fetch, begin, backward = _MapDatasetFetcher.fetch, Training.__init__, torch.Tensor.backward
+    ask = Training.next_indices
 
     def reading(self: Any, indices: Any) -> Any:
         _read.append((len(self.dataset), list(indices)))
         return fetch(self, indices)
+
+    def asking(self: Training) -> list[int]:
+        # What a step that has failed has asked for is asked for again.
+        _read.clear()
+        _losses.clear()
+        indices = ask(self)
+        _read.append((self._sampler.order.size, indices))
+        return indices
 
     def beginning(self: Training, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
@@ -87,6 +100,7 @@ def _follow() -> None:
         return backward(self, *arguments, **options)
 
     _MapDatasetFetcher.fetch = reading
+    Training.next_indices = asking  # type: ignore[method-assign]
     Training.__init__ = beginning  # type: ignore[method-assign]
     torch.Tensor.backward = losing  # type: ignore[method-assign]
 

@@ -16,6 +16,7 @@ from malletrain.client.check_interval import CheckInterval
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.extra_state import ExtraState, States
 from malletrain.client.lr_scaling import LearningRates, RateRamp
+from malletrain.client.model_state import plain_state, state_for
 from malletrain.client.sampling import WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.snapshots import random_states, restore_random_states
@@ -216,7 +217,7 @@ class Replica(abc.ABC):
 
     def _content(self, states: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "model": self._plain_model.state_dict(),
+            "model": plain_state(self._plain_model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "samples": self.samples,
             "ramp": astuple(self._state.ramp),
@@ -226,7 +227,7 @@ class Replica(abc.ABC):
 
     def _restore(self, content: Mapping[str, Any], state: TrainingState) -> None:
         """Continue from a checkpoint."""
-        self._plain_model.load_state_dict(content["model"])
+        self._plain_model.load_state_dict(state_for(content["model"], self._plain_model.state_dict()))
         self.optimizer.load_state_dict(content["optimizer"])
         state.samples = content["samples"]
         state.ramp = RateRamp(*content["ramp"]) if "ramp" in content else RateRamp()

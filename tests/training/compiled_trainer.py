@@ -1,0 +1,83 @@
+"""A convolutional network like that of the digits, compiled: each worker notes how long its first steps took, and what
+the compiler found of what others had made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn import functional
+
+from malletrain.client.distributed import ElasticTraining, init
+
+SIZE, BATCH, WIDTH = 512, 16, 16
+STEPS = 3
+"""The first step compiles; the next ones must not."""
+
+
+def network() -> nn.Sequential:
+    """Two convolutions and a linear layer."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(1, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, 2 * WIDTH, 3, padding=1), nn.ReLU()),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * WIDTH * 16, 10)),
+    )
+
+
+def cache() -> dict[str, int]:
+    """What the compiler has looked for in its caches in this process, and what of it was there."""
+    found = {f"{part} {name}": count for part in ("inductor", "aot_autograd") for name, count in counters[part].items()}
+    wanted = ("cache_hit", "cache_miss", "cache_bypass")
+    return {name: count for name, count in found.items() if name.endswith(wanted)}
+
+
+def main() -> None:
+    """Train until this worker is asked to leave, or to the end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, default=10**9)
+    parser.add_argument("--plain", action="store_true", help="do not compile")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(SIZE, 1, 8, 8, generator=generator)
+    labels = torch.randint(10, (SIZE,), generator=generator)
+    init()
+    # From here on the others wait, too.
+    started = time.monotonic()
+    model = network() if options.plain else torch.compile(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    training = ElasticTraining(model, optimizer, dataset_size=SIZE, batch_per_worker=BATCH, reference_batch=BATCH)
+    notes = Path(os.environ["MALLETRAIN_JOB_DIR"], f"notes-{os.getpid()}.jsonl")
+    seconds: list[float] = []
+
+    def note(event: str, **found: Any) -> None:
+        place = {"event": event, "pid": os.getpid(), "rank": training.rank, "size": training.workers}
+        with notes.open("a") as file:
+            file.write(json.dumps({**place, "samples": training.samples, "time": time.time(), **found}) + "\n")
+
+    @training.run
+    def train() -> None:
+        while training.samples < options.samples:
+            indices = training.next_indices()
+            training.optimizer.zero_grad()
+            functional.cross_entropy(training.model(images[indices]), labels[indices]).backward()
+            training.step()
+            seconds.append(time.monotonic() - started)
+            if len(seconds) == STEPS:
+                note("compiled", first=seconds[0], step=seconds[-1] - seconds[-2], cache=cache())
+            time.sleep(0.02)
+
+    training.finish({"workers": dist.get_world_size()})
+
+
+if __name__ == "__main__":
+    main()
