@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from malletrain.allocator.cluster_cache import CachedJob, CachedProfile, ClusterCache
+from malletrain.allocator.fleets import LateRate
 from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.planner import (
     JobCurve,
@@ -146,3 +148,26 @@ def test_the_boot_is_what_a_growth_takes_less_its_stall_and_half_of_the_forward_
     options = replace(OPTIONS, forward=ForwardTime(100.0))
     demand = build_problem(replace(plan_input, curves=curves), options).jobs[0]
     assert demand.boot_seconds == boot
+
+
+def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> None:
+    found = cache()
+    found.update_jobs([replace(job("b"), not_before=50.0)])
+    found.update_profiles([profile("a", ScalePin(2, True, 80.0))])
+    first = found.plan_input(10.0)
+    assert found.plan_input(49.9) is first
+    eligible = found.plan_input(50.0)
+    assert [one.id for one in first.jobs] + ["b"] == [one.id for one in eligible.jobs]
+    assert (set(eligible.pins), set(found.plan_input(80.0).pins)) == ({"a"}, set())
+    assert found.plan_input(10.0) == first, "also where the clock was set back"
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: found.update_nodes([node("n9")]),
+        lambda: found.update_stays([replace(node("n9"), expected_stay_seconds=99.0)]),
+        lambda: found.update_jobs([job("c")]),
+        lambda: found.update_profiles([profile("d")]),
+        lambda: found.update_late_rates({"c": LateRate(1, 2.0)}),
+    )
+    for change in changes:
+        before = found.plan_input(100.0)
+        change()
+        assert found.plan_input(100.0) != before

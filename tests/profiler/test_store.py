@@ -16,7 +16,7 @@ from malletrain.profiler.points import CurvePoint, CurveSource, PointHistory
 from malletrain.profiler.profile_scheduler import ProfilingState
 from malletrain.profiler.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.settings import ProfilerSettings
-from malletrain.profiler.store import ProfilerStore
+from malletrain.profiler.store import METADATA, ProfilerStore
 from malletrain.runtime.database.migrating import open_database
 from tests.support.postgresql import Locate
 
@@ -45,7 +45,7 @@ RUN: dict[str, Any] = {
     "seen_steady": False,
 }
 DESK = {"runs": [RUN], "ledger": {"turns": {"j000001": 1}, "counts": {"j000001": 1}}}
-KINSHIP = {
+KINSHIP: dict[str, Any] = {
     "memories": {
         "j000002": {"rates": {"8": 700.0}, "errors": {"8": 0.02}, "doubts": {"1": 0.3}, "times": {"8": 1795313912.0}}
     },
@@ -80,7 +80,19 @@ def database_of_0_1_0() -> Engine:
         for name, body in (("desk", DESK), ("kinship", KINSHIP)):
             row = {"name": name, "body": json.dumps(body)}
             connection.execute(text("INSERT INTO profiler_documents VALUES (:name, :body)"), row)
+    METADATA.create_all(engine)  # as the revisions do
     return engine
+
+
+def stored(engine: Engine) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    """The documents by name, and the rows by kind and name."""
+    with engine.connect() as connection:
+        documents = connection.execute(text("SELECT name, body FROM profiler_documents")).all()
+        rows = connection.execute(text("SELECT kind, name, body FROM profiler_points")).all()
+    return (
+        {name: json.loads(body) for name, body in documents},
+        {(kind, name): json.loads(body) for kind, name, body in rows},
+    )
 
 
 def test_rows_of_version_0_1_0_are_loaded() -> None:
@@ -106,28 +118,40 @@ def test_what_was_stored_by_version_0_1_0_makes_curves() -> None:
     assert (profile.scale_up.seconds, profile.scale_up.source) == (2.5, CurveSource.FAMILY)
 
 
-def test_rows_are_written_as_version_0_1_0_does() -> None:
+def test_the_document_of_version_0_1_0_becomes_a_row_for_each_job_and_family() -> None:
     engine = database_of_0_1_0()
     store = ProfilerStore(engine)
     state, families, histories = store.load_state(), store.load_families(8), store.load_histories()
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM profiler_documents"))
-    ProfilerStore(engine).save(state, families, histories)
-    with engine.connect() as connection:
-        rows = {name: json.loads(body) for name, body in connection.execute(text("SELECT * FROM profiler_documents"))}
-    assert rows == {"desk": DESK, "kinship": KINSHIP}
+    store.save(state, families, histories)
+    rows = {
+        ("history", "j000002"): KINSHIP["memories"]["j000002"],
+        ("family", "cnn"): KINSHIP["families"]["cnn"],
+        ("left", ""): ["j000003"],
+    }
+    assert stored(engine) == ({"desk": DESK}, rows)
+    again = ProfilerStore(engine)
+    assert (again.load_state(), again.load_histories()) == (state, histories)
+    assert (again.load_families(8).families, again.load_families(8).left) == (families.families, families.left)
+    again.save(state, families, histories)
+    assert stored(engine) == ({"desk": DESK}, rows)
 
 
 def test_only_what_differs_is_written(locate: Locate) -> None:
     engine = open_database(locate("profiler"))
     store = ProfilerStore(engine)
     state = ProfilingState({"a": ProfileRun("a", ProfileRunState.QUEUED, "waits")})
-    store.save(state, store.load_families(8), {})
+    families = store.load_families(8)
+    before = {"a": PointHistory({1: 2.0}), "b": PointHistory(), "c": PointHistory()}
+    store.save(state, families, before)
     with engine.begin() as connection:
-        connection.execute(text("DELETE FROM profiler_documents WHERE name = 'desk'"))
-    store.save(state, store.load_families(8), {"a": PointHistory()})
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT name FROM profiler_documents")).scalars().all() == ["kinship"]
+        connection.execute(text("DELETE FROM profiler_documents"))
+        connection.execute(text("DELETE FROM profiler_points"))
+    changed = PointHistory({4: 7.0})
+    store.save(state, families, {"a": PointHistory({1: 2.0}), "b": changed})
+    documents, rows = stored(engine)
+    assert (documents, list(rows)) == ({}, [("history", "b")]), "an equal one is not written"
+    store.save(state, families, {"a": before["a"], "b": changed, "c": PointHistory()})
+    assert set(stored(engine)[1]) == {("history", "b"), ("history", "c")}, "c had been deleted, and is new"
 
 
 def test_what_is_saved_is_loaded_again(locate: Locate) -> None:

@@ -34,7 +34,7 @@ def main() -> int:
         "--standby-mib",
         type=int,
         default=0,
-        help="largest share of memory of a standby process, from which workers are forked, in MiB; 0: none is kept (0)",
+        help="largest share of memory of all standby processes, which fork workers, in MiB; 0: none is kept (0)",
     )
     given = parser.parse_args()
     if given.marks is not None and _was_just_taken(given.marks / given.node):

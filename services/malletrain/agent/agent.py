@@ -43,7 +43,7 @@ class AgentConfig:
         stay_seconds: When the agent leaves in any case, counted from its start: before the time limit of its
             placeholder, at which some schedulers only send SIGKILL.
         in_slurm: Whether the placeholder is a job of Slurm.
-        standby_memory_bytes: Largest share of memory of a standby process; 0: there is none.
+        standby_memory_bytes: Largest share of memory of all standby processes together; 0: there are none.
     """
 
     node: str

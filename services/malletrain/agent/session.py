@@ -14,7 +14,7 @@ from malletrain.agent.job_owner import JobOwner
 from malletrain.agent.wire import has_unknown_fields
 from malletrain.common import environment as env
 from malletrain.common.connections import cut_remote
-from malletrain.common.standby.keeper import StandbyKeeper
+from malletrain.common.standby.shelf import WorkerForks
 from malletrain.common.worker_process import WorkerProcess, kill_workers
 from malletrain.v1 import agent_pb2 as pb
 
@@ -45,7 +45,7 @@ class SupervisorSession:
         send: Callable[[pb.ControlWorkersResponse], None],
         monitor_at: Callable[[str], str],
         owner: JobOwner | None = None,
-        standby: StandbyKeeper | None = None,
+        standby: WorkerForks | None = None,
     ) -> None:
         """Begin without workers.
 
@@ -54,7 +54,7 @@ class SupervisorSession:
             head: Address of the head node, as seen from here.
             send: Sends a message to the supervisor.
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes.
-            standby: Keeps a standby process of the account as whom the workers run.
+            standby: Has standby processes of the account as whom the workers run.
             owner: For which job the supervisor may speak, and as whom the workers run; None: for any, and as the agent.
         """
         self.ended = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from malletrain.allocator.fleets import LateRate
 from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob, PlannableNode
@@ -67,6 +68,8 @@ class ClusterCache:
         self._profiles: dict[str, CachedProfile] = {}
         self._late_rates: Mapping[str, LateRate] = {}
         self._generation = 0
+        # The newest input with the times from and before which it holds; None: something has changed since.
+        self._input: tuple[float, float, PlanInput] | None = None
         self._nodes_known = False
         self._jobs_known = False
 
@@ -87,6 +90,7 @@ class ClusterCache:
         self, joined: Iterable[PlannableNode], left: Iterable[str] = (), *, snapshot: bool = False
     ) -> None:
         """Take over a change of the idle nodes, or all of them with `snapshot`."""
+        self._input = None
         if snapshot:
             self._nodes.clear()
             self._nodes_known = True
@@ -106,10 +110,12 @@ class ClusterCache:
 
     def update_stays(self, nodes: Iterable[PlannableNode]) -> None:
         """Take over newer expected stays; nodes that are not known are ignored."""
+        self._input = None
         self._nodes.update((node.name, node) for node in nodes if node.name in self._nodes)
 
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
         """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""
+        self._input = None
         if snapshot:
             self._jobs.clear()
             self._jobs_known = True
@@ -133,6 +139,7 @@ class ClusterCache:
 
     def update_samples(self, samples: Mapping[str, int]) -> None:
         """Take over how many samples members of fleets have trained on, by job; other jobs are ignored."""
+        self._input = None
         for job_id, count in samples.items():
             job = self._jobs.get(job_id)
             if job is not None and job.plannable.member is not None:
@@ -154,14 +161,23 @@ class ClusterCache:
 
     def update_profiles(self, profiles: Iterable[CachedProfile]) -> None:
         """Take over changed profiles."""
+        self._input = None
         self._profiles.update((profile.job_id, profile) for profile in profiles)
 
     def update_late_rates(self, late: Mapping[str, LateRate]) -> None:
         """Take over which members of fleets are late with their rates, by their jobs."""
+        if late != self._late_rates:
+            self._input = None
         self._late_rates = late
 
     def plan_input(self, now: float) -> PlanInput:
-        """All that a plan depends on, at `now` in seconds since the epoch."""
+        """All that a plan depends on, at `now` in seconds since the epoch: the same object while nothing changes."""
+        if self._input is None or not self._input[0] <= now < self._input[1]:
+            ends = [time for time in (self.next_unpinned(now), self.next_eligible(now)) if time is not None]
+            self._input = now, min(ends, default=inf), self._plan_input(now)
+        return self._input[2]
+
+    def _plan_input(self, now: float) -> PlanInput:
         jobs = sorted((job for job in self._jobs.values() if job.admitted), key=lambda job: job.plannable.id)
         stopping = [
             (name, job.plannable.member)

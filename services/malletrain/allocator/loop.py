@@ -210,8 +210,9 @@ class ControlLoop:
 
     async def _plan(self, reason: str, span: PlanSpan) -> None:
         """Make a plan and have it applied."""
+        present = self._cache.plan_input(self._clock.time())
         plan_input = replace(
-            self._cache.plan_input(self._clock.time()),
+            present,
             growth_seconds=self._growths.seconds(self._cache.pool_of),
             changes=self._changes.observed(self._clock.monotonic()),
         )
@@ -235,7 +236,7 @@ class ControlLoop:
         span.answered(plan)
         self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
         if outcome is PlanOutcome.APPLIED:
-            self._trigger.applied(plan_input, self._clock.monotonic(), in_part=bool(plan.omissions))
+            self._trigger.applied(present, self._clock.monotonic(), in_part=bool(plan.omissions))
             resting = {name: self._decisions[name] for name in plan_input.resting.values() if name in self._decisions}
             self._decisions = resting | {decision.fleet_id: decision for decision in decisions}
         else:

@@ -21,16 +21,24 @@ _PAUSE_SECONDS = 1.0
 class StoreQueue(Generic[ItemT]):
     """Items that are not stored yet, in order. Those that could not be stored are tried again with the next."""
 
-    def __init__(self, store: Callable[[Sequence[ItemT]], None], what: str, most: int) -> None:
+    def __init__(
+        self,
+        store: Callable[[Sequence[ItemT]], None],
+        what: str,
+        most: int,
+        pause_seconds: float = _PAUSE_SECONDS,
+    ) -> None:
         """Begin empty.
 
         Args:
             store: Stores items in one transaction; called in a thread, one call at a time.
             what: What they are, for the log.
             most: So many may wait; then the oldest are dropped.
+            pause_seconds: How long after a failure the next attempt follows.
         """
         self._store = store
         self._what = what
+        self._pause_seconds = pause_seconds
         self._waiting: deque[ItemT] = deque(maxlen=most)
         self._news = asyncio.Event()
         self._log = structlog.get_logger(__name__)
@@ -71,7 +79,7 @@ class StoreQueue(Generic[ItemT]):
             self._log.error(
                 f"{self._what} could not be stored, trying again", error=str(error), waiting=len(self._waiting)
             )
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(self._pause_seconds)
         else:
             self._drop(items)
 

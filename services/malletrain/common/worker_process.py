@@ -18,8 +18,8 @@ from malletrain.common.accounts import Account, acting_as
 from malletrain.common.files import open_log
 from malletrain.common.processes import belongs_to, identify, kill_processes, process_ids, read_status
 from malletrain.common.python_command import PythonCommand, parse_python_command
-from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.common.standby.process import ForkedProcess
+from malletrain.common.standby.shelf import WorkerForks
 from malletrain.common.start_process import start_process
 
 BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
@@ -54,7 +54,7 @@ class WorkerProcess:
         *,
         warm: bool = True,
         account: Account | None = None,
-        standby: StandbyKeeper | None = None,
+        standby: WorkerForks | None = None,
     ) -> None:
         """Start the process in a session of its own.
 
@@ -83,7 +83,7 @@ class WorkerProcess:
         self._process = forked or self._start(list(command), folder, environment, log, warm)
 
     def _fork(
-        self, standby: StandbyKeeper, command: list[str], folder: str, environment: Mapping[str, str], log: Path
+        self, standby: WorkerForks, command: list[str], folder: str, environment: Mapping[str, str], log: Path
     ) -> StartedProcess | None:
         """Have a standby process fork it; None if it does not, or if a new interpreter would fail to start here."""
         if self._account is None and not Path(folder).is_dir():

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from malletrain.common.gpus import node_of
-from malletrain.profiler.messages import view_of
+from malletrain.profiler.messages import only_pool, pool_of, view_of
 from malletrain.profiler.profile_scheduler import JobView
 from malletrain.v1 import resources_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The view of a job. Its nodes alone depend on the pools: a list, since fields of messages are slow to read."""
+
+    job: resources_pb2.Job
+    nodes: tuple[str, ...]
+    view: JobView
 
 
 class JobViews:
@@ -15,7 +25,8 @@ class JobViews:
 
     def __init__(self) -> None:
         """Know no job."""
-        self._known: dict[str, tuple[resources_pb2.Job, Mapping[str, str], JobView]] = {}
+        self._known: dict[str, _Known] = {}
+        self._pools: Mapping[str, str] = {}
 
     def of(self, jobs: Mapping[str, resources_pb2.Job], now: float, pools: Mapping[str, str]) -> tuple[JobView, ...]:
         """Views of the admitted jobs, by identifier; members of fleets are none of them.
@@ -28,14 +39,18 @@ class JobViews:
             pools: Pool of each idle node.
         """
         before, self._known = self._known, {}
+        moved, self._pools = self._pools is not pools, pools
+        only = only_pool(pools) if moved else None
         for job_id, job in sorted(jobs.items()):
             if job.admitted and not job.fleet_id:
                 entry = before.get(job_id)
                 # Whether a job backs off depends on the time, too.
-                if entry is None or entry[0] is not job or entry[1] is not pools or job.HasField("not_before"):
-                    entry = (job, pools, view_of(job, now, pools))
+                if entry is None or entry.job is not job or job.HasField("not_before"):
+                    entry = _Known(job, tuple(job.commanded_nodes), view_of(job, now, pools))
+                elif moved and (pool := pool_of(entry.nodes, pools, only)) != entry.view.pool:
+                    entry = replace(entry, view=replace(entry.view, pool=pool))
                 self._known[job_id] = entry
-        return tuple(view for _, _, view in self._known.values())
+        return tuple(entry.view for entry in self._known.values())
 
 
 def without_fleets(nodes: Mapping[str, str], jobs: Mapping[str, resources_pb2.Job]) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from malletrain.model.scaling import RescaleStall, permitted_scales
 from malletrain.profiler.curve_estimator import JobDeclaration, JobMeasurements, JobProfile
@@ -65,15 +65,24 @@ def view_of(job: resources_pb2.Job, now: float, pools: Mapping[str, str]) -> Job
         nodes=len(commanded),
         steady=(trains or rests) and wanted == commanded,
         available=job.state != resources_pb2.JOB_STATE_STOPPING and not backs_off,
-        pool=_pool_of(job, pools),
+        pool=pool_of(job.commanded_nodes, pools, only_pool(pools)),
     )
 
 
-def _pool_of(job: resources_pb2.Job, pools: Mapping[str, str]) -> str | None:
-    """The pool of most of its nodes. For a job without nodes the only pool, or None where there are several."""
-    own = Counter(pools[node] for node in job.commanded_nodes if node in pools)
-    if own:
-        return own.most_common(1)[0][0]
+def pool_of(nodes: Sequence[str], pools: Mapping[str, str], only: str | None) -> str | None:
+    """The pool of most of a job's nodes; for a job without nodes the only pool.
+
+    Args:
+        nodes: Nodes of the job.
+        pools: Pool of each idle node.
+        only: The only pool; None where there are several, or none.
+    """
+    own = Counter(pools[node] for node in nodes if node in pools)
+    return own.most_common(1)[0][0] if own else only
+
+
+def only_pool(pools: Mapping[str, str]) -> str | None:
+    """The pool of all nodes; None where there are several, or none."""
     names = set(pools.values())
     return next(iter(names)) if len(names) == 1 else None
 

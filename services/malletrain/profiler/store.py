@@ -1,16 +1,17 @@
 """The part of Profiler's state that outlives the process: runs, interruptions, families and histories of points.
 
-The names of the two documents and of their fields are those of version 0.1.0, so that older databases can be read.
+The name of the document of runs and those of all fields are as in version 0.1.0, so that older databases can be read.
+What was measured was one document there; now it has a row for each job and each family, so that one change writes one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Engine, String, Text
+from sqlalchemy import Engine, String, Text, delete
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from malletrain.model.scaling import RescaleStall
@@ -21,6 +22,8 @@ from malletrain.profiler.profile_scheduler import ProfilingState
 from malletrain.profiler.runs import ProfileRun, ProfileRunState
 
 _RUNS_DOCUMENT, _POINTS_DOCUMENT = "desk", "kinship"
+_HISTORY, _FAMILY, _LEFT = "history", "family", "left"
+"""Kinds of rows: points of a job, members of a family, and the one row of the jobs that have left theirs."""
 
 
 class _Base(DeclarativeBase):
@@ -37,8 +40,20 @@ class _Document(_Base):
     body: Mapped[str] = mapped_column(Text)
 
 
+class _Points(_Base):
+    __tablename__ = "profiler_points"
+
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    body: Mapped[str] = mapped_column(Text)
+
+
+_Key = tuple[str, str]
+"""Kind and name of a row of points."""
+
+
 class ProfilerStore:
-    """Two JSON documents. Each is written only when it differs from what is stored."""
+    """JSON documents. Each is written only when it differs from what is stored."""
 
     def __init__(self, engine: Engine) -> None:
         """Read the documents. The table is there: see `malletrain.runtime.database.migrating`.
@@ -49,6 +64,9 @@ class ProfilerStore:
         self._engine = engine
         with Session(engine) as session:
             self._written = {row.name: row.body for row in session.query(_Document)}
+            self._rows: dict[_Key, str] = {(row.kind, row.name): row.body for row in session.query(_Points)}
+        # What the rows were made of: what is the same object needs no look.
+        self._sources: dict[_Key, object] = {}
 
     def load_state(self) -> ProfilingState:
         """Runs and interruptions as they were last saved; an empty state before."""
@@ -64,13 +82,15 @@ class ProfilerStore:
         Args:
             members_kept: Number of newest members of a family whose points are kept from now on.
         """
-        found = self._read(_POINTS_DOCUMENT)
-        families = {name: [_member(entry) for entry in members] for name, members in found.get("families", {}).items()}
-        return FamilyStore(members_kept, families, found.get("left", ()))
+        earlier = self._read(_POINTS_DOCUMENT)
+        found = earlier.get("families", {}) | self._read_rows(_FAMILY)
+        families = {name: [_member(entry) for entry in members] for name, members in found.items()}
+        left = self._read_rows(_LEFT).get("", earlier.get("left", ()))
+        return FamilyStore(members_kept, families, left)
 
     def load_histories(self) -> dict[str, PointHistory]:
         """Histories of the measured points, by job, as they were last saved."""
-        memories = self._read(_POINTS_DOCUMENT).get("memories", {})
+        memories = self._read(_POINTS_DOCUMENT).get("memories", {}) | self._read_rows(_HISTORY)
         return {job_id: _history(entry) for job_id, entry in memories.items()}
 
     def save(self, state: ProfilingState, families: FamilyStore, histories: Mapping[str, PointHistory]) -> None:
@@ -98,10 +118,29 @@ class ProfilerStore:
         Raises:
             DatabaseUnavailableError: the database can't be written; the call may be repeated.
         """
-        members = {name: [_member_document(member) for member in kept] for name, kept in families.families.items()}
-        memories = {job_id: asdict(history) for job_id, history in histories.items()}
-        content = {"memories": memories, "families": members, "left": sorted(families.left)}
-        self._write(_POINTS_DOCUMENT, json.dumps(content))
+        sources: dict[_Key, Any] = {(_HISTORY, job_id): history for job_id, history in histories.items()}
+        sources |= {(_FAMILY, name): members for name, members in families.families.items()}
+        bodies = {
+            key: json.dumps(_row_document(key, source))
+            for key, source in sources.items()
+            if self._sources.get(key) is not source
+        }
+        bodies[_LEFT, ""] = json.dumps(sorted(families.left))
+        changed = {key: body for key, body in bodies.items() if self._rows.get(key) != body}
+        gone = self._rows.keys() - sources.keys() - {(_LEFT, "")}
+        if changed or gone or _POINTS_DOCUMENT in self._written:
+            self._write_rows(changed, gone)
+        self._sources = sources
+
+    def _write_rows(self, changed: Mapping[_Key, str], gone: Collection[_Key]) -> None:
+        with Session(self._engine) as session, session.begin():
+            for (kind, name), body in changed.items():
+                session.merge(_Points(kind=kind, name=name, body=body))
+            for kind, name in gone:
+                session.execute(delete(_Points).where(_Points.kind == kind, _Points.name == name))
+            session.execute(delete(_Document).where(_Document.name == _POINTS_DOCUMENT))
+        self._written.pop(_POINTS_DOCUMENT, None)
+        self._rows = {key: body for key, body in self._rows.items() if key not in gone} | dict(changed)
 
     def _write(self, name: str, body: str) -> None:
         if self._written.get(name) == body:
@@ -114,9 +153,16 @@ class ProfilerStore:
         """Close the database."""
         self._engine.dispose()
 
+    def _read_rows(self, kind: str) -> dict[str, Any]:
+        return {name: json.loads(body) for (of_kind, name), body in self._rows.items() if of_kind == kind}
+
     def _read(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._written.get(name, "{}"))
         return found
+
+
+def _row_document(key: _Key, source: Any) -> Any:
+    return asdict(source) if key[0] == _HISTORY else [_member_document(member) for member in source]
 
 
 def _run(entry: dict[str, Any]) -> ProfileRun:

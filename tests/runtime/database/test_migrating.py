@@ -41,13 +41,13 @@ EARLIER = {
     "0.1.0": Path(__file__).parents[2] / "system" / "state_0_1_0",
     "before revisions": Path(__file__).with_name("before_revisions"),
 }
-SECOND = """
+NEXT = """
 import os, time
 from pathlib import Path
 import sqlalchemy as sa
 from alembic import op
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 def upgrade():
     op.add_column("profiler_documents", sa.Column("first", sa.Integer, nullable=True))
@@ -100,13 +100,14 @@ def copies(address: DatabaseAddress) -> list[Path]:
     return sorted((address.state_dir / "backups").glob(f"{address.service}-*"))
 
 
-def with_second(tmp_path: Path) -> SchemaHistory:
+def with_next(tmp_path: Path) -> SchemaHistory:
     """The Profiler's history as a later version might continue it."""
     folder = tmp_path / "later"
     folder.mkdir(exist_ok=True)
-    first = Path(import_module(STORES["profiler"]).__file__ or "").with_name("migrations") / "baseline.py"
-    (folder / "baseline.py").write_text(first.read_text())
-    (folder / "second.py").write_text(SECOND)
+    present = Path(import_module(STORES["profiler"]).__file__ or "").with_name("migrations")
+    for revision in present.glob("*.py"):
+        (folder / revision.name).write_text(revision.read_text())
+    (folder / "next.py").write_text(NEXT)
     return SchemaHistory("profiler", folder)
 
 
@@ -156,27 +157,27 @@ def test_an_upgrade_keeps_the_last_copies(locate: Locate, tmp_path: Path) -> Non
     put_document(address)
     clock = ManualClock(1.0)
     for _ in range(5):
-        upgrade_database(address, with_second(tmp_path), clock)
+        upgrade_database(address, with_next(tmp_path), clock)
         assert documents(address) == [{"name": "desk", "body": "changed", "first": None, "second": None}]
         with open_engine(address).begin() as connection:
             for statement in ("DROP COLUMN first", "DROP COLUMN second"):
                 connection.execute(text(f"ALTER TABLE profiler_documents {statement}"))
-            connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+            connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
             connection.execute(text("UPDATE profiler_documents SET body = 'again'"))
         clock.advance(60.0)
     assert len(copies(address)) == 3
     engine = create_engine(f"sqlite:///{copies(address)[-1]}")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name, body FROM profiler_documents")).all() == [("desk", "again")]
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0001"
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0002"
 
 
 def test_tables_of_a_later_version_are_refused_and_left_alone(locate: Locate, tmp_path: Path) -> None:
     address = locate("profiler")
-    upgrade_database(address, with_second(tmp_path))
+    upgrade_database(address, with_next(tmp_path))
     put_document(address)
     before = documents(address)
-    with pytest.raises(SchemaVersionError, match=r"revision 0002, and this version of MalleTrain knows up to 0001"):
+    with pytest.raises(SchemaVersionError, match=r"revision 0003, and this version of MalleTrain knows up to 0002"):
         open_database(address)
     assert documents(address) == before
 
@@ -185,7 +186,7 @@ def test_killed_in_the_middle_nothing_has_changed_and_the_next_attempt_succeeds(
     address = locate("profiler")
     open_database(address)
     put_document(address)
-    history = with_second(tmp_path)
+    history = with_next(tmp_path)
     words = [str(tmp_path), address.url, str(address.password_file or ""), str(tmp_path / "later")]
     upgrader = subprocess.Popen([sys.executable, "-c", UPGRADER, *words], env={**os.environ, "WAIT_IN": str(tmp_path)})
     wait_until(lambda: (tmp_path / "in the middle").exists() or upgrader.poll() is not None, 60)
@@ -201,7 +202,7 @@ def test_of_two_that_upgrade_at_once_one_waits(locate: Locate, tmp_path: Path) -
     address = locate("profiler")
     open_database(address)
     put_document(address)
-    with_second(tmp_path)
+    with_next(tmp_path)
     words = [str(tmp_path), address.url, str(address.password_file or ""), str(tmp_path / "later")]
     upgraders = [subprocess.Popen([sys.executable, "-c", UPGRADER, *words]) for _ in range(3)]
     assert [upgrader.wait(60) for upgrader in upgraders] == [0, 0, 0]

@@ -41,6 +41,7 @@ class StandbyKeeper:
         account: Account | None = None,
         clock: Callable[[], float] = time.monotonic,
         standby: StandbyProcess | None = None,
+        spread: Callable[[Recipe, Sequence[str]], bool] | None = None,
     ) -> None:
         """Start nothing before `tick`.
 
@@ -51,6 +52,9 @@ class StandbyKeeper:
             account: As whom it runs; None: as this process.
             clock: Monotonic time in seconds.
             standby: One that there is already.
+            spread: Called with what another standby process needs for a worker that this one can't fork, and with the
+                names of variables that differ; says whether somebody keeps that one. Otherwise it takes the place of
+                this one.
         """
         self._say = say
         self._recipe = recipe
@@ -58,6 +62,7 @@ class StandbyKeeper:
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._standby = standby
+        self._spread = spread
         self._phase = Phase.ENDED if standby is None else standby.phase
         self._importing_since = clock()
         self._looked = clock()
@@ -69,6 +74,15 @@ class StandbyKeeper:
     def pid(self) -> int:
         """Process id of the standby process; 0 if there is none."""
         return 0 if self._standby is None else self._standby.pid
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How it is started; None before the first worker has shown that."""
+        return self._recipe
+
+    def memory_used(self) -> int:
+        """Its share of memory in bytes; 0 if there is no standby process."""
+        return 0 if self._standby is None else self._standby.memory_bytes()
 
     @property
     def is_importing(self) -> bool:
@@ -238,7 +252,7 @@ class StandbyKeeper:
         if self._recipe is None:
             self._recipe = recipe_for(interpreter, order.environment)
         if not same_interpreter(interpreter, self._recipe.interpreter):
-            self._replace(recipe_for(interpreter, order.environment))
+            self._other(recipe_for(interpreter, order.environment), ())
             raise RefusedError(f"its interpreter is {interpreter}")
         if self._standby is None or not self.is_ready:
             raise RefusedError("no standby process is ready")
@@ -248,14 +262,15 @@ class StandbyKeeper:
         if standby is not self._standby or self._recipe is None:
             return  # it has been replaced meanwhile
         if error.names:
-            self._replace(self._recipe.like(order.environment, error.names))
+            self._other(self._recipe.like(order.environment, error.names), error.names)
         elif error.final:
             self._note_failure(str(error), self._clock())
 
-    def _replace(self, recipe: Recipe) -> None:
-        """Use another recipe from now on."""
-        self._recipe = recipe
-        self._end()
+    def _other(self, recipe: Recipe, names: Sequence[str]) -> None:
+        """A worker needs another recipe: use that from now on, unless somebody else does."""
+        if self._spread is None or not self._spread(recipe, names):
+            self._recipe = recipe
+            self._end()
 
     def _start(self, recipe: Recipe, now: float) -> None:
         try:

@@ -59,7 +59,7 @@ class HoldSettings(BaseModel):
         default=2048,
         ge=0,
         le=1 << 20,
-        description="Largest share of memory of a standby process on a node, from which workers are forked, in MiB, "
+        description="Largest share of memory of all standby processes on a node, which fork workers, in MiB, "
         "e.g. 2048; 0: none is kept.",
     )
     give_back_at_exit: bool = Field(
