@@ -105,7 +105,7 @@ test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, a
 test-netns: setup ## Head node and nodes as network namespaces: a training over TLS, and what can be read on the way (root)
 	$(BIN)/python -m pytest -m netns
 
-test-containers: setup ## Images, and the five services in containers: jobs, kills, an end and a new start (5 minutes)
+test-containers: setup ## Images, and the five services in containers: jobs, kills, day 2, a real Slurm (20 minutes on a crowded machine)
 	@deploy/docker/with-engine.sh bash -c 'deploy/docker/collect-wheels.sh $(VENV) build/wheels && \
 	  $(MAKE) images WHEELS=build/wheels && $(BIN)/python -m pytest -m containers --timeout 480' || \
 	  { (($$? == 77)) && echo "test-containers: skipped" >&2; }

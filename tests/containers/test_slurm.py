@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from malletrain.runtime.config import SERVICES
 from tests.containers.composition import ROOT, Composition, Job, missing_images
 from tests.slurm.cluster import Cluster, cluster, missing
+from tests.support.metrics import fetch
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 from tests.training.accounts import accounts_of
@@ -31,6 +33,7 @@ PLACEHOLDER = "malletrain"
 CLIENT = "slurm-client slurm-wlm-basic-plugins munge"
 IMAGES = {f"MALLETRAIN_{name.upper()}_IMAGE": f"localhost/malletrain-{name}:slurm" for name in ("head", "trainer")}
 _AHEAD = 600
+_TIMES = ("job_manager_node_release", "scavenger_reclaim_step")
 _SETTINGS = """
 [scavenger]
 source = "slurm"
@@ -57,11 +60,13 @@ class Site:
         slurm: The cluster.
         composition: The services.
         shared: What all nodes have at the same path.
+        metrics: Ports on loopback at which services serve metrics.
     """
 
     slurm: Cluster
     composition: Composition
     shared: Path
+    metrics: dict[str, int]
 
     def job(self) -> dict[str, Any]:
         """The one training, with its history."""
@@ -83,6 +88,11 @@ class Site:
         jobs = self.slurm.jobs(PLACEHOLDER)
         return [node for _, state, nodes in jobs if state == "RUNNING" for node in nodes]
 
+    def reclaims(self) -> list[str]:
+        """How long nodes took to be given back, in seconds: sums and counts of JobManager and the Scavenger."""
+        pages = fetch(self.metrics["job_manager"]) + fetch(self.metrics["scavenger"])
+        return re.findall(rf"^malletrain_(?:{'|'.join(_TIMES)})_seconds_(?:sum|count).*", pages, re.MULTILINE)
+
     def workers(self) -> list[int]:
         """Processes on the nodes that train."""
         trainer = str(self.shared / "trainer.py")
@@ -101,12 +111,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     shared = folder / "shared"
     write_shared(shared)
     with_client()
+    metrics = {name: free_port() for name in SERVICES}
     with cluster(folder / "slurm", NODES) as slurm:
-        composition = Composition("malletrain-test-slurm", variables(slurm, shared), options(folder))
+        composition = Composition("malletrain-test-slurm", variables(slurm, shared), options(folder, metrics))
         composition.down("--volumes")
         try:
             composition.up()
-            yield Site(slurm, composition, shared)
+            yield Site(slurm, composition, shared, metrics)
         finally:
             composition.down("--volumes")
             subprocess.run(["docker", "image", "rm", *IMAGES.values()], capture_output=True, check=False)
@@ -146,10 +157,10 @@ def variables(slurm: Cluster, shared: Path) -> dict[str, str]:
     }
 
 
-def options(folder: Path) -> tuple[str, ...]:
+def options(folder: Path, metrics: dict[str, int]) -> tuple[str, ...]:
     """The files of compose; the last one has ports of the test's own, since they are the host's."""
     ports = {f"MALLETRAIN_ADDRESSES__{name.upper()}": f"127.0.0.1:{free_port()}" for name in SERVICES}
-    ports |= {f"MALLETRAIN_METRICS__{name.upper()}": f"127.0.0.1:{free_port()}" for name in SERVICES}
+    ports |= {f"MALLETRAIN_METRICS__{name.upper()}": f"127.0.0.1:{port}" for name, port in metrics.items()}
     services = {name: {"environment": ports} for name in (*SERVICES, "cli", "admin")}
     own = folder / "ports.yml"
     own.write_text(json.dumps({"services": services}))  # JSON is YAML
@@ -176,6 +187,10 @@ def test_a_training_gives_its_nodes_to_a_main_job_and_goes_on(site: Site, capsys
     accounts = accounts_of(folder)
     accounts.check_epochs()
     accounts.check_state()
+    reclaims = site.reclaims()
     with capsys.disabled():
         print(f"\n{site.composition.cli('job', 'j000001')}\nrepeated: {len(accounts.repeated)} of {accounts.samples}")
+        print(*reclaims, sep="\n")
+    (released,) = (line.split()[-1] for line in reclaims if "node_release_seconds_count" in line)
+    assert float(released) >= SCALE
     wait_until(lambda: not site.slurm.jobs(PLACEHOLDER), PATIENCE, "the nodes to be given back")
