@@ -71,6 +71,7 @@ class NodesPage(Page):
         facts = [("source", source.source if source else "not heard yet")]
         facts += [("placeholders", line) for line in (source.placeholders if source else ())]
         facts.append(("idle nodes", str(len(self.history.nodes or ()))))
+        facts.append(("leaves next", views.leaving_next(self.history)))
         return Regions(
             {"source": markup.facts(facts)},
             {
