@@ -1,6 +1,6 @@
 """Colours that people with colour-blindness tell apart, in light and dark. Pure.
 
-Those of uses and lines are after Okabe and Ito (2008). Those of jobs are ten that are as far from each other as was found,
+Those of uses and lines are after Okabe and Ito (2008). Those of jobs are ten that are as far apart as was found,
 for all kinds of eyes (Machado, Oliveira and Fernandes 2009), and stand out from the background.
 """
 
