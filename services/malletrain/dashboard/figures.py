@@ -396,21 +396,35 @@ def _durations(*axes: Any) -> None:
         axis.formatter = CustomJSTickFormatter(code=code)
 
 
-def survival_figure(source: ColumnDataSource, colours: Colours) -> Any:
-    """How long nodes stay idle."""
+def _mark_age(plot: Any, mark: ColumnDataSource | None, y: str, node: str, colours: Colours) -> None:
+    """Mark how long the chosen node has been idle by now."""
+    if mark is not None:
+        point = {"size": 13, "marker": "diamond", "color": colours.text, "legend_label": f"{node} now"}
+        plot.scatter(source=mark, x="seconds", y=y, **point)
+        _legend_above(plot)
+
+
+def survival_figure(
+    source: ColumnDataSource, colours: Colours, mark: ColumnDataSource | None = None, node: str = ""
+) -> Any:
+    """How long nodes stay idle, and how long the chosen node has been."""
     plot = _plain("survival", 260, "idle for", "share that lasts longer")
     _durations(plot.xaxis)
     plot.y_range.end = 1.02
     _from_zero(plot, plot.x_range, plot.y_range)
     plot.yaxis.formatter = NumeralTickFormatter(format="0 %")
     plot.line(source=source, x="seconds", y="share", color=colours.first, line_width=2.5)
+    _mark_age(plot, mark, "share", node, colours)
     return plot
 
 
-def stay_figure(source: ColumnDataSource, colours: Colours) -> Any:
-    """How much longer a node stays that has been idle for a time."""
+def stay_figure(
+    source: ColumnDataSource, colours: Colours, mark: ColumnDataSource | None = None, node: str = ""
+) -> Any:
+    """How much longer a node stays that has been idle for a time, and how long the chosen node has been."""
     plot = _plain("stay", 260, "idle for so far", "expected further stay")
     _durations(plot.xaxis, plot.yaxis)
     _from_zero(plot, plot.x_range, plot.y_range)
     plot.line(source=source, x="seconds", y="stay", color=colours.second, line_width=2.5)
+    _mark_age(plot, mark, "stay", node, colours)
     return plot
