@@ -6,7 +6,7 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource
 
-from malletrain.dashboard import columns, figures, markup, views
+from malletrain.dashboard import columns, markup, stay_figures, views
 from malletrain.dashboard.history import History
 from malletrain.dashboard.markup import Regions
 from malletrain.dashboard.pages import Page
@@ -68,8 +68,8 @@ class NodesPage(Page):
         self._survival, survival = self.series("survival", lambda: Series(_survival))
         self._mark = ColumnDataSource(data=self._age()) if node else None
         return [
-            figures.survival_figure(survival, self.colours, self._mark, node),
-            figures.stay_figure(survival, self.colours, self._mark, node),
+            stay_figures.survival_figure(survival, self.colours, self._mark, node),
+            stay_figures.stay_figure(survival, self.colours, self._mark, node),
         ]
 
     def on_refreshed(self) -> None:
