@@ -73,12 +73,12 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
         Cell(job.name),
         Cell(job.owner),
         Cell(job.state.lower()),
-        Cell(why(history, job)),
+        Cell(why(history, job), sentence=True),
         Cell(_scale(job), number=True, hint=f"{job.min_nodes} to {job.max_nodes} nodes"),
         Cell(f"{job.min_nodes}–{job.max_nodes}", number=True),
         Cell(_rate(history, job), number=True),
         Cell(progress, number=True, share=share, hint=f"{samples:,} samples"),
-        Cell(eta_in_words(left), number=True),
+        Cell(_before_brackets(eta_in_words(left)), number=True, wraps=True),
         Cell(str(job.rescales), number=True),
         Cell(str(job.preemptions), number=True),
     )
@@ -93,13 +93,13 @@ def why(history: History, job: JobFact) -> str:
     if job.state == "WAITING" and job.min_nodes > idle:
         return f"{job.reason}; needs {job.min_nodes} nodes at least, idle now: {idle}"
     if job.state == "WAITING" and not job.final and (plan := _without_nodes(history, job)):
-        return f"{job.reason}; plan {plan} gives it no node: its page Plan says what it would have needed"
+        return f"{job.reason}; plan {plan} gives it no node (the page Plan says why)"
     if job.state == "QUEUED":
         queued = [other for other in history.jobs.values() if other.state == "QUEUED"]
         ahead = sum(other.id < job.id for other in queued)
         admitted = sum(other.admitted for other in history.jobs.values() if not other.final)
         place = "it is the next" if not ahead else f"{ahead} before it"
-        return f"{job.reason or 'queued'}; waits for a place in plans, which {admitted} jobs have; {place}"
+        return f"{job.reason or 'queued'}; waits for admission after {admitted} jobs that have it, {place}"
     return job.reason
 
 
@@ -116,7 +116,7 @@ def leaving_next(history: History) -> str:
     if not history.nodes:
         return "no node is idle"
     if not stays:
-        return "not known: too few nodes have left since the Scavenger was started"
+        return "not known: the Scavenger has no expected stays yet"
     name = min(stays, key=lambda name: (stays[name], name))
     unknown = len(history.nodes) - len(stays)
     more = f"; of {unknown} others nothing is known" if unknown else ""
@@ -136,6 +136,11 @@ def eta_in_words(left: Eta | None) -> str:
     latest = about(left.latest) if left.latest is not None else "open"
     expected = f"{about(left.expected)} " if left.expected is not None else ""
     return f"{expected}({about(left.soonest)} to {latest})"
+
+
+def _before_brackets(text: str) -> str:
+    """The same, which may only be broken before the brackets."""
+    return text.replace(" ", "\u00a0").replace("\u00a0(", " (")
 
 
 def about(seconds: float) -> str:
