@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.explanation import sentences
 from malletrain.allocator.explanation.accounts import PartExplainer, PlannedPart, Reason, Worth
 from malletrain.allocator.explanation.explain import explain_plan
 from malletrain.allocator.explanation.nodes import node_account
@@ -209,26 +207,6 @@ def test_a_node_is_where_the_rule_of_placement_says(problem: AllocationProblem, 
     for account in free:
         if not (account.before and not account.after):
             assert bool(account.after) == (account.rank <= handed_out)
-
-
-@SLOW
-@given(problem=owned_problems())
-def test_sentences_state_the_figures_that_were_found(problem: AllocationProblem) -> None:
-    problem = replace(problem, jobs=tuple(replace(job, owner=job.owner or "joe") for job in problem.jobs))
-    explainer = PartExplainer(planned(problem))
-    for job in problem.jobs:
-        account = explainer.job(job.id)
-        text = sentences.of_job(account, problem)
-        for worth, head in ((account.more, "not "), (account.fewer, "not ")):
-            if worth is not None:
-                (told,) = [line for line in text if line.startswith(f"{head}{worth.nodes}: ")]
-                loss = re.search(r"the plan would lose ([\d.,e+-]+) ", told)
-                assert bool(loss) == (worth.possible and worth.loss != 0)
-                if loss:
-                    assert float(loss[1].replace(",", "")) == pytest.approx(worth.loss, rel=1e-3)
-    price = explainer.account()
-    text = sentences.of_part(price, problem, "")
-    assert f"one free node more would be worth {sentences.in_units(price.one_more_gain)} " in text[1]
 
 
 def part_message() -> allocator_pb2.Plan:

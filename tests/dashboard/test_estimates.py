@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.dashboard.columns import as_steps, change_columns, in_period, use_steps
+from malletrain.dashboard.columns import as_steps, at_age, change_columns, in_period, use_steps
 from malletrain.dashboard.efficiency import demands, efficiency, free_rate, units_per_node
 from malletrain.dashboard.eta import Eta, eta, eta_within_stays, expected_idle, idle_quantiles, why_unknown
 from malletrain.dashboard.facts import CurveFact, HeldFact, JobFact, NodeFact, PointFact
@@ -164,6 +164,14 @@ def test_there_is_a_row_of_uses_before_the_first_minute() -> None:
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(
         ("time", "training", "booting", "stalled", "stopping", "unassigned"), 1
     )
+
+
+def test_the_age_of_a_node_is_a_point_of_the_curves() -> None:
+    curves = {"seconds": [0.0, 10.0, 20.0], "share": [1.0, 0.5, 0.4], "stay": [30.0, 40.0, 20.0]}
+    assert at_age(curves, 15.0) == {"seconds": [15.0], "share": [0.45], "stay": [30.0]}
+    for age in (-1.0, 21.0):
+        assert at_age(curves, age) == {"seconds": [], "share": [], "stay": []}
+    assert at_age({}, 1.0)["seconds"] == []
 
 
 def test_exported_rows_are_those_of_the_period() -> None:

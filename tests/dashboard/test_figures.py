@@ -79,7 +79,7 @@ def _html() -> str:
     from bokeh.models import ColumnDataSource
     from bokeh.resources import INLINE
 
-    from malletrain.dashboard import figures
+    from malletrain.dashboard import figures, stay_figures
     from malletrain.dashboard.colours import LIGHT, THEMES
 
     colours, times = THEMES[LIGHT], figures.time_range(TIME / 1000 - 60, TIME / 1000 + 60)
@@ -96,8 +96,8 @@ def _html() -> str:
         figures.curve_figure(sources["curve"], sources["fit"], colours),
         figures.stalls_figure(times, sources["stalls"]),
         figures.worth_figure(sources["worth"], [], colours),
-        figures.survival_figure(sources["survival"], colours),
-        figures.stay_figure(sources["survival"], colours),
+        stay_figures.survival_figure(sources["survival"], colours),
+        stay_figures.stay_figure(sources["survival"], colours),
     ]
     return str(embed.file_html(plots, INLINE, "figures"))
 

@@ -20,7 +20,7 @@ from malletrain.dashboard.facts import (
     ProgressFact,
     StallFact,
 )
-from malletrain.dashboard.history import USES, History, Use
+from malletrain.dashboard.history import USES, History, NodePeriod, Use
 from malletrain.dashboard.past import past_of, with_past
 from malletrain.dashboard.updates import curves_changed, jobs_changed, nodes_changed, progress_changed, stalls_measured
 
@@ -84,13 +84,15 @@ def test_what_is_recorded_gives_what_was_heard(steps: list[Step]) -> None:
     assert [minute.start for minute in found.minutes] == [minute.start for minute in heard.minutes]
     for one, other in zip(found.minutes, heard.minutes, strict=True):
         assert one.node_seconds == pytest.approx(other.node_seconds, abs=1e-6)
-    ended = sorted((item.node, item.jobs, item.start, item.end) for item in found.fragments if item.end is not None)
-    expected = [
-        (item.node, item.jobs, item.start, heard.now if item.end is None else item.end)
-        for item in heard.fragments
-        if (heard.now if item.end is None else item.end) > item.start
-    ]
-    assert ended == sorted(expected)
+    assert sorted(map(told, found.fragments)) == sorted(
+        told(item) for item in heard.fragments if item.end is None or item.end > item.start
+    )
+    for node, place in found.open.items():
+        assert (found.fragments[place].node, found.fragments[place].end) == (node, None)
+
+
+def told(item: NodePeriod) -> tuple[str, tuple[str, ...], float, float]:
+    return item.node, item.jobs, item.start, item.end or float("inf")
 
 
 def trained_an_hour() -> tuple[History, list[HeldFact], list[IdleFact]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -45,6 +46,7 @@ class Board:
         self._cached: dict[Hashable, Any] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._rated: tuple[float, Efficiency | None] = (0.0, None)
+        self._rating: asyncio.Task[None] | None = None
 
     @property
     def watched(self) -> Watched:
@@ -108,11 +110,20 @@ class Board:
         return self._kept.get(key)
 
     def rated(self) -> Efficiency | None:
-        """U of the last hour; worked out once a minute."""
+        """U of the last hour, as it was worked out last: once a minute, beside the event loop."""
         minute = self.history.now // _MINUTE_S
-        if self._rated[0] != minute or self._rated[1] is None:
-            self._rated = (minute, efficiency(self.history, self.history.now))
+        if (self._rated[0] != minute or self._rated[1] is None) and self._rating is None:
+            self._rating = asyncio.get_running_loop().create_task(self._rate(minute, self.history))
         return self._rated[1]
+
+    async def _rate(self, minute: float, history: History) -> None:
+        try:
+            found = await asyncio.to_thread(efficiency, history, history.now)
+            if found != self._rated[1]:
+                self.watcher.changed.set()
+            self._rated = (minute, found)
+        finally:
+            self._rating = None
 
     def troubles(self) -> list[str]:
         """A line for each service that does not answer or serve us."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from malletrain.dashboard.colours import Colours
 from malletrain.dashboard.facts import CurveFact, HeldFact, StallFact
 from malletrain.dashboard.history import USES, History, Minute, NodePeriod, RatePoint
@@ -200,6 +202,15 @@ def survival_columns(ended: Sequence[float], lasting: Sequence[float]) -> Column
         "share": [curve.at(age) for age in ages],
         "stay": [curve.expected_stay(age, 86400.0) for age in ages],
     }
+
+
+def at_age(columns: Columns, age: float) -> Columns:
+    """The point of `survival_columns` at an age in seconds, between its rows; none where the age is beyond them."""
+    ages = columns.get("seconds", [])
+    if not ages or not 0.0 <= age <= ages[-1]:
+        return {"seconds": [], "share": [], "stay": []}
+    found = {name: float(np.interp(age, ages, columns[name])) for name in ("share", "stay")}
+    return {"seconds": [age], **{name: [value] for name, value in found.items()}}
 
 
 def change_columns(rows: Iterable[HeldFact]) -> Columns:

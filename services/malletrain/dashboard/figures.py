@@ -7,10 +7,8 @@ from functools import cache
 from typing import Any
 
 from bokeh.models import (
-    AdaptiveTicker,
     ColumnDataSource,
     CustomJSHover,
-    CustomJSTickFormatter,
     DatetimeTickFormatter,
     FactorRange,
     FixedTicker,
@@ -104,7 +102,7 @@ def empty(name: str, x_range: Any, height: int, y_label: str, **options: Any) ->
     return plot
 
 
-def _from_zero(plot: Any, *ranges: Any) -> None:
+def from_zero(plot: Any, *ranges: Any) -> None:
     """Let ranges begin at 0, and give them an end where there are no data: without one no axes are drawn."""
     for found in ranges:
         found.start = 0
@@ -165,7 +163,8 @@ def _line(plot: Any, source: ColumnDataSource, x: str, y: str, color: str, **poi
     return plot.scatter(source=source, x=x, y=y, color=color, **points)
 
 
-def _legend_above(plot: Any) -> None:
+def legend_above(plot: Any) -> None:
+    """Put the legend above the plot."""
     plot.legend.orientation = "horizontal"
     plot.legend.spacing = 18
     plot.add_layout(plot.legend[0], "above")
@@ -183,7 +182,7 @@ def label_rows(plot: Any, names: Sequence[str]) -> None:
 def use_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
     """Idle nodes by use, stacked. The source has a row at least: Bokeh's areas of steps never end without one."""
     plot = empty("use", x_range, 240, "idle nodes")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     names = [use.value for use in USES]
     for place, use in enumerate(USES):
         plot.varea_step(
@@ -209,19 +208,19 @@ def use_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
 def samples_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
     """Samples per second, trained and if rescaling were free."""
     plot = empty("samples", x_range, 220, "samples/s")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
     common = {"source": source, "x": "time", "line_width": 2.5, "mode": "after"}
     plot.step(y="trained", color=colours.first, legend_label="trained", **common)
     plot.step(y="free", color=colours.second, line_dash="dashed", legend_label="if rescaling were free", **common)
-    _legend_above(plot)
+    legend_above(plot)
     return plot
 
 
 def course_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
     """Samples over the past: as it was, as it would have been, and if rescaling were free."""
     plot = empty("course", x_range, 300, "samples so far")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[00] a")
     lines = (
         ("really", "what really happened", colours.text, "solid"),
@@ -233,14 +232,14 @@ def course_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> A
     tooltips = [("at", "@time{%F %H:%M}"), *((label, f"@{column}{{0,0}}") for column, label, _, _ in lines)]
     hover = {"formatters": {"@time": "datetime"}, "mode": "vline"}
     plot.add_tools(HoverTool(renderers=plot.renderers[-1:], tooltips=tooltips, **hover))
-    _legend_above(plot)
+    legend_above(plot)
     return plot
 
 
 def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
     """How long nodes that were taken back were not free yet."""
     plot = empty("releases", x_range, 220, "seconds until free")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     dots = plot.scatter(source=source, x="time", y="seconds", color=colours.first, size=9, marker="diamond")
     plot.add_tools(
         HoverTool(
@@ -255,7 +254,7 @@ def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) ->
 def scale_figure(x_range: Any, source: ColumnDataSource, marks: ColumnDataSource, colours: Colours) -> Any:
     """Nodes of a job over time, with rescales and preemptions."""
     plot = empty("scale", x_range, 240, "nodes")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     line = {"source": source, "x": "time", "y": "nodes", "color": colours.first, "line_width": 2.5}
     plot.step(mode="after", legend_label="commanded nodes", **line)
     dots = plot.scatter(
@@ -275,14 +274,14 @@ def scale_figure(x_range: Any, source: ColumnDataSource, marks: ColumnDataSource
             formatters={"@time": "datetime"},
         )
     )
-    _legend_above(plot)
+    legend_above(plot)
     return plot
 
 
 def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
     """Samples per second of a job over time."""
     plot = empty("rate", x_range, 220, "samples/s")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
     dots = _line(plot, source, "time", "rate", color=colours.first, size=5)
     plot.add_tools(
@@ -295,7 +294,8 @@ def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any
     return plot
 
 
-def _plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -> Any:
+def plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -> Any:
+    """A figure that is not over time."""
     plot = figure(
         name=name,
         height=height,
@@ -312,8 +312,8 @@ def _plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -
 
 def curve_figure(source: ColumnDataSource, line: ColumnDataSource, colours: Colours) -> Any:
     """A job's scaling curve with the intervals of its points, and the shape that was fitted to those measured."""
-    plot = _plain("curve", 280, "nodes", "samples/s")
-    _from_zero(plot, plot.x_range, plot.y_range)
+    plot = plain("curve", 280, "nodes", "samples/s")
+    from_zero(plot, plot.x_range, plot.y_range)
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
     shape = {"color": colours.second, "line_width": 2.5, "line_dash": "dashed"}
     plot.line(source=line, x="nodes", y="rate", legend_label="fit", **shape)
@@ -325,20 +325,20 @@ def curve_figure(source: ColumnDataSource, line: ColumnDataSource, colours: Colo
     plot.scatter(source=source, x="nodes", y="high", visible=False)
     tooltips = [("nodes", "@nodes"), ("rate", "@rate{0,0.0} samples/s"), ("from", "@source, @steps steps")]
     plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips))
-    _legend_above(plot)
+    legend_above(plot)
     return plot
 
 
 def stalls_figure(x_range: Any, source: ColumnDataSource) -> Any:
     """How long a job stood still for its rescales."""
     plot = empty("stalls", x_range, 220, "stall in seconds")
-    _from_zero(plot, plot.y_range)
+    from_zero(plot, plot.y_range)
     dots = plot.scatter(
         source=source, x="time", y="seconds", size=10, marker="marker", color="colour", legend_field="kind"
     )
     tooltips = [("rescale", "@change nodes"), ("stall", "@seconds{0.00} s"), ("at", "@time{%F %T}")]
     plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": "datetime"}))
-    _legend_above(plot)
+    legend_above(plot)
     return plot
 
 
@@ -373,7 +373,7 @@ def worth_figure(source: ColumnDataSource, jobs: Sequence[str], colours: Colours
         color=colours.second,
         legend_label="gained with one node more",
     )
-    _legend_above(plot)
+    legend_above(plot)
     return plot
 
 
@@ -385,32 +385,3 @@ def worth_rows(jobs: Sequence[str]) -> list[str]:
 def worth_height(jobs: int) -> int:
     """Height of `worth_figure` in pixels."""
     return min(900, 130 + 28 * jobs)
-
-
-def _durations(*axes: Any) -> None:
-    """Write the seconds of axes as people say them."""
-    code = 'const [by, unit] = tick < 60 ? [1, "s"] : tick < 3600 ? [60, "min"] : [3600, "h"]; '
-    code += 'return tick === 0 ? "0" : `${+(tick / by).toFixed(2)} ${unit}`;'
-    for axis in axes:
-        axis.ticker = AdaptiveTicker(base=60, mantissas=[1, 2, 5, 10, 20, 30])
-        axis.formatter = CustomJSTickFormatter(code=code)
-
-
-def survival_figure(source: ColumnDataSource, colours: Colours) -> Any:
-    """How long nodes stay idle."""
-    plot = _plain("survival", 260, "idle for", "share that lasts longer")
-    _durations(plot.xaxis)
-    plot.y_range.end = 1.02
-    _from_zero(plot, plot.x_range, plot.y_range)
-    plot.yaxis.formatter = NumeralTickFormatter(format="0 %")
-    plot.line(source=source, x="seconds", y="share", color=colours.first, line_width=2.5)
-    return plot
-
-
-def stay_figure(source: ColumnDataSource, colours: Colours) -> Any:
-    """How much longer a node stays that has been idle for a time."""
-    plot = _plain("stay", 260, "idle for so far", "expected further stay")
-    _durations(plot.xaxis, plot.yaxis)
-    _from_zero(plot, plot.x_range, plot.y_range)
-    plot.line(source=source, x="seconds", y="stay", color=colours.second, line_width=2.5)
-    return plot

@@ -19,6 +19,8 @@ class Cell:
         colour: Of a square before the text; empty: none.
         share: Length of a bar behind the text, 0 to 1; None: none.
         hint: What is shown when it is pointed at.
+        sentence: Whether it is a sentence, which needs room.
+        wraps: Whether it may take several lines though it is a number.
     """
 
     text: str
@@ -27,6 +29,8 @@ class Cell:
     colour: str = ""
     share: float | None = None
     hint: str = ""
+    sentence: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,9 @@ def _cell(cell: Cell) -> Markup:
         content = Markup('<a href="{}">{}</a>').format(cell.link, content)
     if cell.colour:
         content = Markup('<i class="swatch" style="background:{}"></i>{}').format(cell.colour, content)
-    attributes = Markup(' class="number"') if cell.number else Markup("")
+    kinds = (("number", cell.number), ("sentence", cell.sentence), ("wraps", cell.wraps))
+    names = " ".join(name for name, holds in kinds if holds)
+    attributes = Markup(' class="{}"').format(names) if names else Markup("")
     if cell.share is not None:
         width = f"{100 * min(max(cell.share, 0.0), 1.0):.0f}"
         content = Markup('<span class="bar" style="--share:{}%">{}</span>').format(width, content)

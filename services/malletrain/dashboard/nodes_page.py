@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from malletrain.dashboard import columns, figures, markup, views
+from bokeh.models import ColumnDataSource
+
+from malletrain.dashboard import columns, markup, stay_figures, views
 from malletrain.dashboard.history import History
 from malletrain.dashboard.markup import Regions
 from malletrain.dashboard.pages import Page
@@ -62,8 +64,26 @@ class NodesPage(Page):
 
     def figures(self) -> list[Any]:
         """Its figures."""
-        _, survival = self.series("survival", lambda: Series(_survival))
-        return [figures.survival_figure(survival, self.colours), figures.stay_figure(survival, self.colours)]
+        node = self.selection.node
+        self._survival, survival = self.series("survival", lambda: Series(_survival))
+        self._mark = ColumnDataSource(data=self._age()) if node else None
+        return [
+            stay_figures.survival_figure(survival, self.colours, self._mark, node),
+            stay_figures.stay_figure(survival, self.colours, self._mark, node),
+        ]
+
+    def on_refreshed(self) -> None:
+        """Mark the age of the chosen node."""
+        age = self._age()
+        if self._mark is not None and age != self._mark.data:
+            self._mark.data = age
+
+    def _age(self) -> columns.Columns:
+        """Where the chosen node is on the curves; nowhere while it is not idle."""
+        known = (self.history.nodes or {}).get(self.selection.node)
+        past = self.history.now % _EVERY_S
+        age = self.history.now - past - known.idle_since if known is not None else -1.0
+        return columns.at_age(self._survival.columns, age)
 
     def regions(self) -> Regions:
         """The parts that change."""
@@ -71,6 +91,7 @@ class NodesPage(Page):
         facts = [("source", source.source if source else "not heard yet")]
         facts += [("placeholders", line) for line in (source.placeholders if source else ())]
         facts.append(("idle nodes", str(len(self.history.nodes or ()))))
+        facts.append(("leaves next", views.leaving_next(self.history)))
         return Regions(
             {"source": markup.facts(facts)},
             {

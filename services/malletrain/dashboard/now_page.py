@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from malletrain.dashboard import columns, figures, markup, views
+from malletrain.dashboard import columns, figures, markup, now_views, views
 from malletrain.dashboard.history import History
 from malletrain.dashboard.markup import Regions
 from malletrain.dashboard.pages import Page
@@ -32,7 +32,7 @@ _SECTIONS = (
         "table",
         "uses",
         "What became of the idle nodes",
-        "Node-hours of the shown period, since the dashboard was started.",
+        "Node-hours of the shown period, as far as the services have recorded it.",
         ("use", "node-hours", "share"),
         (1, 2),
         half=True,
@@ -101,11 +101,11 @@ class NowPage(Page):
         """The parts that change."""
         since, until = self.period()
         return Regions(
-            {"tiles": markup.tiles(views.now_tiles(self.history, self.board.rated(), since, until))},
+            {"tiles": markup.tiles(now_views.now_tiles(self.history, self.board.rated(), since, until))},
             {
                 "legend": views.legend_rows(self.history, self.colours, self.selection),
-                "uses": views.use_rows(self.history, self.colours, since, until),
-                "reclaims": views.reclaim_rows(self.history, since, until),
+                "uses": now_views.use_rows(self.history, self.colours, since, until),
+                "reclaims": now_views.reclaim_rows(self.history, since, until),
             },
         )
 

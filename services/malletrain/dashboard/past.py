@@ -8,7 +8,7 @@ spread over the time that it trained, by its curve.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.common.gpus import gpu_number, node_of
@@ -102,13 +102,26 @@ def with_past(history: History, past: Past, free: Mapping[float, float] | None =
             minutes[minute.start] = replace(minute, free_samples=rate * entry.seconds, covered_s=entry.seconds)
     for minute in history.minutes:
         minutes[minute.start] = _sum(minutes[minute.start], minute) if minute.start in minutes else minute
+    before, heard = _joined(kept, history)
     return replace(
         history,
-        fragments=(*kept, *history.fragments),
+        fragments=(*before, *heard),
         epoch=history.epoch + 1,
-        open={node: place + len(kept) for node, place in history.open.items()},
+        open={node: place + len(before) for node, place in history.open.items()},
         minutes=tuple(minutes[start] for start in sorted(minutes)),
     )
+
+
+def _joined(kept: Sequence[NodePeriod], history: History) -> tuple[list[NodePeriod], list[NodePeriod]]:
+    """Fragments before and since the services were heard; those that went on are one."""
+    ending = {item.node: item for item in kept if item.end == history.began}
+    heard, went_on = list(history.fragments), set[str]()
+    for place, item in enumerate(heard):
+        before = ending.get(item.node)
+        if before is not None and item.start <= history.began and item.jobs == before.jobs:
+            heard[place] = replace(item, start=before.start)
+            went_on.add(item.node)
+    return [item for item in kept if item.end != history.began or item.node not in went_on], heard
 
 
 def _sum(first: Minute, second: Minute) -> Minute:

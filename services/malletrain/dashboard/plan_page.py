@@ -30,7 +30,6 @@ _LASTING = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION, grpc
 
 _SECTIONS = (
     Section("facts", "plan", half=True),
-    Section("choice", "choice", half=True),
     Section(
         "table",
         "plans",
@@ -40,6 +39,7 @@ _SECTIONS = (
         (3,),
         half=True,
     ),
+    Section("choice", "choice"),
     Section(
         "table",
         "rows",

@@ -25,7 +25,7 @@ _AT_ONCE = 8
 _NOT_SERVED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 
-class RecordedPast:
+class PastRecords:
     """Asks for it. Raises grpc.aio.AioRpcError where a service does not answer."""
 
     def __init__(self, channel: Callable[[str], grpc.aio.Channel]) -> None:

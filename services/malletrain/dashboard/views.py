@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Mapping, Sequence
 
+from malletrain.allocator.explanation.sentences import in_units
 from malletrain.dashboard.colours import Colours
 from malletrain.dashboard.columns import jobs_in_words
-from malletrain.dashboard.efficiency import Efficiency
 from malletrain.dashboard.eta import Eta, eta, idle_quantiles
-from malletrain.dashboard.facts import JobFact, NeedFact, PlanFact, ReleaseFact
-from malletrain.dashboard.history import LOST, USES, History, Minute, Use, holders
+from malletrain.dashboard.facts import JobFact, NeedFact, PlanFact
+from malletrain.dashboard.history import History, holders
 from malletrain.dashboard.markup import Cell, Row, duration, number, percent
 from malletrain.dashboard.plan_values import PlanValues
 from malletrain.dashboard.selection import Selection
 
 MOST_ROWS = 1000
 """Rows of a table on a page; the CSV has all."""
-USE_WORDS = {
-    Use.TRAINING: "trained on",
-    Use.BOOTING: "lost: workers boot",
-    Use.STALLED: "lost: stalled by rescales",
-    Use.STOPPING: "lost: a job stops",
-    Use.UNASSIGNED: "lost: no job has it",
-}
-
-
-@dataclass(frozen=True)
-class Reclaims:
-    """What the main queue could have noticed: nodes that it took back from jobs.
-
-    Attributes:
-        count: How many.
-        median_s: Median time until no process of ours was left, in seconds.
-        worst_s: The longest one.
-        held_s: Node-seconds that ours were left on nodes that were wanted back.
-    """
-
-    count: int
-    median_s: float | None
-    worst_s: float | None
-    held_s: float
-
-
-def reclaims(releases: Iterable[ReleaseFact], since: float, until: float) -> Reclaims:
-    """The reclaims of a period."""
-    seconds = [release.seconds for release in releases if since <= release.time <= until]
-    if not seconds:
-        return Reclaims(0, None, None, 0.0)
-    return Reclaims(len(seconds), median(seconds), max(seconds), sum(seconds))
 
 
 def time_of_day(time: float) -> str:
@@ -61,76 +27,6 @@ def time_of_day(time: float) -> str:
 def date_and_time(time: float) -> str:
     """A time with its date, in UTC."""
     return clock.strftime("%Y-%m-%d %H:%M:%S", clock.gmtime(time))
-
-
-def used(minutes: Sequence[Minute], since: float, until: float) -> dict[Use, float]:
-    """Node-seconds by use in a period, by whole minutes."""
-    total = dict.fromkeys(USES, 0.0)
-    for minute in minutes:
-        if since - 59.0 <= minute.start < until:
-            for use, seconds in zip(USES, minute.node_seconds, strict=True):
-                total[use] += seconds
-    return total
-
-
-def now_tiles(history: History, rated: Efficiency | None, since: float, until: float) -> list[tuple[str, str, str]]:
-    """The figures at the top of the page Now."""
-    counts = dict(zip(USES, history.counts, strict=True))
-    jobs = [job for job in history.jobs.values() if not job.final]
-    training = sum(job.state in ("RUNNING", "RESCALING") for job in jobs)
-    taken = reclaims(history.releases, since, until)
-    covered = f"of the last {duration(rated.seconds)}" if rated else "after the first whole minute"
-    return [
-        ("Idle nodes", number(len(history.nodes) if history.nodes is not None else None), "that we may use"),
-        ("Training", _count(counts[Use.TRAINING]), f"nodes; {_count(counts[Use.UNASSIGNED])} without a job"),
-        ("Jobs", number(training), f"train; {len(jobs) - training} wait or start"),
-        ("U", percent(rated.achieved if rated else None), covered),
-        ("U if rescaling were free", percent(rated.bound if rated else None), "same nodes, same jobs"),
-        ("Nodes taken back", number(taken.count), f"longest until free: {duration(taken.worst_s)}"),
-    ]
-
-
-def _count(nodes: float) -> str:
-    """Nodes for people; with a digit where members of a fleet share one."""
-    return number(nodes, 0 if abs(nodes - round(nodes)) < 0.05 else 1)
-
-
-def use_rows(history: History, colours: Colours, since: float, until: float) -> tuple[Row, ...]:
-    """What became of the idle node-seconds of a period."""
-    total = used(history.minutes, since, until)
-    whole = sum(total.values())
-    digits = 2 if whole >= 36_000.0 else 3
-    return tuple(
-        Row(
-            f"use-{use}",
-            (
-                Cell(USE_WORDS[use], colour=colours.uses[use]),
-                Cell(number(total[use] / 3600.0, digits), number=True),
-                Cell(
-                    percent(total[use] / whole if whole else None),
-                    number=True,
-                    share=total[use] / whole if whole else 0,
-                ),
-            ),
-        )
-        for use in (Use.TRAINING, *LOST)
-    )
-
-
-def reclaim_rows(history: History, since: float, until: float) -> tuple[Row, ...]:
-    """What the main queue could have noticed, of the period and of all that is kept."""
-    rows = []
-    for name, start in (("shown period", since), ("last 24 h", until - 86400.0)):
-        found = reclaims(history.releases, start, until)
-        cells = (
-            Cell(name),
-            Cell(number(found.count), number=True),
-            Cell(duration(found.median_s), number=True),
-            Cell(duration(found.worst_s), number=True),
-            Cell(number(found.held_s / 3600.0, 4), number=True),
-        )
-        rows.append(Row(f"reclaims-{start == since}", cells))
-    return tuple(rows)
 
 
 def legend_rows(history: History, colours: Colours, chosen: Selection) -> tuple[Row, ...]:
@@ -177,12 +73,12 @@ def _job_row(history: History, colours: Colours, chosen: Selection, job: JobFact
         Cell(job.name),
         Cell(job.owner),
         Cell(job.state.lower()),
-        Cell(why(history, job)),
+        Cell(why(history, job), sentence=True),
         Cell(_scale(job), number=True, hint=f"{job.min_nodes} to {job.max_nodes} nodes"),
         Cell(f"{job.min_nodes}–{job.max_nodes}", number=True),
         Cell(_rate(history, job), number=True),
         Cell(progress, number=True, share=share, hint=f"{samples:,} samples"),
-        Cell(eta_in_words(left), number=True),
+        Cell(_before_brackets(eta_in_words(left)), number=True, wraps=True),
         Cell(str(job.rescales), number=True),
         Cell(str(job.preemptions), number=True),
     )
@@ -196,10 +92,39 @@ def why(history: History, job: JobFact) -> str:
         return f"{job.reason}; no nodes before {time_of_day(job.not_before)}"
     if job.state == "WAITING" and job.min_nodes > idle:
         return f"{job.reason}; needs {job.min_nodes} nodes at least, idle now: {idle}"
+    if job.state == "WAITING" and not job.final and (plan := _without_nodes(history, job)):
+        return f"{job.reason}; plan {plan} gives it no node (the page Plan says why)"
     if job.state == "QUEUED":
-        ahead = sum(other.state == "QUEUED" and other.id < job.id for other in history.jobs.values())
-        return f"{job.reason}; waits for admission, {ahead} before it" if job.reason else f"{ahead} before it"
+        queued = [other for other in history.jobs.values() if other.state == "QUEUED"]
+        ahead = sum(other.id < job.id for other in queued)
+        admitted = sum(other.admitted for other in history.jobs.values() if not other.final)
+        place = "it is the next" if not ahead else f"{ahead} before it"
+        return f"{job.reason or 'queued'}; waits for admission after {admitted} jobs that have it, {place}"
     return job.reason
+
+
+def _without_nodes(history: History, job: JobFact) -> int:
+    """Generation of the newest plan if it knows the job and gives it nothing; else 0."""
+    plan = history.plans[-1] if history.plans else None
+    known = plan is not None and any(row.job_id == job.id and not row.after for row in plan.rows)
+    return plan.generation if plan is not None and known else 0
+
+
+def leaving_next(history: History) -> str:
+    """Which node is expected to leave next."""
+    stays = {name: stay for name in history.nodes or () if (stay := remaining_stay(history, name)) is not None}
+    if not history.nodes:
+        return "no node is idle"
+    if not stays:
+        return "not known: the Scavenger has no expected stays yet"
+    name = min(stays, key=lambda name: (stays[name], name))
+    unknown = len(history.nodes) - len(stays)
+    more = f"; of {unknown} others nothing is known" if unknown else ""
+    return f"{name}, expected to stay {duration(stays[name])} more, idle for {_idle_for(history, name)}{more}"
+
+
+def _idle_for(history: History, name: str) -> str:
+    return duration(history.now - (history.nodes or {})[name].idle_since)
 
 
 def eta_in_words(left: Eta | None) -> str:
@@ -208,9 +133,19 @@ def eta_in_words(left: Eta | None) -> str:
         return "–"
     if left.soonest is None:
         return "unknown"
-    latest = duration(left.latest) if left.latest is not None else "open"
-    expected = f"{duration(left.expected)} " if left.expected is not None else ""
-    return f"{expected}({duration(left.soonest)} to {latest})"
+    latest = about(left.latest) if left.latest is not None else "open"
+    expected = f"{about(left.expected)} " if left.expected is not None else ""
+    return f"{expected}({about(left.soonest)} to {latest})"
+
+
+def _before_brackets(text: str) -> str:
+    """The same, which may only be broken before the brackets."""
+    return text.replace(" ", "\u00a0").replace("\u00a0(", " (")
+
+
+def about(seconds: float) -> str:
+    """A duration that is an estimate: to the minute from ten minutes on."""
+    return f"{round(seconds / 60)} min" if 600 <= seconds < 3570 else duration(seconds)
 
 
 def _samples(history: History, job: JobFact) -> int:
@@ -275,7 +210,7 @@ def need_rows(needs: Sequence[NeedFact], colours: Colours, chosen: Selection) ->
 
 
 def _worth(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.4g}"
+    return "–" if value is None else in_units(value)
 
 
 def plan_facts(plan: PlanFact, values: PlanValues | None) -> list[tuple[str, str]]:
@@ -287,12 +222,12 @@ def plan_facts(plan: PlanFact, values: PlanValues | None) -> list[tuple[str, str
         ("outcome", "applied" if plan.applied else f"refused: {plan.refusal}"),
         ("pool", f"{plan.nodes} nodes"),
         ("T_fwd", duration(plan.forward_s)),
-        ("objective", f"{plan.objective:,.4g}, {plan.status} by {plan.solver} in {1000 * plan.solve_s:.2f} ms"),
+        ("objective", f"{in_units(plan.objective)}, {plan.status} by {plan.solver} in {1000 * plan.solve_s:.2f} ms"),
     ]
     if values is not None:
-        facts.append(("price of a node", f"{values.next_node:,.4g} (what one more node would add to the objective)"))
+        facts.append(("price of a node", f"{in_units(values.next_node)} (what one more would add to the objective)"))
         if values.last_node is not None:
-            facts.append(("worth of the last node", f"{values.last_node:,.4g} (what one node fewer would take away)"))
+            facts.append(("worth of the last node", f"{in_units(values.last_node)} (what one fewer would take away)"))
     facts += [("left out", line) for line in plan.omissions]
     return facts
 

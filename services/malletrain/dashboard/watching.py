@@ -19,7 +19,7 @@ from malletrain.dashboard.accounting import at
 from malletrain.dashboard.facts import HeldFact, JobFact, ReleaseFact
 from malletrain.dashboard.history import KEPT_S, MOST_JOBS, MOST_RELEASES, History
 from malletrain.dashboard.past import past_of, with_past
-from malletrain.dashboard.recorded import RecordedPast
+from malletrain.dashboard.recorded import PastRecords
 from malletrain.dashboard.troubles import ServiceState
 from malletrain.dashboard.updates import (
     curves_changed,
@@ -275,7 +275,7 @@ class Watcher:
         # Here, since it imports Numba: `malletrain top` does not estimate, and starts a second earlier.
         from malletrain.dashboard.efficiency import past_free_rates
 
-        recorded = RecordedPast(self._own)
+        recorded = PastRecords(self._own)
         history = self.watched.history
         ended = [job.id for job in history.jobs.values() if job.final]
         curves, stalls = await recorded.curves(ended), await recorded.stalls(ended)

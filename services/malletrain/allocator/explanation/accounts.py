@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
 
-from malletrain.allocator.choice_table import groups_of
+from malletrain.allocator.choice_table import choose, groups_of
 from malletrain.allocator.explanation.forced import IMPOSSIBLE, ForcedOptima
 from malletrain.allocator.objective import ScaleValues, permitted_sizes, rates, scale_rates
 from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
@@ -81,6 +82,7 @@ class JobAccount:
         fewer_reason: Why it does not have that.
         owner_nodes: What its owner's jobs have together, in nodes, if the owner has a limit.
         scales: All its scales, if they were asked for.
+        equal_nodes: What it would have if all owners had the same share; None: they have.
     """
 
     job: JobDemand
@@ -92,6 +94,7 @@ class JobAccount:
     fewer_reason: Reason
     owner_nodes: int = 0
     scales: tuple[Worth, ...] = ()
+    equal_nodes: int | None = None
 
     @property
     def next_node_value(self) -> float:
@@ -206,7 +209,18 @@ class PartExplainer:
             fewer_reason=self._why_not_fewer(fewer),
             owner_nodes=owner_nodes if job.owner in self._rest.owner_limits else 0,
             scales=self._scales(index) if all_scales else (),
+            equal_nodes=self._equal_counts[index] if self._equal_counts else None,
         )
+
+    @cached_property
+    def _equal_counts(self) -> list[int]:
+        """Nodes of each job if all owners had the same share; empty where they have."""
+        jobs = self._rest.jobs
+        if len({job.share_weight for job in jobs}) < 2:
+            return []
+        equal = (replace(job, weight=job.weight / job.share_weight, share_weight=1.0) for job in jobs)
+        counts: list[int] = choose(replace(self._rest, jobs=tuple(equal))).counts.tolist()
+        return counts
 
     def _pinned(self, job_id: str) -> JobAccount:
         whole = self.part.problem.whole

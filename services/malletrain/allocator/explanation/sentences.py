@@ -57,7 +57,15 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
             f"its next node: worth {in_units(account.next_node_value)} {unit_of(part)} to the job itself"
             + _needed(account.more)
         )
+    if account.equal_nodes is not None:
+        found.append(_share(account, account.equal_nodes))
     return found
+
+
+def _share(account: JobAccount, equal: int) -> str:
+    """What fair share changes: the plan is solved with equal shares."""
+    same = "as many" if equal == account.chosen.nodes else _nodes(equal)
+    return f"its owner's fair share counts {account.job.share_weight:.4g}; with equal shares it would have {same}"
 
 
 def _chosen(account: JobAccount, part: AllocationProblem) -> str:
