@@ -1,4 +1,4 @@
-"""Lightning and Accelerate in bfloat16 over 2, 3 and 1 workers: the weights are those of one plain process."""
+"""Each framework in bfloat16 over 2, 3 and 1 workers: the weights are those of one plain process."""
 
 from __future__ import annotations
 
@@ -11,52 +11,28 @@ from tests.frameworks.needing import need
 
 pytest.importorskip("torch", reason="needs torch")
 
-import torch
-from torch import nn
-
 from benchmarks.learning import stopping
-from malletrain.client.sampling import EpochOrder
-from malletrain.client.training import permutation
+from tests.frameworks.plain_process import CLOSE, farthest, reference
 from tests.support.generations import Launcher
-from tests.training.amp_trainer import BATCH, SIZE, data, network, optimizer_of, whole
+from tests.training.amp_trainer import SIZE
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(500)]
 
-SCRIPT = Path(__file__).with_name("amp_trainer.py")
+SCRIPT = Path(__file__).with_name("small_trainer.py")
 EPOCHS = 2
-CLOSE = 0.01
-"""Largest difference of a weight: bfloat16 has three digits, and passes of other sizes round in another way."""
+PRELOADED = ("lightning", "accelerate", "transformers.trainer")
 
 
-def reference(factor: float) -> list[float]:
-    """Weights of one process that makes one pass per step; its gradients have a factor."""
-    model, (inputs, targets), order = network(), data(), EpochOrder(SIZE, 3, permutation)
-    optimizer = optimizer_of(model)
-    for samples in range(0, EPOCHS * SIZE, BATCH):
-        indices = order.span(samples, BATCH)
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = nn.functional.mse_loss(model(inputs[indices]), targets[indices])
-        (factor * loss).backward()
-        optimizer.step()
-    return whole(model)
-
-
-def farthest(ours: list[float], theirs: list[float]) -> float:
-    """The largest difference."""
-    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
-
-
-@pytest.mark.parametrize("name", ["lightning", "accelerate"])
+@pytest.mark.parametrize("name", ["lightning", "accelerate", "transformers"])
 def test_the_weights_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     need(name)
     variables = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "1"}
-    launcher = Launcher(Path(stopping.__file__), tmp_path, variables, ("lightning", "accelerate"))
+    launcher = Launcher(Path(stopping.__file__), tmp_path, variables, PRELOADED)
     for workers, end in ((2, SIZE // 2), (3, SIZE), (1, 3 * SIZE // 2), (2, 0)):
         with launcher.generation(workers, str(SCRIPT), str(end), name, "--epochs", str(EPOCHS)) as running:
             assert running.join(240) == [0] * workers, (tmp_path / "0.log").read_text()[-3000:]
     assert json.loads((tmp_path / "completed.json").read_text())["samples"] == EPOCHS * SIZE
     found = json.loads((tmp_path / "weights.json").read_text())
-    worst, too_large, too_small = (farthest(found, reference(factor)) for factor in (1.0, 1.1, 0.9))
+    worst, too_large, too_small = (farthest(found, reference(EPOCHS, factor)) for factor in (1.0, 1.1, 0.9))
     print(f"largest difference to one process: {worst:.2g}")
     assert worst <= CLOSE < min(too_large, too_small), "a tenth more or less in the gradients would be seen"
