@@ -164,7 +164,9 @@ class LiveTraining:
 
 
 @contextmanager
-def live_training(folder: Path, example: Path, *arguments: str, backend: str = "torchrun") -> Iterator[LiveTraining]:
+def live_training(
+    folder: Path, example: Path, *arguments: str, backend: str = "torchrun", notes: bool = False
+) -> Iterator[LiveTraining]:
     """Submit an example to new services with one node.
 
     Args:
@@ -172,10 +174,11 @@ def live_training(folder: Path, example: Path, *arguments: str, backend: str = "
         example: The script. What is run is a copy with one line more, which notes what it does.
         arguments: Its arguments.
         backend: How its workers are driven.
+        notes: Whether the script itself notes what it does, and nothing is added.
     """
     script = folder / "train.py"
     first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
-    script.write_text(f"{first}{annotations}\nimport noting\n{rest}")
+    script.write_text(example.read_text() if notes else f"{first}{annotations}\nimport noting\n{rest}")
     (folder / "noting.py").write_text((Path(__file__).with_name("noting.py")).read_text())
     with deployed(folder / "state", SETTINGS) as system:
         wait_until(lambda: len(system.json("nodes")) == len(NODES), PATIENCE, "idle nodes")
@@ -238,7 +241,7 @@ def pauses(training: LiveTraining) -> list[Pause]:
         change = sum(when <= first["time"] for _, when in training.changes) - 1
         what = training.changes[change][0]
         usual = median(step["time"] - before["time"] for before, step in _same(steps, first))
-        reached = last["before"] + last["size"] * len(last["indices"])
+        reached = last.get("reached", last["before"] + last["size"] * len(last["indices"]))
         gap = first["time"] - last["time"] - usual
         found.append(Pause(change, what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
     return found
