@@ -133,7 +133,9 @@ class LiveTraining:
 
     def state(self) -> dict[str, Any]:
         """What `malletrain job` says."""
-        found: dict[str, Any] = self.system.json("job", self.job)
+        done = self.system.command("job", self.job, "--json", timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
@@ -148,7 +150,7 @@ class LiveTraining:
     def wait_completed(self, seconds: float) -> dict[str, Any]:
         """Wait for its good end."""
         self.wait((self.folder / "completed.json").exists, seconds, "its end")
-        wait_until(lambda: self.state()["state"] == "JOB_STATE_COMPLETED", PATIENCE, "COMPLETED")
+        wait_until(lambda: self.system.state(self.job) == "JOB_STATE_COMPLETED", PATIENCE, "COMPLETED")
         return self.state()
 
     def processes(self) -> list[psutil.Process]:
