@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 FRAMEWORKS := lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0
-OLDEST_FRAMEWORKS := transformers==4.57.6 accelerate==1.3.0
+OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.

@@ -31,8 +31,8 @@ FORMS: Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]] = {
 
 
 def table(found: Mapping[str, Iterable[FirstStep]]) -> str:
-    """Seconds to the first step (median and worst of all workers), hits and misses, by form and stage."""
-    lines = [f"{'':14}{'':20}{'n':>4}{'median s':>10}{'worst s':>9}{'hits':>6}{'misses':>8}"]
+    """Time to the first step (of all workers), CPU time (median), hits and misses, by form and stage."""
+    lines = [f"{'':14}{'':20}{'n':>4}{'median s':>10}{'worst s':>9}{'CPU s':>8}{'hits':>6}{'misses':>8}"]
     for form, steps in found.items():
         for stage in STAGES:
             same = [step for step in steps if step.stage == stage]
@@ -40,6 +40,7 @@ def table(found: Mapping[str, Iterable[FirstStep]]) -> str:
             counts = (sum(step.count(what) for step in same) for what in ("hit", "miss"))
             lines.append(
                 f"{form:14}{stage:20}{len(same):>4}{statistics.median(seconds):>10.2f}{max(seconds):>9.2f}"
+                f"{statistics.median(step.cpu_seconds for step in same):>8.2f}"
                 f"{next(counts):>6}{next(counts):>8}"
             )
     return "\n".join(lines)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from tests.frameworks.diffs import EXAMPLES
+from tests.frameworks.needing import need
 from tests.support.generations import Launcher
 from tests.support.waiting import wait_until
 
@@ -42,7 +46,7 @@ def newest(folder: Path) -> int:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_worker_goes_on_from_the_sample_at_which_the_others_stopped(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(name, reason=f"needs {name}: make test-frameworks")
+    need(name)
     variables = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "1"}
     launcher = Launcher(EXAMPLES / name / "elastic.py", tmp_path, variables, PRELOADED)
     arguments = ("--epochs", "6", "--step-seconds", "0.2")
@@ -67,3 +71,22 @@ def test_every_worker_goes_on_from_the_sample_at_which_the_others_stopped(name: 
     completed = json.loads((tmp_path / "completed.json").read_text())
     assert completed["samples"] > lost
     assert any("accuracy" in metric for metric in completed["metrics"])
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "fsdp2"])
+def test_the_plain_script_trains_by_itself(name: str) -> None:
+    if name in SAMPLES:
+        need(name)
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"] if name == "fsdp2" else []
+    command = [sys.executable, *launcher, str(EXAMPLES / name / "plain.py"), "--epochs", "1"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command,
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"(accuracy|loss)\D+\d", done.stdout), done.stdout

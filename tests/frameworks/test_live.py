@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from tests.frameworks.diffs import EXAMPLES
+from tests.frameworks.needing import need
 from tests.support.waiting import wait_until
 from tests.training.live import SCALES, change_scales, keep, live_training, scales_after
 
@@ -27,6 +28,7 @@ BATCH = 32
 
 @pytest.mark.parametrize(("name", "accuracy"), [("lightning", 0.9), ("transformers", 0.5), ("accelerate", 0.5)])
 def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(name: str, accuracy: float, tmp_path: Path) -> None:
+    need(name)
     arguments = ("--epochs", str(EPOCHS), "--step-seconds", "0.2")
     with live_training(tmp_path, EXAMPLES / name / "elastic.py", *arguments) as training:
         change_scales(training)

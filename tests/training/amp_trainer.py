@@ -19,6 +19,8 @@ from malletrain.client.fsdp import ShardedTraining
 
 SIZE, BATCH, PER_WORKER = 240, 12, 2
 """Samples, the global batch at every scale, and the samples of a pass: 3, 2 and 6 passes for 2, 3 and 1 workers."""
+RATE = 0.1
+"""Learning rate."""
 FIRST_SCALE, INTERVAL = 256.0, 4
 """The scaler's first scale, and after how many good steps it is doubled."""
 BAD_STEP = 10
@@ -29,6 +31,11 @@ def network() -> nn.Sequential:
     """Two layers."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    """SGD: a constant factor in the gradients would not change the steps of Adam."""
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +68,7 @@ def main() -> None:
     kind = ShardedTraining if options.sharded else ElasticTraining
     training = kind(
         model,
-        torch.optim.AdamW(model.parameters(), lr=0.01),
+        optimizer_of(model),
         dataset_size=SIZE,
         batch_per_worker=PER_WORKER,
         reference_batch=BATCH,

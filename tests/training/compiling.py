@@ -27,6 +27,7 @@ class FirstStep:
         workers: How many workers that has.
         rank: Its rank.
         seconds: From the moment when all workers had joined to the end of the step, with the load of the checkpoint.
+        cpu_seconds: What the worker, and the compilers that it has run, used in that time.
         cache: What it looked for in the compiler's caches until its last noted step: counts by the cache's name
             and `cache_hit`, `cache_miss` or `cache_bypass`.
     """
@@ -35,6 +36,7 @@ class FirstStep:
     workers: int
     rank: int
     seconds: float
+    cpu_seconds: float
     cache: dict[str, int]
 
     def count(self, what: str) -> int:
@@ -84,4 +86,4 @@ def _first_steps(job: Supervised, stage: str, workers: int, seen: set[int]) -> l
         raise AssertionError(f"{error}\n{job.said}") from None
     lines = fresh()
     seen |= {line["pid"] for line in job.lines()}
-    return [FirstStep(stage, workers, line["rank"], line["first"], line["cache"]) for line in lines]
+    return [FirstStep(stage, workers, line["rank"], line["first"], line["cpu"], line["cache"]) for line in lines]

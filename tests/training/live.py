@@ -133,7 +133,9 @@ class LiveTraining:
 
     def state(self) -> dict[str, Any]:
         """What `malletrain job` says."""
-        found: dict[str, Any] = self.system.json("job", self.job)
+        done = self.system.command("job", self.job, "--json", timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
@@ -148,7 +150,7 @@ class LiveTraining:
     def wait_completed(self, seconds: float) -> dict[str, Any]:
         """Wait for its good end."""
         self.wait((self.folder / "completed.json").exists, seconds, "its end")
-        wait_until(lambda: self.state()["state"] == "JOB_STATE_COMPLETED", PATIENCE, "COMPLETED")
+        wait_until(lambda: self.system.state(self.job) == "JOB_STATE_COMPLETED", PATIENCE, "COMPLETED")
         return self.state()
 
     def processes(self) -> list[psutil.Process]:
@@ -164,7 +166,9 @@ class LiveTraining:
 
 
 @contextmanager
-def live_training(folder: Path, example: Path, *arguments: str, backend: str = "torchrun") -> Iterator[LiveTraining]:
+def live_training(
+    folder: Path, example: Path, *arguments: str, backend: str = "torchrun", notes: bool = False
+) -> Iterator[LiveTraining]:
     """Submit an example to new services with one node.
 
     Args:
@@ -172,10 +176,11 @@ def live_training(folder: Path, example: Path, *arguments: str, backend: str = "
         example: The script. What is run is a copy with one line more, which notes what it does.
         arguments: Its arguments.
         backend: How its workers are driven.
+        notes: Whether the script itself notes what it does, and nothing is added.
     """
     script = folder / "train.py"
     first, annotations, rest = example.read_text().partition("from __future__ import annotations\n")
-    script.write_text(f"{first}{annotations}\nimport noting\n{rest}")
+    script.write_text(example.read_text() if notes else f"{first}{annotations}\nimport noting\n{rest}")
     (folder / "noting.py").write_text((Path(__file__).with_name("noting.py")).read_text())
     with deployed(folder / "state", SETTINGS) as system:
         wait_until(lambda: len(system.json("nodes")) == len(NODES), PATIENCE, "idle nodes")
@@ -238,7 +243,7 @@ def pauses(training: LiveTraining) -> list[Pause]:
         change = sum(when <= first["time"] for _, when in training.changes) - 1
         what = training.changes[change][0]
         usual = median(step["time"] - before["time"] for before, step in _same(steps, first))
-        reached = last["before"] + last["size"] * len(last["indices"])
+        reached = last.get("reached", last["before"] + last["size"] * len(last["indices"]))
         gap = first["time"] - last["time"] - usual
         found.append(Pause(change, what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
     return found

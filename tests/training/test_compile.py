@@ -29,13 +29,6 @@ def test_only_the_first_generation_compiles(tmp_path: Path) -> None:
         *[(STAGES[2], 2)] * 2,
         *[(STAGES[3], 2)] * 2,
     ]
-    first, later = found[:2], found[2:]
-    # Both workers of the first one may have begun before either was ready.
-    assert sum(step.count("miss") for step in first) > 0
+    later = found[2:]
     assert [step.count("miss") for step in later] == [0] * len(later), [step.cache for step in later]
     assert all(step.count("hit") > 0 for step in later)
-
-
-def test_without_the_cache_every_worker_compiles(tmp_path: Path) -> None:
-    found = over_scales(tmp_path, {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
-    assert all(step.count("hit") == 0 for step in found)

@@ -284,4 +284,8 @@ def _log(message: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    # Not `sys.exit`: gRPC's objects take a lock when they are collected at the end of the interpreter, which then waits
+    # forever if a thread has been ended that held it.
+    os._exit(status)
