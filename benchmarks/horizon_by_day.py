@@ -21,11 +21,10 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.horizon import CONSTANTS, SETS, STALLS, summit_log
+from benchmarks.horizon_days import CONSTANTS, DAY_S, SETS, STALLS, Slice, summit_log
 from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters
 from malletrain.allocator.forward_time import ForwardPolicy
 from malletrain.allocator.objective import ScaleRates
-from malletrain.scavenger.idle_trace import window
 from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
@@ -39,7 +38,6 @@ from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
 T = TypeVar("T")
 
 _SAVED = 20
-_DAY_S = 86_400.0
 DAYS = 7
 MIXED = "mixed"
 """A third of the jobs each has stalls a quarter as long as published, as published, and four times as long."""
@@ -120,8 +118,8 @@ class Replays:
         self._cache = cache
         self._key = f"{nodes} nodes"
         self._known: dict[str, float] = json.loads(cache.read_text()) if cache.exists() else {}
-        trace = summit_log()
-        self._scenarios = [Scenario.of(window(trace, day * _DAY_S, _DAY_S, nodes), _DAY_S) for day in range(days)]
+        part = Slice(summit_log(), 1, nodes)
+        self._scenarios = [part.scenario(day * DAY_S, DAY_S) for day in range(days)]
         self.days = range(days)
 
     def save(self) -> None:
@@ -132,8 +130,7 @@ class Replays:
     def _get(self, label: str, day: int, make: Callable[[Scenario, ReplayOptions], float]) -> float:
         key = f"{self._key}, {label}, day {day + 1}"
         if key not in self._known:
-            scenario = self._scenarios[day]
-            self._known[key] = make(scenario, ReplayOptions(duration_s=scenario.duration_s))
+            self._known[key] = make(self._scenarios[day], ReplayOptions(duration_s=DAY_S))
             if len(self._known) % _SAVED == 0:
                 self.save()
         return self._known[key]
@@ -143,26 +140,26 @@ class Replays:
         return self._get(
             f"{jobs.name}, static",
             day,
-            lambda scenario, options: static_outcome(preset_jobs(jobs.name), scenario.equivalent_nodes, options),
+            lambda found, options: static_outcome(preset_jobs(jobs.name), found.equivalent_nodes, options),
         )
 
     def samples(self, jobs: JobSet, variant: str, day: int, places: int = 10) -> float:
         """Samples of a day, with T_fwd as a label says."""
 
-        def make(scenario: Scenario, options: ReplayOptions) -> float:
+        def make(found: Scenario, options: ReplayOptions) -> float:
             options = _options(variant, replace(options, max_parallel=places))
-            return outcome_of(run_replay(scenario.events, scenario.nodes, jobs.jobs(), options))
+            return outcome_of(run_replay(found.events, found.nodes, jobs.jobs(), options))
 
         return self._get(f"{jobs.label}, {variant}, {places} places", day, make)
 
     def by_family(self, jobs: JobSet, seconds: Sequence[float], day: int) -> float:
         """Samples of a day, with T_fwd by the stall of each job."""
 
-        def make(scenario: Scenario, options: ReplayOptions) -> float:
+        def make(found: Scenario, options: ReplayOptions) -> float:
             published = preset_jobs(jobs.name)[0].scale_up_s
             forward = {published * factor: one for factor, one in zip(STALLS, seconds, strict=True)}
             advisor = ForwardByStall(forward, options)
-            return outcome_of(run_replay(scenario.events, scenario.nodes, jobs.jobs(), options, advisor=advisor))
+            return outcome_of(run_replay(found.events, found.nodes, jobs.jobs(), options, advisor=advisor))
 
         return self._get(f"{jobs.label}, families {seconds}", day, make)
 
