@@ -124,9 +124,9 @@ def print_table(shares: Shares) -> None:
         print(f"| {one} | " + " | ".join(f"{mean:.2f}" for mean in [*means, statistics.fmean(means)]) + " |")
     for one in LEARNED:
         for held_out, name in ((False, "best constant"), (True, "constant that is best on the other days")):
-            by_row = [gains(shares, one, row, held_out=held_out) for row in ROWS]
-            mean = statistics.fmean(statistics.fmean(values) for values in by_row)
-            cells = [*(with_interval(values) for values in by_row), f"{mean:+.2f}"]
+            found = [gains(shares, one, row, held_out=held_out) for row in ROWS]
+            mean = statistics.fmean(statistics.fmean(values) for values in found)
+            cells = [*(with_interval(values) for values in found), f"{mean:+.2f}"]
             print(f"| {one} less the {name} | " + " | ".join(cells) + " |")
 
 

@@ -71,6 +71,13 @@ class JobSet:
 
 
 SETS_OF_JOBS = [JobSet(name, stall) for name in SETS for stall in (*STALLS, MIXED)]
+MIXED_SETS = [jobs for jobs in SETS_OF_JOBS if jobs.stall == MIXED]
+Forward = dict[str, dict[str, list[float]]]
+"""U in percent of each judging day, by variant and job set."""
+Families = dict[str, tuple[list[float], list[tuple[float, ...]]]]
+"""U in percent of each judging day, and what was chosen, by job set."""
+PlacesGains = dict[str, tuple[Gain, list[str]]]
+"""The gain, and what was chosen on each day, by job set."""
 
 
 class ForwardByStall:
@@ -186,10 +193,10 @@ def tuned(values: Mapping[T, Sequence[float]]) -> tuple[list[float], list[T]]:
     return found, names
 
 
-def forward_table(replays: Replays) -> dict[str, dict[str, list[float]]]:
+def forward_table(replays: Replays, sets: Sequence[JobSet] = SETS_OF_JOBS) -> Forward:
     """U in percent of the judging days, by variant and job set; with the choices of each day."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for jobs in SETS_OF_JOBS:
+    found: Forward = {}
+    for jobs in sets:
         static = [replays.static(jobs, day) for day in replays.days]
         by_variant = {
             name: [100 * replays.samples(jobs, name, day) / static[day] for day in replays.days]
@@ -204,12 +211,10 @@ def forward_table(replays: Replays) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def family_table(replays: Replays) -> dict[str, tuple[list[float], list[tuple[float, ...]]]]:
+def family_table(replays: Replays) -> Families:
     """For job sets with mixed stalls: U in percent with T_fwd by stall, tuned day by day, and what was chosen."""
     found = {}
-    for jobs in SETS_OF_JOBS:
-        if jobs.stall != MIXED:
-            continue
+    for jobs in MIXED_SETS:
         values: dict[tuple[float, ...], list[float]] = {
             seconds: [100 * replays.by_family(jobs, seconds, day) / replays.static(jobs, day) for day in replays.days]
             for seconds in product(*FAMILY_S)
@@ -219,7 +224,7 @@ def family_table(replays: Replays) -> dict[str, tuple[list[float], list[tuple[fl
     return found
 
 
-def places_table(replays: Replays) -> dict[str, tuple[Gain, list[str]]]:
+def places_table(replays: Replays) -> PlacesGains:
     """For published stalls: gain over 120 s and ten places of what `malletrain tune` recommends day after day."""
     found = {}
     for jobs in SETS_OF_JOBS:
@@ -253,13 +258,9 @@ def _difference(values: Sequence[float], others: Sequence[float]) -> str:
     return f"{gain.mean:+.2f}" + ("" if gain.half_width is None else f" ± {gain.half_width:.2f}")
 
 
-def print_tables(
-    forward: Mapping[str, Mapping[str, Sequence[float]]],
-    families: Mapping[str, tuple[Sequence[float], Sequence[tuple[float, ...]]]],
-    places: Mapping[str, tuple[Gain, Sequence[str]]],
-) -> None:
-    """The tables as Markdown."""
-    labels = [jobs.label for jobs in SETS_OF_JOBS]
+def print_forward(forward: Forward) -> None:
+    """U by T_fwd, as Markdown."""
+    labels = list(forward[_TUNED])
     print("| | " + " | ".join(labels) + " | mean |")
     print("| --- |" + " ---: |" * (len(labels) + 1))
     for name, columns in forward.items():
@@ -268,10 +269,18 @@ def print_tables(
     for other in (_PRESENT, "expected"):
         cells = [_difference(forward[_TUNED][label], forward[other][label]) for label in labels]
         print(f"| tuned less {other} | " + " | ".join(cells) + " | |")
+
+
+def print_families(forward: Forward, families: Families) -> None:
+    """T_fwd by the stall of a job, compared with one for all."""
     for label, (values, chosen) in families.items():
         print(f"\n{label}: {_BY_FAMILY}: {statistics.fmean(values):.2f}; by day {chosen}")
         for other in (_TUNED, "expected", _PRESENT):
             print(f"  less {other}: {_difference(values, forward[other][label])}")
+
+
+def print_places(places: PlacesGains) -> None:
+    """T_fwd and places, compared with the default."""
     for label, (gain, names) in places.items():
         width = "" if gain.half_width is None else f" ± {gain.half_width:.2%}"
         print(f"\n{label}: T_fwd and places: {gain.mean:+.2%}{width} over {_PRESENT} and 10 places")
@@ -287,11 +296,13 @@ def main() -> None:
     parser.add_argument("--slice", choices=("forward", "families", "places"), help="only this part of the replays")
     arguments = parser.parse_args()
     replays = Replays(arguments.cache, 128 if arguments.quick else 1024, 3 if arguments.quick else DAYS)
-    parts = {"forward": forward_table, "families": family_table, "places": places_table}
-    if arguments.slice:
-        parts[arguments.slice](replays)
-        return
-    print_tables(forward_table(replays), family_table(replays), places_table(replays))
+    parts = [arguments.slice] if arguments.slice else ["forward", "families", "places"]
+    if "forward" in parts:
+        print_forward(forward_table(replays))
+    if "families" in parts:
+        print_families(forward_table(replays, MIXED_SETS), family_table(replays))
+    if "places" in parts:
+        print_places(places_table(replays))
 
 
 if __name__ == "__main__":

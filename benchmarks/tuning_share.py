@@ -1,8 +1,8 @@
 """Share of a core that the replays of auto-tuning use: `python benchmarks/tuning_share.py [--seconds N] [--share S]`.
 
 The program that the Allocator starts replays a made past of 28 parts, in which nodes leave and join every seven
-seconds, as long as it may. Its CPU time is read from outside, with psutil: all of it, and that of its start, in which it
-loads its libraries and can't pause.
+seconds, as long as it may. Its CPU time is read from outside, with psutil: all of it, and that of its start, in which
+it loads its libraries and can't pause.
 """
 
 from __future__ import annotations
