@@ -2,8 +2,8 @@
 
 The same decisions as in the Allocator, with replays of the hours before: parts of six hours, one step at a time, on
 trial. A step is looked at every hour; to save replays, the next one is looked for every six hours only. Then the week
-is replayed with T_fwd as it was in force in each hour, and compared with constants. Steps go between constants only;
-each starts from a short, the default and a long T_fwd. Needs the log beside the checkout (or in MALLETRAIN_SHARED).
+is replayed with T_fwd as it was in force in each hour, and compared with constants. Each starts from a short, the
+default and a long T_fwd. Needs the log beside the checkout (or in MALLETRAIN_SHARED).
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.horizon import SETS, STALLS, summit_log
+from benchmarks.horizon_days import SETS, STALLS, Slice, summit_log
 from malletrain.allocator.auto_tuning.machine import (
     FORWARD_S,
     AutoTune,
@@ -32,14 +30,15 @@ from malletrain.allocator.auto_tuning.machine import (
     decide,
     question,
 )
+from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters
-from malletrain.allocator.forward_time import ForwardPolicy
-from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime, start_seconds
+from malletrain.scavenger.stays import LearnedStay
 from malletrain.simulator.replay.baselines import outcome_of, static_outcome
-from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
-from malletrain.simulator.replay.options import ReplayOptions
+from malletrain.simulator.replay.node_events import NodeEvent
+from malletrain.simulator.replay.options import STAY_HORIZON_S, ReplayOptions
 from malletrain.simulator.replay.presets import preset_jobs
 from malletrain.simulator.replay.running_job import RunningJob
 from malletrain.simulator.tuning.comparison import compare
@@ -50,6 +49,8 @@ _PART_HOURS = 6
 _PARTS = 28
 _BOUNDS = TuningBounds(FORWARD_S[0], FORWARD_S[-1])
 _STARTS_S = (30.0, 120.0, 960.0)
+_REFIT_SHARE = 0.1
+"""As in a replay."""
 
 
 def constant(seconds: float) -> ForwardChoice:
@@ -58,12 +59,11 @@ def constant(seconds: float) -> ForwardChoice:
 
 
 class Past:
-    """Samples of spans of the week with a constant T_fwd; nothing is replayed twice."""
+    """Samples of spans of the week by T_fwd; nothing is replayed twice."""
 
-    def __init__(self, trace: Trace, nodes: int, jobs: Sequence[ReplayJob]) -> None:
+    def __init__(self, part: Slice, jobs: Sequence[ReplayJob]) -> None:
         """The week of some nodes with some jobs."""
-        self._trace = trace
-        self._nodes = nodes
+        self._part = part
         self._jobs = jobs
         self._known: dict[tuple[int, int, ForwardChoice], float] = {}
 
@@ -72,10 +72,18 @@ class Past:
         key = begin, end, choice
         if key not in self._known:
             seconds = (end - begin) * _HOUR_S
-            found = Scenario.of(window(self._trace, begin * _HOUR_S, seconds, self._nodes), seconds)
-            options = ReplayOptions(duration_s=seconds, forward_s=choice.seconds)
+            found = self._part.scenario(begin * _HOUR_S, seconds)
+            options = ReplayOptions(duration_s=seconds, forward_s=choice.seconds, forward_policy=choice.policy)
             self._known[key] = outcome_of(run_replay(found.events, found.nodes, self._jobs, options))
         return self._known[key]
+
+    def lived(self, begin: int, in_force: Sequence[ForwardChoice]) -> float:
+        """Samples of a span that begins at an hour, with T_fwd as it was in force in each of its hours."""
+        seconds = len(in_force) * _HOUR_S
+        found = self._part.scenario(begin * _HOUR_S, seconds)
+        options = ReplayOptions(duration_s=seconds)
+        advisor = ScheduledForward(in_force, found.events, options)
+        return outcome_of(run_replay(found.events, found.nodes, self._jobs, options, advisor=advisor))
 
     def answer(self, asked: TuningQuestion, hour: int) -> TuningAnswer:
         """What the Allocator's replays would answer."""
@@ -94,7 +102,8 @@ class Past:
         )
         if found.best == settings[asked.in_force]:
             return TuningAnswer()
-        best, judged = constant(found.best.forward_seconds), found.judged
+        best = ForwardChoice(found.best.forward_policy, found.best.forward_seconds)
+        judged = found.judged
         return TuningAnswer(ReplayedGain(best, judged.mean, judged.half_width, len(spans) * _PART_HOURS))
 
 
@@ -112,9 +121,6 @@ def schedule(past: Past, start: ForwardChoice, hours: int) -> tuple[list[Forward
         if state.trial is None and (hour + 1) % _PART_HOURS:
             continue
         asked = question(state, _BOUNDS, now)
-        asked = replace(
-            asked, candidates=tuple(one for one in asked.candidates if one.policy is ForwardPolicy.CONSTANT)
-        )
         decided = decide(state, asked, past.answer(asked, hour + 1), AutoTune.APPLY, now, _HOUR_S)
         if decided.event in (TuningEvent.STEP, TuningEvent.WENT_BACK):
             back = "back " if decided.event is TuningEvent.WENT_BACK else ""
@@ -124,13 +130,17 @@ def schedule(past: Past, start: ForwardChoice, hours: int) -> tuple[list[Forward
 
 
 class ScheduledForward:
-    """The production allocator, with T_fwd as it was in force in each hour."""
+    """The production allocator, with T_fwd as it was in force in each hour, whatever it comes from."""
 
-    def __init__(self, in_force: Sequence[ForwardChoice], options: ReplayOptions) -> None:
-        """T_fwd of each hour."""
+    def __init__(self, in_force: Sequence[ForwardChoice], events: Sequence[NodeEvent], options: ReplayOptions) -> None:
+        """Where T_fwd comes from in each hour, and what happens to the nodes."""
         self._in_force = in_force
-        self._begins = [hour * _HOUR_S for hour in range(len(in_force))]
         self._options = options
+        self._events = iter(events)
+        self._next = next(self._events, None)
+        self._stays = LearnedStay(horizon_seconds=STAY_HORIZON_S, refit_share=_REFIT_SHARE, refit_seconds=math.inf)
+        self._idle_since: dict[str, float] = {}
+        self._changes = ChangeGaps()
         self._jobs: Sequence[RunningJob] = ()
         self._table = ChoiceTable.of(())
 
@@ -140,34 +150,54 @@ class ScheduledForward:
 
     def counts(self, now_s: float, jobs: Sequence[RunningJob], pool: int) -> Sequence[int]:
         """The optimum."""
+        self._learn(now_s)
+        self._changes.keep_only({run.job.id for run in jobs}, now_s)
+        self._see(jobs, [run.count for run in jobs], now_s)
         if jobs != self._jobs:
             self._jobs = list(jobs)
             self._table = ChoiceTable.of([run.choices for run in jobs])
-        forward = self._in_force[bisect_right(self._begins, now_s) - 1].seconds
-        parameters = ObjectiveParameters(forward, self._options.cost_model)
+        parameters = ObjectiveParameters(self._forward_s(now_s, jobs), self._options.cost_model)
         found: list[int] = self._table.choose([run.count for run in jobs], pool, parameters).counts.tolist()
+        self._see(jobs, found, now_s)
         return found
 
+    def _forward_s(self, now_s: float, jobs: Sequence[RunningJob]) -> float:
+        choice = self._in_force[int(now_s // _HOUR_S)]
+        stays: Iterable[float] = ()
+        if choice.policy is ForwardPolicy.SURVIVAL:
+            self._stays.refit(now_s, self._idle_since.values())
+            stays = [self._stays.expected_stay(now_s - since) for since in self._idle_since.values()]
+        forward = ForwardTime(choice.seconds, choice.policy)
+        return forward.of(stays, self._changes.observed(now_s), [start_seconds(run.job.scale_up_s) for run in jobs])
 
-def report(trace: Trace, nodes: int, hours: int, name: str, stall: float) -> None:
+    def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int], now_s: float) -> None:
+        for run, count in zip(jobs, counts, strict=True):
+            self._changes.see(run.job.id, count, now_s)
+
+    def _learn(self, now_s: float) -> None:
+        while self._next is not None and self._next.time_s <= now_s:
+            for node in self._next.left:
+                self._stays.ended(self._next.time_s - self._idle_since.pop(node))
+            self._idle_since.update(self._next.joined)
+            self._next = next(self._events, None)
+
+
+def report(part: Slice, hours: int, name: str, stall: float) -> None:
     """Print the rows of a job set."""
     jobs = [job.with_costs(stall) for job in preset_jobs(name)]
-    past = Past(trace, nodes, jobs)
+    past = Past(part, jobs)
     seconds = hours * _HOUR_S
-    week = Scenario.of(window(trace, 0.0, seconds, nodes), seconds)
-    options = ReplayOptions(duration_s=seconds)
-    static = static_outcome(preset_jobs(name), week.equivalent_nodes, options)
+    equivalent = part.scenario(0.0, seconds).equivalent_nodes
+    static = static_outcome(preset_jobs(name), equivalent, ReplayOptions(duration_s=seconds))
     fixed = {one: 100 * past.samples(0, hours, constant(one)) / static for one in FORWARD_S}
     best = max(fixed, key=lambda one: fixed[one])
     for start in _STARTS_S:
         in_force, steps = schedule(past, constant(start), hours)
-        advisor = ScheduledForward(in_force, options)
-        lived = outcome_of(run_replay(week.events, week.nodes, jobs, options, advisor=advisor))
         cells = (
             f"{SETS[name]} ×{stall:g}",
             f"{start:g} s",
             f"{fixed[start]:.2f}",
-            f"{100 * lived / static:.2f}",
+            f"{100 * past.lived(0, in_force) / static:.2f}",
             f"{fixed[best]:.2f} ({best:g} s)",
             "; ".join(steps) or "none",
         )
@@ -180,13 +210,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two days, 128 nodes, one job set")
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=list(SETS))
     arguments = parser.parse_args()
-    trace = summit_log()
     print("| jobs | T_fwd at first | U with that | U with auto_tune | U with the best constant | steps |")
     print("| --- | ---: | ---: | ---: | ---: | --- |")
     nodes, hours = (128, 48) if arguments.quick else (1024, 168)
+    part = Slice(summit_log(), 1, nodes)
     for name in arguments.sets[: 1 if arguments.quick else None]:
         for stall in STALLS[1:2] if arguments.quick else STALLS:
-            report(trace, nodes, hours, name, stall)
+            report(part, hours, name, stall)
 
 
 if __name__ == "__main__":

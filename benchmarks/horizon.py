@@ -1,8 +1,8 @@
-"""U by T_fwd on held-back days of the Summit log: `python benchmarks/horizon.py [--json] [--quick]`.
+"""U by T_fwd on the Summit log: `python benchmarks/horizon.py [--json] [--quick] [--slices N ...] [--days N ...]`.
 
-The table of docs/horizon.md: days 4 to 7, each day by itself; stalls a
-quarter as long, as published and four times as long; both built-in job sets. Needs the log beside the checkout (or in
-MALLETRAIN_SHARED).
+The table of docs/horizon.md. Each day of each slice of 1024 nodes by itself; stalls a quarter as long, as published
+and four times as long; both built-in job sets. `auto-tuned` begins each week with the default, and each day is replayed
+with T_fwd as it was in force then. Needs the log beside the checkout (or in MALLETRAIN_SHARED).
 """
 
 from __future__ import annotations
@@ -10,122 +10,149 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from malletrain.allocator.forward_time import ForwardPolicy
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.auto_tuning import Past, constant, schedule
+from benchmarks.horizon_days import CONSTANTS, DAY_S, POLICIES, ROWS, SETS, Slice, summit_log
+from malletrain.allocator.forward_time import FORWARD_SECONDS
 from malletrain.monitor.throughput import student_quantile
-from malletrain.scavenger.idle_trace import Trace, window
-from malletrain.scavenger.trace_files import read_trace
+from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.presets import preset_jobs
 
-_SHARED = Path(os.environ.get("MALLETRAIN_SHARED", Path(__file__).parents[2] / "shared"))
-_LOG = _SHARED / "traces" / "summit-2021-02-week1.csv.gz"
-_DAY_S = 86_400.0
-CONSTANTS = (30, 60, 120, 240, 480, 960)
-STALLS = (0.25, 1.0, 4.0)
-SETS = {"hpo": "ShuffleNet", "imagenet": "seven networks"}
+_DAY_HOURS = 24
+TUNED = "auto-tuned"
+LEARNED = ("expected", "survival", TUNED)
+"""What is compared with the best constant."""
 
 Row = tuple[str, float]
 """A job set and a factor of its stalls."""
+Place = tuple[int, int]
+"""A slice and a day, both from 1."""
+Shares = dict[str, dict[Row, dict[Place, float]]]
+"""U in percent by label."""
 
 
-def summit_log() -> Trace:
-    """The first week of the Summit log; ends the program where it is missing."""
-    if not _LOG.exists():
-        sys.exit(f"error: {_LOG}: expected the Summit log (MALLETRAIN_SHARED names its folder)")
-    return read_trace(_LOG)
+def label(seconds: float) -> str:
+    """Of a constant."""
+    return f"constant {seconds} s"
 
 
 def variants(options: ReplayOptions) -> dict[str, ReplayOptions]:
     """What is compared, by label."""
-    found = {f"constant {seconds} s": replace(options, forward_s=float(seconds)) for seconds in CONSTANTS}
-    found["survival"] = replace(options, forward_policy=ForwardPolicy.SURVIVAL)
-    found["expected"] = replace(options, forward_policy=ForwardPolicy.EXPECTED)
+    found = {label(seconds): replace(options, forward_s=float(seconds)) for seconds in CONSTANTS}
+    found |= {policy.value: replace(options, forward_policy=policy) for policy in POLICIES}
     return found
 
 
-def samples(scenario: Scenario, row: Row, options: ReplayOptions) -> float:
+def samples(found: Scenario, row: Row, options: ReplayOptions) -> float:
     """Samples of a replay, net of all losses."""
     jobs = [job.with_costs(row[1]) for job in preset_jobs(row[0])]
-    result = run_replay(scenario.events, scenario.nodes, jobs, options)
-    return outcome_of(result)
+    return outcome_of(run_replay(found.events, found.nodes, jobs, options))
 
 
-def shares(scenario: Scenario, row: Row) -> dict[str, float]:
-    """U of each variant in percent, with the zero-cost bound."""
-    options = ReplayOptions(duration_s=scenario.duration_s)
-    static = static_outcome(preset_jobs(row[0]), scenario.equivalent_nodes, options)
-    found = {label: samples(scenario, row, variant) for label, variant in variants(options).items()}
-    found["zero-cost bound"] = samples(scenario, row, free_options(options))
-    return {label: 100 * value / static for label, value in found.items()}
+def table(trace: Trace, slices: Sequence[int], days: Sequence[int], nodes: int) -> Shares:
+    """U in percent by label, row, slice and day."""
+    shares: Shares = {}
+    for number in slices:
+        part = Slice(trace, number, nodes)
+        for row in ROWS:
+            jobs = [job.with_costs(row[1]) for job in preset_jobs(row[0])]
+            past = Past(part, jobs)
+            in_force, steps = schedule(past, constant(FORWARD_SECONDS), _DAY_HOURS * max(days))
+            print(f"slice {number}, {row[0]} x{row[1]:g}: {'; '.join(steps) or 'no step'}", file=sys.stderr)
+            for day in days:
+                found = part.scenario((day - 1) * DAY_S, DAY_S)
+                options = ReplayOptions(duration_s=DAY_S)
+                outcomes = {one: samples(found, row, variant) for one, variant in variants(options).items()}
+                begin = (day - 1) * _DAY_HOURS
+                outcomes[TUNED] = past.lived(begin, in_force[begin : begin + _DAY_HOURS])
+                outcomes["zero-cost bound"] = samples(found, row, free_options(options))
+                static = static_outcome(preset_jobs(row[0]), found.equivalent_nodes, options)
+                for one, outcome in outcomes.items():
+                    shares.setdefault(one, {}).setdefault(row, {})[number, day] = 100 * outcome / static
+    return shares
 
 
-def table(trace: Trace, days: Sequence[int], rows: Sequence[Row], nodes: int) -> dict[str, dict[Row, list[float]]]:
-    """U in percent by label, row and day."""
-    found: dict[str, dict[Row, list[float]]] = {}
-    for day in days:
-        scenario = Scenario.of(window(trace, day * _DAY_S, _DAY_S, nodes), _DAY_S)
-        for row in rows:
-            for label, share in shares(scenario, row).items():
-                found.setdefault(label, {}).setdefault(row, []).append(share)
-            print(f"day {day + 1}, {row[0]} x{row[1]:g}", file=sys.stderr)
+def best_constant(shares: Shares, row: Row, places: Sequence[Place]) -> str:
+    """The constant with the largest mean there."""
+    return max(map(label, CONSTANTS), key=lambda one: statistics.fmean(shares[one][row][place] for place in places))
+
+
+def gains(shares: Shares, one: str, row: Row, *, held_out: bool) -> list[float]:
+    """By day: U of a label less that of a constant, in points, as the mean over slices.
+
+    Args:
+        shares: U in percent.
+        one: The label.
+        row: The row.
+        held_out: Whether the constant is the one that is best on all other days, else that of all days.
+    """
+    places = list(shares[one][row])
+    found = []
+    for day in sorted({day for _, day in places}):
+        there = [place for place in places if place[1] == day]
+        others = [place for place in places if place[1] != day]
+        best = best_constant(shares, row, others if held_out and others else places)
+        found.append(statistics.fmean(shares[one][row][place] - shares[best][row][place] for place in there))
     return found
 
 
-def differences(
-    found: Mapping[str, Mapping[Row, Sequence[float]]], rows: Sequence[Row]
-) -> dict[Row, tuple[float, float]]:
-    """By row: `expected` less its best constant, in points, and half of the 95 % interval over days."""
-    result = {}
-    for row in rows:
-        best = max(
-            (f"constant {seconds} s" for seconds in CONSTANTS), key=lambda label: statistics.mean(found[label][row])
-        )
-        gains = [a - b for a, b in zip(found["expected"][row], found[best][row], strict=True)]
-        width = math.nan
-        if len(gains) > 1:
-            width = student_quantile(0.975, len(gains) - 1) * statistics.stdev(gains) / math.sqrt(len(gains))
-        result[row] = (statistics.mean(gains), width)
-    return result
+def with_interval(values: Sequence[float]) -> str:
+    """Mean and half-width of its 95 % interval (Student's t)."""
+    if len(values) < 2:
+        return f"{values[0]:+.2f}"
+    width = student_quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.fmean(values):+.2f} ± {width:.2f}"
+
+
+def print_table(shares: Shares) -> None:
+    """As Markdown."""
+    print("| | " + " | ".join(f"{SETS[name]} ×{factor:g}" for name, factor in ROWS) + " | mean |")
+    print("| --- |" + " ---: |" * (len(ROWS) + 1))
+    for one, by_row in shares.items():
+        means = [statistics.fmean(by_row[row].values()) for row in ROWS]
+        print(f"| {one} | " + " | ".join(f"{mean:.2f}" for mean in [*means, statistics.fmean(means)]) + " |")
+    for one in LEARNED:
+        for held_out, name in ((False, "best constant"), (True, "constant that is best on the other days")):
+            found = [gains(shares, one, row, held_out=held_out) for row in ROWS]
+            mean = statistics.fmean(statistics.fmean(values) for values in found)
+            cells = [*(with_interval(values) for values in found), f"{mean:+.2f}"]
+            print(f"| {one} less the {name} | " + " | ".join(cells) + " |")
 
 
 def main() -> None:
+    """Replay and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="one day, 256 nodes")
-    parser.add_argument("--from", dest="first", type=int, default=4, help="first day, from 1")
-    parser.add_argument("--days", type=int, default=4)
+    parser.add_argument("--quick", action="store_true", help="one day, 128 nodes")
+    parser.add_argument("--slices", type=int, nargs="*", default=[1, 3, 4], choices=range(1, 5))
+    parser.add_argument("--days", type=int, nargs="*", default=list(range(1, 8)), choices=range(1, 8))
     arguments = parser.parse_args()
     trace = summit_log()
-    first, count = arguments.first - 1, 1 if arguments.quick else arguments.days
-    if not 0 <= first < first + count <= trace.duration_s / _DAY_S:
-        sys.exit(f"error: --from, --days: expected days within 1 to {trace.duration_s / _DAY_S:g}")
-    rows = [(name, factor) for name in SETS for factor in STALLS]
-    found = table(trace, range(first, first + count), rows, 256 if arguments.quick else 1024)
-    gains = differences(found, rows)
+    if arguments.quick:
+        shares = table(trace, arguments.slices[:1], arguments.days[:1], 128)
+    else:
+        shares = table(trace, arguments.slices, arguments.days, 1024)
     if arguments.json:
-        named = {label: {f"{n} x{f:g}": by_row[n, f] for n, f in rows} for label, by_row in found.items()}
-        print(json.dumps({"U": named, "gain": {f"{n} x{f:g}": gains[n, f] for n, f in rows}}, indent=2))
-        return
-    print("| | " + " | ".join(f"{SETS[name]} ×{factor:g}" for name, factor in rows) + " | mean |")
-    print("| --- |" + " ---: |" * (len(rows) + 1))
-    for label, by_row in found.items():
-        means = [statistics.mean(by_row[row]) for row in rows]
-        print(f"| {label} | " + " | ".join(f"{mean:.2f}" for mean in [*means, statistics.mean(means)]) + " |")
-    print(
-        "| expected less the best constant | "
-        + " | ".join("{:+.2f} ± {:.2f}".format(*gains[row]) for row in rows)
-        + " | |"
-    )
+        named = {
+            one: {
+                f"{row[0]} x{row[1]:g}": {f"slice {s}, day {d}": u for (s, d), u in by_row[row].items()} for row in ROWS
+            }
+            for one, by_row in shares.items()
+        }
+        print(json.dumps(named, indent=2))
+    else:
+        print_table(shares)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,10 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.horizon import CONSTANTS, SETS, STALLS, summit_log
+from benchmarks.horizon_days import CONSTANTS, DAY_S, SETS, STALLS, Slice, summit_log
 from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters
 from malletrain.allocator.forward_time import ForwardPolicy
 from malletrain.allocator.objective import ScaleRates
-from malletrain.scavenger.idle_trace import window
 from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
@@ -39,7 +38,6 @@ from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
 T = TypeVar("T")
 
 _SAVED = 20
-_DAY_S = 86_400.0
 DAYS = 7
 MIXED = "mixed"
 """A third of the jobs each has stalls a quarter as long as published, as published, and four times as long."""
@@ -73,6 +71,13 @@ class JobSet:
 
 
 SETS_OF_JOBS = [JobSet(name, stall) for name in SETS for stall in (*STALLS, MIXED)]
+MIXED_SETS = [jobs for jobs in SETS_OF_JOBS if jobs.stall == MIXED]
+Forward = dict[str, dict[str, list[float]]]
+"""U in percent of each judging day, by variant and job set."""
+Families = dict[str, tuple[list[float], list[tuple[float, ...]]]]
+"""U in percent of each judging day, and what was chosen, by job set."""
+PlacesGains = dict[str, tuple[Gain, list[str]]]
+"""The gain, and what was chosen on each day, by job set."""
 
 
 class ForwardByStall:
@@ -120,8 +125,8 @@ class Replays:
         self._cache = cache
         self._key = f"{nodes} nodes"
         self._known: dict[str, float] = json.loads(cache.read_text()) if cache.exists() else {}
-        trace = summit_log()
-        self._scenarios = [Scenario.of(window(trace, day * _DAY_S, _DAY_S, nodes), _DAY_S) for day in range(days)]
+        part = Slice(summit_log(), 1, nodes)
+        self._scenarios = [part.scenario(day * DAY_S, DAY_S) for day in range(days)]
         self.days = range(days)
 
     def save(self) -> None:
@@ -132,8 +137,7 @@ class Replays:
     def _get(self, label: str, day: int, make: Callable[[Scenario, ReplayOptions], float]) -> float:
         key = f"{self._key}, {label}, day {day + 1}"
         if key not in self._known:
-            scenario = self._scenarios[day]
-            self._known[key] = make(scenario, ReplayOptions(duration_s=scenario.duration_s))
+            self._known[key] = make(self._scenarios[day], ReplayOptions(duration_s=DAY_S))
             if len(self._known) % _SAVED == 0:
                 self.save()
         return self._known[key]
@@ -143,26 +147,26 @@ class Replays:
         return self._get(
             f"{jobs.name}, static",
             day,
-            lambda scenario, options: static_outcome(preset_jobs(jobs.name), scenario.equivalent_nodes, options),
+            lambda found, options: static_outcome(preset_jobs(jobs.name), found.equivalent_nodes, options),
         )
 
     def samples(self, jobs: JobSet, variant: str, day: int, places: int = 10) -> float:
         """Samples of a day, with T_fwd as a label says."""
 
-        def make(scenario: Scenario, options: ReplayOptions) -> float:
+        def make(found: Scenario, options: ReplayOptions) -> float:
             options = _options(variant, replace(options, max_parallel=places))
-            return outcome_of(run_replay(scenario.events, scenario.nodes, jobs.jobs(), options))
+            return outcome_of(run_replay(found.events, found.nodes, jobs.jobs(), options))
 
         return self._get(f"{jobs.label}, {variant}, {places} places", day, make)
 
     def by_family(self, jobs: JobSet, seconds: Sequence[float], day: int) -> float:
         """Samples of a day, with T_fwd by the stall of each job."""
 
-        def make(scenario: Scenario, options: ReplayOptions) -> float:
+        def make(found: Scenario, options: ReplayOptions) -> float:
             published = preset_jobs(jobs.name)[0].scale_up_s
             forward = {published * factor: one for factor, one in zip(STALLS, seconds, strict=True)}
             advisor = ForwardByStall(forward, options)
-            return outcome_of(run_replay(scenario.events, scenario.nodes, jobs.jobs(), options, advisor=advisor))
+            return outcome_of(run_replay(found.events, found.nodes, jobs.jobs(), options, advisor=advisor))
 
         return self._get(f"{jobs.label}, families {seconds}", day, make)
 
@@ -189,10 +193,10 @@ def tuned(values: Mapping[T, Sequence[float]]) -> tuple[list[float], list[T]]:
     return found, names
 
 
-def forward_table(replays: Replays) -> dict[str, dict[str, list[float]]]:
+def forward_table(replays: Replays, sets: Sequence[JobSet] = SETS_OF_JOBS) -> Forward:
     """U in percent of the judging days, by variant and job set; with the choices of each day."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for jobs in SETS_OF_JOBS:
+    found: Forward = {}
+    for jobs in sets:
         static = [replays.static(jobs, day) for day in replays.days]
         by_variant = {
             name: [100 * replays.samples(jobs, name, day) / static[day] for day in replays.days]
@@ -207,12 +211,10 @@ def forward_table(replays: Replays) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def family_table(replays: Replays) -> dict[str, tuple[list[float], list[tuple[float, ...]]]]:
+def family_table(replays: Replays) -> Families:
     """For job sets with mixed stalls: U in percent with T_fwd by stall, tuned day by day, and what was chosen."""
     found = {}
-    for jobs in SETS_OF_JOBS:
-        if jobs.stall != MIXED:
-            continue
+    for jobs in MIXED_SETS:
         values: dict[tuple[float, ...], list[float]] = {
             seconds: [100 * replays.by_family(jobs, seconds, day) / replays.static(jobs, day) for day in replays.days]
             for seconds in product(*FAMILY_S)
@@ -222,7 +224,7 @@ def family_table(replays: Replays) -> dict[str, tuple[list[float], list[tuple[fl
     return found
 
 
-def places_table(replays: Replays) -> dict[str, tuple[Gain, list[str]]]:
+def places_table(replays: Replays) -> PlacesGains:
     """For published stalls: gain over 120 s and ten places of what `malletrain tune` recommends day after day."""
     found = {}
     for jobs in SETS_OF_JOBS:
@@ -256,13 +258,9 @@ def _difference(values: Sequence[float], others: Sequence[float]) -> str:
     return f"{gain.mean:+.2f}" + ("" if gain.half_width is None else f" ± {gain.half_width:.2f}")
 
 
-def print_tables(
-    forward: Mapping[str, Mapping[str, Sequence[float]]],
-    families: Mapping[str, tuple[Sequence[float], Sequence[tuple[float, ...]]]],
-    places: Mapping[str, tuple[Gain, Sequence[str]]],
-) -> None:
-    """The tables as Markdown."""
-    labels = [jobs.label for jobs in SETS_OF_JOBS]
+def print_forward(forward: Forward) -> None:
+    """U by T_fwd, as Markdown."""
+    labels = list(forward[_TUNED])
     print("| | " + " | ".join(labels) + " | mean |")
     print("| --- |" + " ---: |" * (len(labels) + 1))
     for name, columns in forward.items():
@@ -271,10 +269,18 @@ def print_tables(
     for other in (_PRESENT, "expected"):
         cells = [_difference(forward[_TUNED][label], forward[other][label]) for label in labels]
         print(f"| tuned less {other} | " + " | ".join(cells) + " | |")
+
+
+def print_families(forward: Forward, families: Families) -> None:
+    """T_fwd by the stall of a job, compared with one for all."""
     for label, (values, chosen) in families.items():
         print(f"\n{label}: {_BY_FAMILY}: {statistics.fmean(values):.2f}; by day {chosen}")
         for other in (_TUNED, "expected", _PRESENT):
             print(f"  less {other}: {_difference(values, forward[other][label])}")
+
+
+def print_places(places: PlacesGains) -> None:
+    """T_fwd and places, compared with the default."""
     for label, (gain, names) in places.items():
         width = "" if gain.half_width is None else f" ± {gain.half_width:.2%}"
         print(f"\n{label}: T_fwd and places: {gain.mean:+.2%}{width} over {_PRESENT} and 10 places")
@@ -290,11 +296,13 @@ def main() -> None:
     parser.add_argument("--slice", choices=("forward", "families", "places"), help="only this part of the replays")
     arguments = parser.parse_args()
     replays = Replays(arguments.cache, 128 if arguments.quick else 1024, 3 if arguments.quick else DAYS)
-    parts = {"forward": forward_table, "families": family_table, "places": places_table}
-    if arguments.slice:
-        parts[arguments.slice](replays)
-        return
-    print_tables(forward_table(replays), family_table(replays), places_table(replays))
+    parts = [arguments.slice] if arguments.slice else ["forward", "families", "places"]
+    if "forward" in parts:
+        print_forward(forward_table(replays))
+    if "families" in parts:
+        print_families(forward_table(replays, MIXED_SETS), family_table(replays))
+    if "places" in parts:
+        print_places(places_table(replays))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from malletrain.allocator.auto_tuning.machine import (
     TuningBounds,
     TuningEvent,
     TuningQuestion,
+    TuningState,
+    decide,
     one_step_from,
 )
 from malletrain.allocator.auto_tuning.replay_process import ReplayProcess, TuningRunError
@@ -22,11 +24,13 @@ from malletrain.allocator.auto_tuning.store import TuningStore
 from malletrain.allocator.auto_tuning.tuner import AutoTuner, TunerOptions
 from malletrain.allocator.auto_tuning.wire import TuningOrder
 from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime
+from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.idle_store import IdleStore
 from malletrain.allocator.metrics import AllocatorMetrics
-from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.clock import ManualClock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
-from tests.cli.test_journal import make_state
+from tests.cli.test_journal import BEGIN, DAY, HOUR, make_state
 from tests.support.waiting import wait_until_async
 
 SHORT = ForwardChoice(ForwardPolicy.CONSTANT, 6.0)
@@ -38,6 +42,17 @@ ORDER = TuningOrder(TuningQuestion(SHORT, tuple(one_step_from(SHORT))), 6 * 3600
 def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two days, in which one node leaves or joins every ten minutes."""
     return make_state(tmp_path_factory.mktemp("past"), 2)
+
+
+def add_flapping_hour(folder: Path) -> None:
+    """After the past, an hour in which three of the six nodes leave and join every seven seconds."""
+    names, begin = ("n3", "n4", "n5"), BEGIN + 2 * DAY
+    rows = []
+    for turn in range(1, int(HOUR / 7)):
+        now = begin + 7 * turn
+        joined, left = (dict.fromkeys(names, now), ()) if turn % 2 == 0 else ({}, names)
+        rows.append(IdleRow(now, IdleRowKind.CHANGE, joined, left))
+    IdleStore(open_database(Settings(state_dir=folder / "state").database("allocator")), 100_000).add(rows)
 
 
 def program(folder: Path, cpu_seconds: float = 60.0, memory_mib: int = 1024) -> ReplayProcess:
@@ -66,6 +81,33 @@ async def test_a_step_comes_of_a_real_past(past: Path) -> None:
     assert used[-1] in [ForwardTime(choice.seconds, choice.policy) for choice in one_step_from(SHORT)]
     assert (past / "malletrain.toml").read_text() == before
     assert not (past / "state" / "auto_tuning").exists()
+
+
+async def test_hours_that_contradict_a_step_take_it_back(tmp_path: Path) -> None:
+    """In them nodes leave before the stall of a growth has paid."""
+    folder = make_state(tmp_path, 2)
+    store = TuningStore(open_database(Settings(state_dir=folder / "state").database("allocator")))
+    longer = ForwardChoice(ForwardPolicy.CONSTANT, 30.0)
+    options = TunerOptions(AutoTune.APPLY, ForwardTime(6.0), TuningBounds(30.0, 960.0), 1800.0, 1.0, 6 * 3600.0)
+    asked = TuningQuestion(SHORT, (longer,))
+    answer = await program(folder).run(TuningOrder(asked, 6 * 3600.0, 28, 120.0, 1.0), 120.0)
+    stepped = decide(TuningState(SHORT, SHORT), asked, answer, AutoTune.APPLY, BEGIN + 2 * DAY, 1800.0)
+    assert stepped.event is TuningEvent.STEP, stepped.reason
+    store.add(BEGIN + 2 * DAY, stepped)
+    add_flapping_hour(folder)
+    used: list[ForwardTime] = []
+    clock = ManualClock(BEGIN + 2 * DAY + HOUR)
+    tuner = AutoTuner(options, store, clock, program(folder).run, used.append, AllocatorMetrics())
+    assert used == [ForwardTime(30.0)]
+    task = asyncio.create_task(tuner.run())
+    await wait_until_async(lambda: store.newest(1)[0].event is not TuningEvent.STEP, 120)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    run = store.newest(1)[0]
+    assert run.event is TuningEvent.WENT_BACK, run.reason
+    assert "back to 6 s from 30 s: the hours since contradict it" in run.reason
+    assert used[-1] == ForwardTime(6.0)
+    assert tuner.state.barred == {longer: clock.time() + 24 * 1800.0}
 
 
 async def test_too_little_memory_or_time_is_an_error_of_the_run_only(past: Path) -> None:

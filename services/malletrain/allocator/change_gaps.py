@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from malletrain.allocator.cluster_cache import CachedJob
 from malletrain.allocator.forward_time import ObservedChanges
@@ -14,16 +15,16 @@ _TOGETHER_SECONDS = 1.0
 
 
 class ChangeGaps:
-    """Job-seconds on nodes, and changes of scale in them. A start is no change; the loss of the last node is one."""
+    """Node-seconds of jobs, and changes of scale in them. A start is no change; the loss of the last node is one."""
 
     def __init__(self) -> None:
         """Know no job."""
         self._counts: dict[str, int] = {}
         self._changed_at: dict[str, float] = {}
         self._running = 0
+        self._held = 0
         self._now: float | None = None
-        self._seconds = 0.0
-        self._changes = 0.0
+        self._observed = ObservedChanges()
 
     def see(self, job_id: str, nodes: int, now: float) -> None:
         """A job has so many nodes at `now`, in seconds; times never fall."""
@@ -34,8 +35,10 @@ class ChangeGaps:
             return
         if before and now - self._changed_at.get(job_id, float("-inf")) > _TOGETHER_SECONDS:
             self._changed_at[job_id] = now
-            self._seconds *= 1 - 1 / _REMEMBERED
-            self._changes = self._changes * (1 - 1 / _REMEMBERED) + 1
+            kept, seen = 1 - 1 / _REMEMBERED, self._observed
+            self._observed = ObservedChanges(
+                kept * seen.job_seconds, kept * seen.node_seconds, kept * seen.changed_nodes + before
+            )
         self._set(job_id, nodes)
 
     def forget(self, job_id: str, now: float) -> None:
@@ -69,13 +72,20 @@ class ChangeGaps:
     def observed(self, now: float) -> ObservedChanges:
         """What has been seen until `now`, in seconds."""
         self._advance(now)
-        return ObservedChanges(self._seconds, self._changes)
+        return self._observed
 
     def _advance(self, now: float) -> None:
         if self._now is not None:
-            self._seconds += self._running * (now - self._now)
+            passed, seen = now - self._now, self._observed
+            self._observed = replace(
+                seen,
+                job_seconds=seen.job_seconds + self._running * passed,
+                node_seconds=seen.node_seconds + self._held * passed,
+            )
         self._now = now
 
     def _set(self, job_id: str, nodes: int) -> None:
-        self._running += bool(nodes) - bool(self._counts.get(job_id, 0))
+        before = self._counts.get(job_id, 0)
+        self._running += bool(nodes) - bool(before)
+        self._held += nodes - before
         self._counts[job_id] = nodes

@@ -14,13 +14,13 @@ FORWARD_SECONDS = 120.0
 SURVIVAL_SHARE = 0.25
 """T_fwd as a fraction of the mean expected stay: much less than 1, since the first node to leave interrupts its job.
 A quarter is about as good as the best constant on the Summit log (docs/horizon.md)."""
-_GAP_SHARE = 0.5
-"""A change of scale concerns two jobs, or a job and the next one to take the node: the first of two changes ends it."""
-_STALLS = 2.5
-"""With `expected`, T_fwd is at least so many stalls of a growth: twice as long, or a start would not pay while new
-workers boot, which counts as half of T_fwd at most."""
+_GAP_SHARE = 0.35
+"""With `expected`, T_fwd as a fraction of the mean time between changes of the job that holds a node. An arrangement
+concerns two jobs, or a job and the next one to take the node, and ends with the first of two changes: about a half."""
+_START_STALLS = 5 / 3
+"""With `expected`, T_fwd is at least so many stalls of a growth: a start pays, and so does a growth by three halves."""
 _ASSUMED_CHANGES = 10.0
-"""With `expected`, so many changes with the gaps of `ForwardTime.seconds` are assumed before any is seen."""
+"""With `expected`, so many changes are assumed before any is seen, with the gaps that lead to `ForwardTime.seconds`."""
 
 
 class ForwardPolicy(StrEnum):
@@ -33,18 +33,41 @@ class ForwardPolicy(StrEnum):
 
 @dataclass(frozen=True)
 class ObservedChanges:
-    """Changes of the scale of jobs.
+    """Changes of the scale of jobs, those by nodes that left included.
 
     Attributes:
         job_seconds: Seconds that jobs had nodes, over all jobs.
-        changes: Changes of scale in this time, those by nodes that left included.
+        node_seconds: Node-seconds that jobs held.
+        changed_nodes: Nodes that jobs held before a change, over all changes.
     """
 
     job_seconds: float = 0.0
-    changes: float = 0.0
+    node_seconds: float = 0.0
+    changed_nodes: float = 0.0
+
+    def gap(self, assumed_seconds: float) -> float:
+        """Mean time between changes of the job that holds a node, in seconds.
+
+        Args:
+            assumed_seconds: The gap that is assumed while few changes have been seen.
+        """
+        if self.job_seconds <= 0:
+            return assumed_seconds
+        assumed = _ASSUMED_CHANGES * self.node_seconds / self.job_seconds
+        return (self.node_seconds + assumed * assumed_seconds) / (self.changed_nodes + assumed)
 
 
 NOTHING_OBSERVED = ObservedChanges()
+
+
+def start_seconds(stall_seconds: float, boot_seconds: float = 0.0) -> float:
+    """The shortest T_fwd with which a job may well start, in seconds.
+
+    Args:
+        stall_seconds: R_up of the job in seconds.
+        boot_seconds: How long its new workers boot, in seconds.
+    """
+    return _START_STALLS * stall_seconds + boot_seconds
 
 
 @dataclass(frozen=True)
@@ -69,23 +92,22 @@ class ForwardTime:
         self,
         stays: Iterable[float],
         observed: ObservedChanges = NOTHING_OBSERVED,
-        growth_stalls: Iterable[float] = (),
+        starts: Iterable[float] = (),
     ) -> float:
         """T_fwd in seconds.
 
         Args:
             stays: With `survival`, expected stays of the nodes in seconds; 0 stands for one that is not known.
             observed: With `expected`, how often jobs have changed.
-            growth_stalls: With `expected`, R_up of each job in seconds.
+            starts: With `expected`, `start_seconds` of each job.
         """
         if self.policy is ForwardPolicy.CONSTANT:
             return self.seconds
         if self.policy is ForwardPolicy.SURVIVAL:
             known = [stay for stay in stays if stay > 0]
             return self._within(self.share * sum(known) / len(known)) if known else self.seconds
-        assumed = _ASSUMED_CHANGES * self.seconds / _GAP_SHARE
-        gap = (observed.job_seconds + assumed) / (observed.changes + _ASSUMED_CHANGES)
-        return self._within(max(_GAP_SHARE * gap, _STALLS * max(growth_stalls, default=0.0)))
+        gap = observed.gap(self.seconds / _GAP_SHARE)
+        return self._within(max(_GAP_SHARE * gap, *starts, 0.0))
 
     def _within(self, seconds: float) -> float:
         return min(self.most, max(self.least, seconds))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.allocator.fleets import FleetMember, LateRate
-from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges
+from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
 from malletrain.allocator.pools import join, split
 from malletrain.allocator.problem import Allocation, AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 from malletrain.allocator.scale_pins import PinnedProblem, ScalePin, apply_pins
@@ -178,8 +178,8 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     # Who owns the jobs does not matter where all are one owner's and there is no limit.
     named = bool(limit) or len(owners) > 1
     stays = (node.expected_stay_seconds for node in nodes)
-    growth_stalls = [plan_input.curves[job.id].scale_up_seconds for job in jobs]
-    forward = options.forward.of(stays, plan_input.changes, growth_stalls)
+    starts = [_start_seconds(plan_input.growth_seconds.get(job.id, 0.0), plan_input.curves[job.id]) for job in jobs]
+    forward = options.forward.of(stays, plan_input.changes, starts)
     demands = []
     for job in jobs:
         curve = plan_input.curves[job.id]
@@ -194,6 +194,12 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
         expected_stay_seconds={node.name: node.expected_stay_seconds for node in nodes},
         owner_limits=dict.fromkeys(owners, limit) if limit else {},
     )
+
+
+def _start_seconds(growth_seconds: float, curve: JobCurve) -> float:
+    """The shortest T_fwd with which a job may well start, in seconds, with the most that booting counts for."""
+    stall = start_seconds(curve.scale_up_seconds)
+    return min(stall + max(0.0, growth_seconds - curve.scale_up_seconds), stall / (1 - _MOST_BOOT))
 
 
 def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float) -> float:

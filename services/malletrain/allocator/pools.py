@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges
+from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
 from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand
 
 _WORST_FIRST = ("UNCHANGED", "FEASIBLE", "OPTIMAL")
@@ -131,7 +131,9 @@ def _part(
         problem,
         nodes=tuple(nodes),
         jobs=jobs,
-        forward_seconds=time.of(stays.values(), changes, [job.scale_up_seconds for job in jobs]),
+        forward_seconds=time.of(
+            stays.values(), changes, [start_seconds(job.scale_up_seconds, job.boot_seconds) for job in jobs]
+        ),
         expected_stay_seconds=stays,
         owner_limits=limits,
     )

@@ -23,7 +23,7 @@ class AllocatorSettings(BaseModel):
     forward_policy: ForwardPolicy = Field(
         default=ForwardPolicy.CONSTANT,
         description="constant: T_fwd is forward_seconds. survival: a share of the nodes' mean stay, by pool. expected: "
-        "half of the mean time between changes of a job's scale.",
+        "about a third of the mean time between changes of the job that holds a node.",
     )
     forward_share: float = Field(
         default=SURVIVAL_SHARE, gt=0, le=1, description="That share; forward_seconds holds where no stay is known."

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
-from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardPolicy
+from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardPolicy, start_seconds
 from malletrain.allocator.owner_knapsack import OwnerGroup, owner_groups
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.running_job import RunningJob
@@ -82,7 +82,7 @@ class _Allocator:
             self._changes.keep_only({run.job.id for run in jobs}, self._clock())
             self._see(jobs, [run.count for run in jobs])
             observed = self._changes.observed(self._clock())
-        return self._options.forward.of(stays, observed, [run.job.scale_up_s for run in jobs])
+        return self._options.forward.of(stays, observed, [start_seconds(run.job.scale_up_s) for run in jobs])
 
     def _see(self, jobs: Sequence[RunningJob], counts: Sequence[int]) -> None:
         for run, count in zip(jobs, counts, strict=True):
