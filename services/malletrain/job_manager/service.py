@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +176,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             self._failed = True
             raise
 
-    def _active_specs(self) -> list[JobSpec]:
-        return [job.spec for job in self._engine.state.jobs.values()]
+    def _active_specs(self) -> Iterator[JobSpec]:
+        return (job.spec for job in self._engine.state.jobs.values())
 
     def _active_folders(self) -> list[tuple[str, JobFolder]]:
         return [(job_id, self._launcher.folder(job_id)) for job_id in self._engine.state.jobs]
