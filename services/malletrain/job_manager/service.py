@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,16 @@ from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.propagation import present_context
 from malletrain.tls.names import name_of
+from malletrain.v1 import allocator_pb2, job_manager_pb2_grpc, resources_pb2
 from malletrain.v1 import job_manager_pb2 as pb
-from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _JOB_ID = re.compile(r"j([0-9]{6,18})\Z")
 _SUPERVISOR = "supervisor"
 _LONGEST_REQUEST_ID = 256
+_SWITCH_SECONDS = 0.0005
+"""The thread that stores must not keep a release waiting for Python's 5 ms, each time that the loop has waited."""
 _LAST_GENERATION = 2**53
 """More than there will ever be; a greater one would leave none for later plans."""
 
@@ -155,6 +158,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds))
@@ -285,7 +289,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if not 0 < request.generation <= _LAST_GENERATION:
             raise InvalidInputError("generation", f"1 to {_LAST_GENERATION}", request.generation)
         assignments = tuple(
-            (entry.job_id, check_assigned_names(entry.nodes, f"assignments[{index}].nodes"))
+            (entry.job_id, self._assigned(entry, f"assignments[{index}].nodes"))
             for index, entry in enumerate(request.assignments)
         )
         with self._spans.taking_plan(request.generation) as taken:
@@ -297,6 +301,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             generation=result.state.generation,
             omissions=map(messages.omission_message, result.omitted),
         )
+
+    def _assigned(self, assignment: allocator_pb2.Assignment, field: str) -> tuple[str, ...]:
+        """The nodes of an assignment. Those that are wanted already, as most of a plan, need no check."""
+        job, nodes = self._engine.state.jobs.get(assignment.job_id), tuple(assignment.nodes)
+        return job.wanted if job is not None and nodes == job.wanted else check_assigned_names(nodes, field)
 
     async def ReleaseNodes(self, request: pb.ReleaseNodesRequest, context: Context) -> pb.ReleaseNodesResponse:
         """Take nodes from their jobs and end every process of ours on them. Answers when none is left."""
