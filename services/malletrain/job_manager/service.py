@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,8 +63,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _JOB_ID = re.compile(r"j([0-9]{6,18})\Z")
 _SUPERVISOR = "supervisor"
 _LONGEST_REQUEST_ID = 256
-_SWITCH_SECONDS = 0.0005
-"""The thread that stores must not keep a release waiting for Python's 5 ms, each time that the loop has waited."""
 _LAST_GENERATION = 2**53
 """More than there will ever be; a greater one would leave none for later plans."""
 
@@ -158,7 +155,6 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
 
     async def run(self) -> None:
         """Run the jobs and follow the peers, until cancelled."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds))
