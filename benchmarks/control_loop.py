@@ -1,8 +1,10 @@
 """How fast the control loop is, and what it costs: `python benchmarks/control_loop.py [--jobs 100]`.
 
 Five real services, and stand-ins for the supervisors and trainers of all jobs. Nodes leave and join by a trace.
-Measured are the times from a leave to the command that releases the node, and from a join to the command that gives it
-to a job; plans that were refused; CPU and memory of each service, and what databases and logs grow by.
+Measured are the times from a leave to the command that releases the node, and from a join to the first command of the
+plan that gives it to a job; plans that were refused or applied in part; CPU and memory of each service, and what
+databases and logs grow by. Where goals are set for the size (`benchmarks/looping/goals.py`), the exit status is 1 if
+one is missed, and a line on standard error says which.
 `benchmarks/sizing_table.py` makes the tables of docs/operators/sizing.md from the output of some runs.
 """
 
@@ -30,6 +32,7 @@ import psutil
 
 from benchmarks.arguments import positive
 from benchmarks.footprint import STORING, database_bytes, log_bytes, pss_mib
+from benchmarks.looping.goals import missed_goals
 from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
 from benchmarks.looping.stand_ins import COMMANDS, STARTS, make_python
 from malletrain.cli.credentials import owner_credential
@@ -49,6 +52,8 @@ ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 240.0
 _SUBMITTED_AT_ONCE = 50
 _TRAIN_SECONDS_PER_JOB = 0.12
+LATENCIES = ("leave_to_release", "join_to_command", "join_to_node_given")
+_LEAST_FOR_PERCENTILE = 100
 
 
 def make_trace(nodes: int, first_s: float, seconds: float, per_second: float, seed: int = 1) -> Trace:
@@ -209,8 +214,8 @@ class Run:
 
 
 def plan_outcomes(log: Path, since: float) -> dict[str, Any]:
-    """How many plans were made, and how many were refused, from the Allocator's log."""
-    applied = refused = 0
+    """How many plans were applied, wholly or in part, and how many were refused, from the Allocator's log."""
+    applied = in_part = refused = 0
     seconds: list[float] = []
     reasons: dict[str, int] = {}
     for line in log.read_text().splitlines():
@@ -220,12 +225,25 @@ def plan_outcomes(log: Path, since: float) -> dict[str, Any]:
         if datetime.fromisoformat(entry["timestamp"]).timestamp() < since:
             continue
         applied += bool(entry["applied"])
+        in_part += bool(entry["applied"] and entry["omissions"])
         refused += not entry["applied"]
         seconds.append(entry["solve_seconds"])
         if entry["refusal"]:
             words = " ".join(word for word in entry["refusal"].split() if not any(map(str.isdigit, word)))
             reasons[words] = reasons.get(words, 0) + 1
-    return {"applied": applied, "refused": refused, "refusals": reasons, "solve": summary(seconds)}
+    return {
+        "applied": applied,
+        "applied_in_part": in_part,
+        "refused": refused,
+        "refusals": reasons,
+        "solve": summary(seconds),
+    }
+
+
+def notes(figures: dict[str, Any]) -> list[str]:
+    """What a reader of the figures has to know."""
+    few = [name for name in LATENCIES if 0 < figures[name]["count"] <= _LEAST_FOR_PERCENTILE]
+    return [f"{name}: of so few values, the 99th percentile is the largest" for name in few]
 
 
 async def run(folder: Path, config: Path, options: argparse.Namespace, up: int, origin: float) -> dict[str, Any]:
@@ -233,17 +251,19 @@ async def run(folder: Path, config: Path, options: argparse.Namespace, up: int, 
     found = Run(load(config), options, up)
     await found.submit()
     ready = time.time() - origin
-    reporters = [str(folder), str(config), str(options.jobs), str(options.reports)]
+    reporters = [str(folder), str(config), str(options.jobs), str(options.batches)]
     with running(folder, "-m", "benchmarks.looping.reporters", *reporters):
         await asyncio.sleep(max(5.0, options.first_s - ready))
         since = time.time()
         figures = await found.measure()
     commands = [Command.of(line) for line in (folder / COMMANDS).read_text().splitlines()]
     matched = latencies(found.events, commands)
-    return {
+    report: dict[str, Any] = {
         "jobs": options.jobs,
         "nodes": options.nodes,
         "events_per_second": options.events,
+        "batches_per_second": options.batches,
+        "kills": options.kill > 0,
         "ready_s": round(ready, 1),
         "leave_to_release": summary(matched.releases),
         "join_to_command": summary(matched.commands),
@@ -253,6 +273,7 @@ async def run(folder: Path, config: Path, options: argparse.Namespace, up: int, 
         "plans": plan_outcomes(folder / "logs/allocator.log", since),
         **figures,
     }
+    return {**report, "notes": notes(report), "missed_goals": missed_goals(report)}
 
 
 def main() -> None:
@@ -261,8 +282,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=positive, default=100)
     parser.add_argument("--nodes", type=positive, default=1000)
     parser.add_argument("--events", type=float, default=1.0, help="leaves and joins a second, together")
-    parser.add_argument("--reports", type=float, default=10.0, help="messages a second of each job to Monitor")
-    parser.add_argument("--seconds", type=positive, default=60, help="how long is measured")
+    parser.add_argument(
+        "--batches",
+        type=float,
+        default=10.0,
+        help="batches a second of each job; their records go to Monitor in messages by the sidecar's rule",
+    )
+    parser.add_argument("--seconds", type=positive, default=240, help="how long is measured")
     parser.add_argument("--kill", type=float, default=0.0, help="kill -9 of a random service every so many seconds")
     parser.add_argument("--folder", type=Path, help="where its files are left; by default they are removed")
     options = parser.parse_args()
@@ -285,11 +311,14 @@ def main() -> None:
                         if up.poll() is not None:
                             sys.exit((folder / "main.log").read_text())
                         time.sleep(0.1)
-                    print(json.dumps(asyncio.run(run(folder, config, options, up.pid, origin)), indent=1))
+                    figures = asyncio.run(run(folder, config, options, up.pid, origin))
         finally:
             jobs = str(folder / "jobs")
             for process in find_processes(lambda found: found.get(JOB_DIR, "").startswith(jobs)):
                 process.id.kill()
+    print(json.dumps(figures, indent=1))
+    if figures["missed_goals"]:
+        sys.exit("\n".join(figures["missed_goals"]))
 
 
 if __name__ == "__main__":

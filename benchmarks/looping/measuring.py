@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +38,8 @@ class Latencies:
 
     Attributes:
         releases: From a node's leave to the command that releases it, where a job had it.
-        commands: From a node's join to the first command of the plan that follows.
+        commands: From a node's join to the first command of the plan that gives it to a job: that very command, or,
+            where the job gets nodes of others with it, the command that takes these from them.
         growths: From a node's join to the command that gives it to a job: it may wait for nodes of another one.
         unreleased: Leaves of nodes that a job had and that no command has released.
         idle: Joins after which no job was given the node.
@@ -52,50 +52,88 @@ class Latencies:
     idle: int
 
 
-def latencies(events: Iterable[NodeEvent], commands: Sequence[Command]) -> Latencies:
+@dataclass(frozen=True)
+class _Gain:
+    """A command that gives nodes to a job, and all nodes that it gives."""
+
+    time: float
+    nodes: frozenset[str]
+
+
+class _History:
+    """What the commands did to each node, in the order of time."""
+
+    def __init__(self, commands: Iterable[Command]) -> None:
+        self.releases: dict[str, list[float]] = {}
+        self.gains: dict[str, list[_Gain]] = {}
+        self._losses: dict[str, list[float]] = {}
+        holdings: dict[str, frozenset[str]] = {}
+        for command in commands:
+            before = holdings.get(command.job_id, frozenset())
+            if command.kind == "release":
+                self._note(self.releases, command.nodes, command.time)
+                holdings[command.job_id] = before - command.nodes
+            elif command.kind == "stop":
+                self._note(self._losses, before, command.time)
+                holdings[command.job_id] = frozenset()
+            else:
+                before = frozenset() if command.kind == "start" else before
+                self._note(self._losses, before - command.nodes, command.time)
+                gain = _Gain(command.time, command.nodes - before)
+                for node in gain.nodes:
+                    self.gains.setdefault(node, []).append(gain)
+                holdings[command.job_id] = command.nodes
+
+    def gain(self, node: str, since: float, until: float) -> _Gain | None:
+        """The first command within a time that gives a node to a job."""
+        return next((gain for gain in self.gains.get(node, []) if since <= gain.time < until), None)
+
+    def began(self, gain: _Gain, since: float) -> float:
+        """When the first command was given of the plan that a command belongs to, and that follows an event."""
+        losses = (time for node in gain.nodes for time in self._losses.get(node, []) if since <= time < gain.time)
+        return min(losses, default=gain.time)
+
+    @staticmethod
+    def _note(times: dict[str, list[float]], nodes: Iterable[str], time: float) -> None:
+        for node in nodes:
+            times.setdefault(node, []).append(time)
+
+
+def latencies(events: Iterable[NodeEvent], commands: Iterable[Command]) -> Latencies:
     """Match events with the commands that name their nodes."""
-    releases: dict[str, list[float]] = {}
-    gains: dict[str, list[float]] = {}
-    holdings: dict[str, frozenset[str]] = {}
-    for command in commands:
-        if command.kind == "release":
-            for node in command.nodes:
-                releases.setdefault(node, []).append(command.time)
-            holdings[command.job_id] = holdings.get(command.job_id, frozenset()) - command.nodes
-        elif command.kind in ("start", "set"):
-            before = frozenset() if command.kind == "start" else holdings.get(command.job_id, frozenset())
-            for node in command.nodes - before:
-                gains.setdefault(node, []).append(command.time)
-            holdings[command.job_id] = command.nodes
-    rescales = sorted(command.time for command in commands if command.kind in ("start", "set"))
-    found: dict[str, list[float]] = {"releases": [], "growths": [], "commands": []}
-    missed = {"releases": 0, "growths": 0}
-    last: dict[str, NodeEvent] = {}
-    ordered = sorted(events, key=lambda event: event.time)
-    following: dict[int, float] = {}
-    for event in ordered:
-        if event.node in last:
-            following[id(last[event.node])] = event.time
-        last[event.node] = event
-    for event in ordered:
-        kind, times = ("growths", gains) if event.joined else ("releases", releases)
-        until = following.get(id(event), float("inf"))
-        first = next((time for time in times.get(event.node, []) if event.time <= time < until), None)
-        if event.joined and (index := bisect_left(rescales, event.time)) < len(rescales):
-            found["commands"].append(rescales[index] - event.time)
-        if first is not None:
-            found[kind].append(first - event.time)
-        elif event.joined or _was_held(event, gains, ordered):
-            missed[kind] += 1
-    releases_found, commanded, given = (tuple(found[kind]) for kind in ("releases", "commands", "growths"))
-    return Latencies(releases_found, commanded, given, missed["releases"], missed["growths"])
+    history, ordered = _History(commands), sorted(events, key=lambda event: event.time)
+    releases: list[float] = []
+    begun: list[float] = []
+    growths: list[float] = []
+    unreleased = idle = 0
+    joined: dict[str, float] = {}
+    for event, until in zip(ordered, _times_of_next(ordered), strict=True):
+        if event.joined:
+            joined[event.node] = event.time
+            gain = history.gain(event.node, event.time, until)
+            if gain is None:
+                idle += 1
+            else:
+                growths.append(gain.time - event.time)
+                begun.append(history.began(gain, event.time) - event.time)
+            continue
+        times = history.releases.get(event.node, [])
+        released = next((time for time in times if event.time <= time < until), None)
+        if released is not None:
+            releases.append(released - event.time)
+        elif history.gain(event.node, joined.get(event.node, 0.0), event.time) is not None:
+            unreleased += 1
+    return Latencies(tuple(releases), tuple(begun), tuple(growths), unreleased, idle)
 
 
-def _was_held(event: NodeEvent, gains: dict[str, list[float]], events: Sequence[NodeEvent]) -> bool:
-    """Whether a job was given the node since it joined."""
-    joins = [other.time for other in events if other.node == event.node and other.joined and other.time < event.time]
-    since = max(joins, default=0.0)
-    return any(since <= time < event.time for time in gains.get(event.node, []))
+def _times_of_next(events: Sequence[NodeEvent]) -> list[float]:
+    """For each event, the time of the next one of its node."""
+    found: list[float] = []
+    later: dict[str, float] = {}
+    for event in reversed(events):
+        found.append(later.get(event.node, float("inf")))
+        later[event.node] = event.time
+    return found[::-1]
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:

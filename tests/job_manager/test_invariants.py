@@ -36,6 +36,7 @@ from malletrain.job_manager.validation import check_state
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import StalePlanError
 from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.plain_plans import plain_outcome
 
 NODES = [f"n{number}" for number in range(8)]
 NODE_SETS = st.frozensets(st.sampled_from(NODES), max_size=8)
@@ -144,12 +145,23 @@ class JobManagerMachine(RuleBasedStateMachine):
 
     def apply_plan(self, plan: PlanReceived) -> None:
         before = self.machine.state
+        rescaled, omitted = plain_outcome(before, plan, self.machine.now, self.machine.policy)
+        refusal = ""
         try:
             result = self.machine(plan)
-        except StalePlanError:
+        except StalePlanError as error:
             assert self.machine.state is before
+            refusal = str(error)
         else:
             assert not result.omitted or (plan.partial and result.rescaled)
+            assert (result.rescaled, result.omitted) == (rescaled, omitted)
+        if refusal and self.has_valid_header(plan):
+            assert refusal == omitted[0].reason
+            assert not (plan.partial and rescaled)
+
+    def has_valid_header(self, plan: PlanReceived) -> bool:
+        state, named = self.machine.state, [job_id for job_id, _ in plan.assignments]
+        return plan.generation > state.generation and state.idle is not None and len(set(named)) == len(named)
 
     @rule(data=st.data(), samples=st.integers(0, 600), stalled=st.booleans(), done=st.booleans())
     def progress(self, data: st.DataObject, samples: int, stalled: bool, done: bool) -> None:

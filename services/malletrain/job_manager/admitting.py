@@ -9,8 +9,9 @@ from malletrain.job_manager.admission import Places, next_in_line
 from malletrain.job_manager.admission_reasons import explain_burst_buffer, explain_limit, place_reason
 from malletrain.job_manager.admission_window import AdmissionCandidate, AdmissionQueue, admission_pass
 from malletrain.job_manager.burst_buffer import quota_use
+from malletrain.job_manager.job_marks import JobMark
 from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.queue_entries import QueueEntry, places_taken, queue_entries
+from malletrain.job_manager.queue_entries import QueueEntry, queue_entries
 from malletrain.job_manager.transaction import Transaction
 from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
@@ -38,14 +39,15 @@ def enqueue(transaction: Transaction, specs: tuple[JobSpec, ...], owner: str) ->
 
 def admit(transaction: Transaction) -> None:
     """Fill all free places at once, so that one plan serves all jobs of a submission."""
-    queued = [job for job in transaction.jobs.values() if job.state is JobState.QUEUED]
-    if not queued:
+    jobs, policy = transaction.jobs, transaction.policy
+    if not jobs.has(JobMark.QUEUED):
         return
-    policy = transaction.policy
     places = Places(policy.max_parallel, policy.max_parallel_per_owner)
-    by_owner = places_taken(transaction.active())
-    entries = queue_entries(queued)
-    if any(job.spec.burst_buffer_gb for job in queued):
+    by_owner = Counter({owner: tally.places for owner, tally in jobs.owners.items()})
+    if by_owner.total() >= places.all and not (jobs.has(JobMark.ASKING) or places.per_owner):
+        return
+    entries = queue_entries(jobs.marked(JobMark.QUEUED))
+    if jobs.has(JobMark.ASKING):
         _admit_by_burst_buffer(transaction, entries, places, by_owner)
     else:
         admitted = next_in_line(entries, lambda entry: entry.owner, by_owner, places, _uses(transaction))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from malletrain.common.gpus import node_of
 from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.sharded_map import ShardedMap
 
 
 class Claims:
@@ -13,8 +14,8 @@ class Claims:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._jobs: dict[str, str] = {}
-        self._fleets: dict[str, tuple[str, int]] = {}
+        self._jobs: ShardedMap[str] = ShardedMap()
+        self._fleets: ShardedMap[tuple[str, int]] = ShardedMap()
         """Fleet of a node, and how many GPUs of it members have."""
 
     @classmethod
@@ -30,34 +31,65 @@ class Claims:
             claims.add(job, names(job))
         return claims
 
-    def add(self, job: Job, names: Iterable[str]) -> None:
-        """A job has these, too."""
-        if job.fleet_number is None:
-            self._jobs.update(dict.fromkeys(names, job.id))
-            return
-        for name in names:
-            if self._jobs.get(name) != job.id:
-                self._jobs[name] = job.id
-                _, count = self._fleets.get(node_of(name), ("", 0))
-                self._fleets[node_of(name)] = job.fleet_id, count + 1
+    def copy(self) -> Claims:
+        """The same, to be changed by itself."""
+        twin = Claims.__new__(Claims)
+        twin._jobs, twin._fleets = self._jobs.copy(), self._fleets.copy()
+        return twin
 
-    def remove(self, job: Job, names: Iterable[str]) -> None:
-        """A job does not have these any more."""
+    def add(self, job: Job, names: Iterable[str]) -> int:
+        """A job has these, too, and who had them before has them no more. Returns of how many nodes it is the first."""
+        first = 0
+        for name in names:
+            before = self._jobs.get(name)
+            if before == job.id:
+                continue
+            self._jobs[name] = job.id
+            if job.fleet_number is None:
+                first += before is None
+                continue
+            node = node_of(name)
+            _, count = self._fleets.get(node) or ("", 0)
+            self._fleets[node] = job.fleet_id, count + (before is None)
+            first += not count
+        return first
+
+    def remove(self, job: Job, names: Iterable[str]) -> int:
+        """A job does not have these any more. Returns of how many nodes it was the last."""
+        last = 0
         for name in names:
             if self._jobs.get(name) != job.id:
                 continue
             del self._jobs[name]
-            if job.fleet_number is not None:
-                fleet, count = self._fleets.pop(node_of(name))
-                if count > 1:
-                    self._fleets[node_of(name)] = fleet, count - 1
+            if job.fleet_number is None:
+                last += 1
+                continue
+            node = node_of(name)
+            fleet, count = self._fleets.get(node) or ("", 1)
+            if count > 1:
+                self._fleets[node] = fleet, count - 1
+            else:
+                del self._fleets[node]
+                last += 1
+        return last
 
     def holder(self, job: Job, name: str) -> str:
         """Who has a node or GPU so that a job can't get it, itself included: "job j000001"; empty if nobody has."""
-        if name in self._jobs:
-            return f"job {self._jobs[name]}"
+        if owner := self._jobs.get(name):
+            return f"job {owner}"
         node = node_of(name)
-        if node in self._jobs:
-            return f"job {self._jobs[node]}"
-        fleet, _ = self._fleets.get(node, ("", 0))
+        if owner := self._jobs.get(node):
+            return f"job {owner}"
+        fleet, _ = self._fleets.get(node) or ("", 0)
         return f"fleet {fleet}" if fleet and fleet != job.fleet_id else ""
+
+    def has_rival(self, job: Job, name: str) -> bool:
+        """Whether another job has a node or GPU so that a job can't get it."""
+        node = node_of(name)
+        owners = {self._jobs.get(name), self._jobs.get(node)} - {None, job.id}
+        fleet, _ = self._fleets.get(node) or ("", 0)
+        return bool(owners) or (bool(fleet) and fleet != job.fleet_id)
+
+    def as_dicts(self) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+        """Owners by name, and fleets with their numbers of GPUs by node."""
+        return dict(self._jobs.items()), dict(self._fleets.items())

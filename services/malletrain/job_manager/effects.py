@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from malletrain.job_manager.job_marks import requires_commands
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import ManagerPolicy
 
@@ -119,13 +120,9 @@ def required_effects(jobs: Iterable[Job], policy: ManagerPolicy) -> tuple[Effect
 
     Releases come first, since the main scheduler waits for them.
     """
-    supervised = [job for job in jobs if job.supervised and _requires_effects(job)]
+    supervised = [job for job in jobs if requires_commands(job)]
     releases = [effect for job in supervised for effect in _releases(job, policy)]
     return (*releases, *(effect for job in supervised for effect in _others(job, policy)))
-
-
-def _requires_effects(job: Job) -> bool:
-    return bool(job.releases) or not job.serving or job.stop is not None or job.sequence > job.taken_sequence
 
 
 def _releases(job: Job, policy: ManagerPolicy) -> list[Effect]:

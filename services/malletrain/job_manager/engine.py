@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -16,6 +18,8 @@ from malletrain.job_manager.effect_runner import EffectRunner
 from malletrain.job_manager.effects import StartSupervisor, required_effects
 from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
+from malletrain.job_manager.job_marks import JobMark
+from malletrain.job_manager.job_table import JobTable
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.jobs_changed import JobsChanged
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
@@ -46,6 +50,9 @@ from malletrain.runtime.hub import Hub
 
 _SWEEPS = 3
 _JOBS_AT_ONCE = 20
+_LOOKS_PER_TICK = 200
+"""With more jobs, each is looked at every few ticks: whether its trainer says that it is done is not urgent."""
+_NOTED_AT_ONCE = 100
 
 
 class Engine:
@@ -84,10 +91,12 @@ class Engine:
         self._steps = ClockSteps(clock)
         self._metrics = metrics
         self._spans = spans
-        self._state = store.load()
+        loaded = store.load()
+        self._state = replace(loaded, jobs=JobTable.of(loaded.jobs))
         self._progress = ProgressBuffer()
         self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded)
         self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
+        self._looks: deque[str] = deque()
         self._has_begun = False
         self._log = structlog.get_logger(__name__)
 
@@ -293,7 +302,8 @@ class Engine:
         await self._writer.stored()
 
     def _are_held(self, nodes: frozenset[str]) -> bool:
-        return any(node_of(name) in nodes for job in self._state.jobs.values() for name in job.held)
+        jobs = JobTable.over(self._state.jobs).on_nodes(nodes)
+        return any(node_of(name) in nodes for job in jobs for name in job.held)
 
     async def _sweep_strays(self) -> None:
         for _ in range(_SWEEPS):
@@ -309,12 +319,18 @@ class Engine:
             return
 
     async def _tick(self) -> None:
-        for number, job in enumerate(tuple(self._state.jobs.values())):
+        for number, job_id in enumerate(self._next_looks()):
             if number % _JOBS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # a release must not wait until the folders of all jobs have been looked at
-            if self._is_undone(job.id) and self._launcher.is_done(job.id):
-                self.apply(TrainerDone(job.id))
+            if self._is_undone(job_id) and self._launcher.is_done(job_id):
+                self.apply(TrainerDone(job_id))
         self.apply(Ticked())
+
+    def _next_looks(self) -> list[str]:
+        """The jobs whose folders are looked at now, by turns where there are many."""
+        if not self._looks:
+            self._looks = deque(self._state.jobs)
+        return [self._looks.popleft() for _ in range(min(_LOOKS_PER_TICK, len(self._looks)))]
 
     def _is_undone(self, job_id: str) -> bool:
         job = self._state.jobs.get(job_id)
@@ -323,8 +339,13 @@ class Engine:
     async def _write_progress(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            if (noted := self._progress.take(self._state.jobs)) is not None:
-                self.apply(noted)
+            names = self._progress.names
+            for first in range(0, len(names), _NOTED_AT_ONCE):
+                some = names[first : first + _NOTED_AT_ONCE]
+                if (noted := self._progress.take(self._state.jobs, some)) is not None:
+                    self.apply(noted)
+                await asyncio.sleep(0)  # a release must not wait until that of all jobs has been taken over
 
     def _perform_recorded(self) -> None:
-        self._effects.dispatch(required_effects(self._state.jobs.values(), self._recorder.policy))
+        commanded = JobTable.over(self._state.jobs).marked(JobMark.COMMANDED)
+        self._effects.dispatch(required_effects(commanded, self._recorder.policy))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from malletrain.common.gpus import node_of
-from malletrain.job_manager.claims import Claims
 from malletrain.job_manager.jobs import Job, NodeRelease, StopIntent
 from malletrain.job_manager.state import Notice
 from malletrain.job_manager.transaction import Transaction
@@ -21,12 +20,16 @@ def replace_idle_set(transaction: Transaction, nodes: frozenset[str]) -> None:
 def change_idle_set(transaction: Transaction, joined: frozenset[str], left: frozenset[str], event_time: float) -> None:
     """Take over one event of the idle set. While the whole set is unknown, only nodes that left are handled."""
     if transaction.idle is not None:
-        transaction.idle = (transaction.idle - left) | joined
+        # Each of the two copies the whole set.
+        if not left.isdisjoint(transaction.idle):
+            transaction.idle -= left
+        if not joined <= transaction.idle:
+            transaction.idle |= joined
     _remove_nodes(transaction, left, event_time)
 
 
 def _remove_nodes(transaction: Transaction, left: frozenset[str], since: float) -> None:
-    for job in transaction.active():
+    for job in transaction.jobs.on_nodes(left):
         lost = frozenset(name for name in (*job.held, *job.wanted) if node_of(name) in left)
         if lost:
             _take_from(transaction, job, lost, since)
@@ -88,8 +91,8 @@ def _shrink_or_stop(
 
 def _largest_part(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The largest permitted scale on nodes that no other job wants; nodes that have trained are taken first."""
-    others = Claims.of((other for other in transaction.active() if other.id != job.id), lambda other: other.wanted)
-    free = sorted((node for node in nodes if not others.holder(job, node)), key=lambda node: node not in job.trained)
+    wanted = transaction.jobs.wanted
+    free = sorted((node for node in nodes if not wanted.has_rival(job, node)), key=lambda node: node not in job.trained)
     return tuple(free[: job.spec.largest_within(len(free))])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 
 from malletrain.common.gpus import node_of
+from malletrain.job_manager.job_table import JobTable
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.stimuli import NodesChanged, Stimulus
@@ -59,8 +60,7 @@ class UseCounter:
         if moved is None:
             self._by_unit, self._total = {}, Counter()
         elif moved:
-            touched = (job for job in state.jobs.values() if any(node_of(name) in moved for name in job.held))
-            affected = [*changed, *touched]
+            affected = [*changed, *JobTable.over(state.jobs).on_nodes(moved)]
         units = {_unit(job) for job in affected}
         fleets = {job.fleet_id for job in affected if job.fleet_id}
         members = [job for job in state.jobs.values() if job.fleet_id in fleets] if fleets else []

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from malletrain.common.gpus import gpu_number, node_of
 from malletrain.job_manager.claims import Claims
 from malletrain.job_manager.fleets import MOST_GPUS_PER_NODE
+from malletrain.job_manager.job_marks import JobMark
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import Omission
 from malletrain.job_manager.stimuli import PlanReceived
@@ -50,38 +51,73 @@ def _check_header(transaction: Transaction, plan: PlanReceived) -> None:
 
 
 def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tuple[str, ...]], tuple[Omission, ...]]:
-    """The part of a plan that fits: nodes by job, and what was left out.
+    """The part of a plan that fits: nodes by job, and what was left out. Parts that change nothing are not named.
 
     A job whose part does not fit keeps the nodes that are wanted for it, so that these can't be another's. That may
     in turn leave something of another part out, until nothing changes any more.
     """
     parts: dict[str, tuple[str, ...]] = {}
     omissions: list[Omission] = []
+    changed: set[str] = set()
     for job_id, nodes in plan.assignments:
-        if objection := _objection(transaction, job_id, nodes):
-            omissions.append(Omission(job_id, nodes, objection))
-        elif job_id in transaction.jobs:
+        job = transaction.jobs.get(job_id)
+        if job is None or nodes != job.wanted:
+            if objection := _objection(transaction, job_id, nodes):
+                omissions.append(Omission(job_id, nodes, objection))
+                continue
+            changed.add(job_id)
+        if job is not None:
             parts[job_id] = nodes
+    disputed = transaction.jobs.on_nodes({node_of(name) for job_id in changed for name in parts.get(job_id, ())})
+    looked_at = changed.union(job.id for job in disputed)
+    parts = {job_id: nodes for job_id, nodes in parts.items() if job_id in looked_at}
+    others = transaction.jobs.wanted.copy()
+    for job_id in parts:
+        others.remove(transaction.jobs[job_id], transaction.jobs[job_id].wanted)
     unusable = _unusable_nodes(transaction)
-    while True:
-        owners = Claims.of((job for job in transaction.active() if job.id not in parts), lambda job: job.wanted)
-        before = dict(parts)
-        for job_id, nodes in before.items():
-            job = transaction.jobs[job_id]
-            lost = _lost_nodes(transaction, job, nodes, unusable, owners)
-            fitting = _reduced(job, nodes, lost) if lost else nodes
-            if fitting is None:
-                del parts[job_id]
-                kept = set(job.wanted)
-                omissions.append(Omission(job_id, tuple(n for n in nodes if n not in kept), next(iter(lost.values()))))
-                break
-            if lost:
-                parts[job_id] = fitting
-                left_out = tuple(node for node in nodes if node not in fitting)
-                omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
-            owners.add(job, fitting)
-        if parts == before:
-            return parts, tuple(omissions)
+    while not _drop_what_is_lost(transaction, parts, omissions, unusable, others):
+        pass
+    return parts, tuple(omissions)
+
+
+def _drop_what_is_lost(
+    transaction: Transaction,
+    parts: dict[str, tuple[str, ...]],
+    omissions: list[Omission],
+    unusable: frozenset[str],
+    others: Claims,
+) -> bool:
+    """Go once through the parts of a plan, and take from them what does not fit.
+
+    Args:
+        transaction: The transaction.
+        parts: Nodes by job; changed.
+        omissions: What was left out; added to.
+        unusable: Idle nodes that nobody can have yet.
+        others: What is wanted for jobs that are not among the parts; those that are dropped are added.
+
+    Returns:
+        Whether that was all. If not, nodes that an earlier part has been given turned out to be a dropped job's.
+    """
+    owners = others.copy()
+    for job_id, nodes in tuple(parts.items()):
+        job = transaction.jobs[job_id]
+        lost = _lost_nodes(transaction, job, nodes, unusable, owners)
+        fitting = _reduced(job, nodes, lost) if lost else nodes
+        if fitting is None:
+            del parts[job_id]
+            left_out = tuple(node for node in nodes if node not in job.wanted)
+            omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+            others.add(job, job.wanted)
+            if any(owners.has_rival(job, name) for name in job.wanted):
+                return False
+            fitting = job.wanted
+        elif lost:
+            parts[job_id] = fitting
+            left_out = tuple(node for node in nodes if node not in fitting)
+            omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+        owners.add(job, fitting)
+    return True
 
 
 def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> str:
@@ -134,7 +170,8 @@ def _migrates(job: Job, after: tuple[str, ...]) -> bool:
 
 def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
     """Idle nodes that are still being released after they have left."""
-    return frozenset(node_of(release.node) for job in transaction.active() for release in job.releases if release.left)
+    jobs = transaction.jobs.marked(JobMark.COMMANDED)
+    return frozenset(node_of(release.node) for job in jobs for release in job.releases if release.left)
 
 
 def _lost_nodes(

@@ -26,6 +26,11 @@ class ProgressBuffer:
         """Know nothing."""
         self._samples: dict[str, int] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Identifiers of the jobs of which something is newer than the state."""
+        return tuple(self._samples)
+
     def note(self, job: Job, seen: Progressed) -> Progressed | None:
         """Take over the progress of a job; returned where it calls for a step at once, which then contains it."""
         if decides(job, seen):

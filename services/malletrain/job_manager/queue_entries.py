@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,9 +45,3 @@ def queue_entries(jobs: Iterable[Job]) -> list[QueueEntry]:
     for job in jobs:
         found.setdefault(job.fleet_id or job.id, []).append(job)
     return [QueueEntry(tuple(members)) for members in found.values()]
-
-
-def places_taken(jobs: Iterable[Job]) -> Counter[str]:
-    """How many places of each owner the admitted among these jobs take. A fleet keeps its place to its last member."""
-    taken = {job.fleet_id or job.id: job.owner for job in jobs if job.admitted}
-    return Counter(taken.values())

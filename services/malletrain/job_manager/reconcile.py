@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from malletrain.common.gpus import node_of
 from malletrain.job_manager.admitting import admit
+from malletrain.job_manager.job_marks import JobMark, is_settled
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import Notice
 from malletrain.job_manager.transaction import Transaction
@@ -14,17 +15,12 @@ from malletrain.model.job_state import JobState
 def reconcile(transaction: Transaction) -> None:
     """Bring every job as far as possible now: shrinks and stops before growths and starts, admission last."""
     # A settled job stays so until it is changed, and each step changes only the job that it is for.
-    unsettled = [job.id for job in transaction.jobs.values() if not _is_settled(job)]
+    unsettled = [job.id for job in transaction.jobs.marked(JobMark.UNSETTLED)]
     for step in (_end_if_target_reached, _give_up_nodes, _take_nodes):
         for job in [transaction.jobs[name] for name in unsettled]:
-            if not _is_settled(job) and not job.state.final:
+            if not is_settled(job) and not job.state.final:
                 step(transaction, job)
     admit(transaction)
-
-
-def _is_settled(job: Job) -> bool:
-    # Equal tuples suffice: other orders of the same nodes are looked at, and nothing is found to do.
-    return job.wanted == job.commanded and (bool(job.wanted) or not job.supervised) and not job.target_reached
 
 
 def _end_if_target_reached(transaction: Transaction, job: Job) -> None:
@@ -85,7 +81,7 @@ def _gained_nodes(job: Job) -> tuple[str, ...]:
 
 
 def _are_free(transaction: Transaction, job: Job, nodes: tuple[str, ...]) -> bool:
-    holders, idle = transaction.holders(), transaction.idle
+    holders, idle = transaction.jobs.held, transaction.idle
     return idle is not None and all(node_of(node) in idle and not holders.holder(job, node) for node in nodes)
 
 

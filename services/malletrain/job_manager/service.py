@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.propagation import present_context
 from malletrain.tls.names import name_of
+from malletrain.v1 import allocator_pb2, job_manager_pb2_grpc, resources_pb2
 from malletrain.v1 import job_manager_pb2 as pb
-from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -176,8 +176,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             self._failed = True
             raise
 
-    def _active_specs(self) -> list[JobSpec]:
-        return [job.spec for job in self._engine.state.jobs.values()]
+    def _active_specs(self) -> Iterator[JobSpec]:
+        return (job.spec for job in self._engine.state.jobs.values())
 
     def _active_folders(self) -> list[tuple[str, JobFolder]]:
         return [(job_id, self._launcher.folder(job_id)) for job_id in self._engine.state.jobs]
@@ -285,7 +285,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         if not 0 < request.generation <= _LAST_GENERATION:
             raise InvalidInputError("generation", f"1 to {_LAST_GENERATION}", request.generation)
         assignments = tuple(
-            (entry.job_id, check_assigned_names(entry.nodes, f"assignments[{index}].nodes"))
+            (entry.job_id, self._assigned(entry, f"assignments[{index}].nodes"))
             for index, entry in enumerate(request.assignments)
         )
         with self._spans.taking_plan(request.generation) as taken:
@@ -297,6 +297,11 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             generation=result.state.generation,
             omissions=map(messages.omission_message, result.omitted),
         )
+
+    def _assigned(self, assignment: allocator_pb2.Assignment, field: str) -> tuple[str, ...]:
+        """The nodes of an assignment. Those that are wanted already, as most of a plan, need no check."""
+        job, nodes = self._engine.state.jobs.get(assignment.job_id), tuple(assignment.nodes)
+        return job.wanted if job is not None and nodes == job.wanted else check_assigned_names(nodes, field)
 
     async def ReleaseNodes(self, request: pb.ReleaseNodesRequest, context: Context) -> pb.ReleaseNodesResponse:
         """Take nodes from their jobs and end every process of ours on them. Answers when none is left."""

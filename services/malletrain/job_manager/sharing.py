@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import fsum
 
 from malletrain.common.gpus import node_of
 from malletrain.job_manager.fair_share import settled, weighed
@@ -24,18 +25,29 @@ def keep_ledger(transaction: Transaction, *, weigh: bool) -> None:
     if not (weigh or transaction.changed):
         return
     half_life, now = transaction.policy.fair_share_half_life_seconds, transaction.now
-    admitted = [job for job in transaction.jobs.values() if job.admitted]
-    held = _held_nodes(admitted)
+    owners = transaction.jobs.owners
+    held = {owner: owners[owner].nodes for owner in sorted(owners)}
     if half_life <= 0:
         transaction.ledger = {}
     else:
         transaction.ledger = settled(transaction.ledger, held, now, half_life)
         if weigh:
             transaction.ledger = weighed(transaction.ledger, frozenset(held), now, half_life)
-    means = _mean_own_weights(admitted) if len(held) > 1 and half_life > 0 else {}
-    for job in admitted:
-        weight = transaction.ledger[job.owner].weight if job.owner in transaction.ledger else 1.0
-        weight /= means.get(job.owner, 1.0)
+    alone = len(held) < 2 or half_life <= 0
+    weights = {}
+    for owner, tally in owners.items():
+        weight = transaction.ledger[owner].weight if owner in transaction.ledger else 1.0
+        weight /= 1.0 if alone else _mean(tally.weights)
+        if tally.shares.keys() != {weight}:
+            weights[owner] = weight
+    if weights:
+        _weigh(transaction, weights)
+
+
+def _weigh(transaction: Transaction, weights: Mapping[str, float]) -> None:
+    """Give the admitted jobs of owners their weights."""
+    for job in transaction.active():
+        weight = weights.get(job.owner, job.share_weight) if job.admitted else job.share_weight
         if job.share_weight != weight:
             transaction.put(job, share_weight=weight)
 
@@ -54,15 +66,12 @@ def _held_nodes(jobs: Iterable[Job]) -> Counter[str]:
     return held
 
 
-def _mean_own_weights(admitted: Iterable[Job]) -> dict[str, float]:
-    """Mean of the weights that the admitted jobs of each owner were submitted with.
+def _mean(weights: Mapping[float, int]) -> float:
+    """Mean of the weights that the admitted jobs of an owner were submitted with, from the number of jobs of each.
 
     Divided by it, they count among the jobs of their owner, and nobody gets more by asking for large ones.
     """
-    own: dict[str, list[float]] = {}
-    for job in admitted:
-        own.setdefault(job.owner, []).append(job.spec.weight)
-    return {owner: sum(weights) / len(weights) for owner, weights in own.items()}
+    return fsum(weight * count for weight, count in weights.items()) / sum(weights.values())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from malletrain.job_manager.admitting import enqueue
 from malletrain.job_manager.clock_steps import move_times
 from malletrain.job_manager.effects import Effect, required_effects
+from malletrain.job_manager.job_marks import JobMark
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.node_changes import change_idle_set, replace_idle_set
 from malletrain.job_manager.plans import apply_plan
@@ -90,7 +91,7 @@ def advance(state: ManagerState, stimulus: Stimulus, now: float, policy: Manager
         state=after,
         changed=tuple(transaction.changed.values()),
         events=tuple(transaction.events),
-        effects=required_effects(after.jobs.values(), policy),
+        effects=required_effects(transaction.jobs.marked(JobMark.COMMANDED), policy),
         notices=tuple(transaction.notices),
         rescaled=rescaled,
         omitted=omitted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from malletrain.job_manager.claims import Claims
+from malletrain.job_manager.job_table import JobTable
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState, Notice
 from malletrain.job_manager.transitions import IllegalTransitionError, JobReason, permits_transition
@@ -19,7 +19,7 @@ class Transaction:
         """Begin at `now`, in seconds since the epoch."""
         self.policy = policy
         self.now = now
-        self.jobs: dict[str, Job] = dict(state.jobs)
+        self.jobs = JobTable.of(state.jobs)
         self.idle = state.idle
         self.generation = state.generation
         self.last_number = state.last_number
@@ -27,24 +27,17 @@ class Transaction:
         self.changed: dict[str, Job] = {}
         self.events: list[JobEvent] = []
         self.notices: list[tuple[str, Notice]] = []
-        self._holders: Claims | None = None
 
     def state(self) -> ManagerState:
         """What JobManager knows after the transaction."""
         for job in self.changed.values():
             if job.state.final:
-                del self.jobs[job.id]
+                self.jobs.remove(job.id)
         return ManagerState(self.jobs, self.idle, self.generation, self.last_number, self.ledger)
 
     def active(self) -> list[Job]:
         """Jobs not in a final state, in order of submission."""
         return [job for job in self.jobs.values() if not job.state.final]
-
-    def holders(self) -> Claims:
-        """Which jobs hold which nodes and GPUs."""
-        if self._holders is None:
-            self._holders = Claims.of(self.jobs.values(), lambda job: job.held)
-        return self._holders
 
     def add(self, job: Job) -> Job:
         """Add a new job, with its first row in the journal."""
@@ -53,10 +46,9 @@ class Transaction:
 
     def put(self, job: Job, **changes: Any) -> Job:
         """Change fields of a job without a row in the journal."""
-        changed = replace(job, **changes)
-        if changed == job:
+        if all(getattr(job, name) == value for name, value in changes.items()):
             return job
-        return self._store(replace(changed, update_time=self.now))
+        return self._store(replace(job, **{**changes, "update_time": self.now}))
 
     def move(self, job: Job, state: JobState, code: JobReason, reason: str, **changes: Any) -> Job:
         """Bring a job to a state, or keep it in its state, and record why in the job and in the journal.
@@ -130,12 +122,7 @@ class Transaction:
 
     def set_aside(self, job: Job) -> Job:
         """Replace a job for the rest of the transaction, in which it is certain to be stored."""
-        before = self.jobs.get(job.id)
-        self.jobs[job.id] = job
-        if self._holders is not None and (before is None or before.held != job.held):
-            if before is not None:
-                self._holders.remove(before, before.held)
-            self._holders.add(job, job.held)
+        self.jobs.put(job)
         return job
 
     def _store(self, job: Job) -> Job:

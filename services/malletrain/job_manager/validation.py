@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from malletrain.common.gpus import gpu_number, node_of
+from malletrain.job_manager.job_table import JobTable
 from malletrain.job_manager.jobs import Job
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
@@ -58,6 +59,7 @@ def check_state(state: ManagerState) -> None:
     _check_numbers(state)
     _check_sharing(state.jobs.values())
     _check_ledger(state)
+    _check_indices(state.jobs)
     for name, job in state.jobs.items():
         if name != job.id:
             raise StateInvariantError(job.id, f"is known as {name}")
@@ -104,6 +106,16 @@ def _check_ledger(state: ManagerState) -> None:
         charged = state.ledger[owner].nodes if owner in state.ledger else 0
         if charged != held[owner]:
             raise StateInvariantError("", f"owner {owner} holds {held[owner]} nodes and is charged for {charged}")
+
+
+def _check_indices(jobs: Mapping[str, Job]) -> None:
+    """What is kept beside the jobs is what they come to."""
+    if not isinstance(jobs, JobTable):
+        return
+    kept, expected = jobs.indices(), JobTable.of(dict(jobs)).indices()
+    for name, value in expected.items():
+        if kept[name] != value:
+            raise StateInvariantError("", f"the index {name} is {kept[name]}; the jobs come to {value}")
 
 
 def _check_sharing(jobs: Iterable[Job]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from malletrain.job_manager.job_marks import JobMark
 from malletrain.job_manager.jobs import Job, StopIntent
 from malletrain.job_manager.transaction import Transaction
 from malletrain.job_manager.transitions import JobReason
@@ -32,8 +33,8 @@ def handle_trainer_done(transaction: Transaction, job: Job) -> None:
 
 
 def check_time_limits(transaction: Transaction) -> None:
-    """Check every limit of every job."""
-    for job in transaction.active():
+    """Check every limit of every job that has one."""
+    for job in transaction.jobs.marked(JobMark.TIMED):
         _end_backoff(transaction, job)
         if job.supervised and job.stop is None:
             _check_job(transaction, job)

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +19,7 @@ from malletrain.common.accounts import account_environment
 from malletrain.common.files import open_log
 from malletrain.common.job_folder import AUTHORITY_FILE
 from malletrain.common.processes import ProcessId, identify
-from malletrain.common.python_command import parse_python_command
+from malletrain.common.python_command import PythonCommand, parse_python_command
 from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.common.standby.recipe import recipe_for
 from malletrain.common.start_process import start_process
@@ -31,6 +33,7 @@ from malletrain.runtime.tracing.propagation import present_context
 
 _SUPERVISOR = "malletrain.supervisor"
 _MOST_SCRIPTS = 16
+_MOST_COMMANDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,12 @@ class ForkedSupervisor:
     def pid(self) -> int:
         """Process id."""
         return self.id.pid
+
+
+@lru_cache(_MOST_COMMANDS)
+def _parsed(command: tuple[str, ...]) -> PythonCommand | None:
+    """A command, taken apart once: those of all jobs are looked at several times a second."""
+    return parse_python_command(command)
 
 
 StartedSupervisor: TypeAlias = "subprocess.Popen[bytes] | ForkedSupervisor"
@@ -145,11 +154,11 @@ class SupervisorStarter:
             specs: Specs of the jobs that have not ended.
             may_start: Whether one may be started now; one that runs is looked after in any case.
         """
-        forkable = [spec for spec in specs if self._is_forkable(spec)]
+        forkable = list(islice(filter(self._is_forkable, specs), _MOST_SCRIPTS))
         useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
         if self._standby.pid or (may_start and (forkable or useful)):
             self._standby.tick(busy=False)
-        for spec in forkable[:_MOST_SCRIPTS]:
+        for spec in forkable:
             self._learn(spec)
 
     def awaits_standby(self, order: LaunchOrder) -> bool:
@@ -166,12 +175,12 @@ class SupervisorStarter:
         return self._standby.is_ready
 
     def _learn(self, spec: JobSpec) -> None:
-        parsed = parse_python_command(spec.command)
+        parsed = _parsed(spec.command)
         if parsed is not None and parsed.kind == "script":
             self._standby.learn(Path(spec.working_directory, parsed.target))
 
     def _is_forkable(self, spec: JobSpec) -> bool:
-        return not spec.cold_start and self._backend(spec) != "command" and bool(parse_python_command(spec.command))
+        return not spec.cold_start and self._backend(spec) != "command" and bool(_parsed(spec.command))
 
     def close(self) -> None:
         """End the standby process."""

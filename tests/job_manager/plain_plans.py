@@ -1,0 +1,49 @@
+"""What of a plan fits, found the plain way: all parts are gone through, again from the start after each that changes.
+
+`malletrain.job_manager.plans` looks at what a plan changes only, and must come to the same.
+"""
+
+from __future__ import annotations
+
+from malletrain.job_manager.claims import Claims
+from malletrain.job_manager.plans import _lost_nodes, _objection, _reduced, _unusable_nodes
+from malletrain.job_manager.state import ManagerPolicy, ManagerState, Omission
+from malletrain.job_manager.stimuli import PlanReceived
+from malletrain.job_manager.transaction import Transaction
+
+
+def plain_outcome(
+    state: ManagerState, plan: PlanReceived, now: float, policy: ManagerPolicy
+) -> tuple[tuple[str, ...], tuple[Omission, ...]]:
+    """Jobs whose scale the plan changes, and what is left out. Its header is not checked."""
+    transaction = Transaction(state, policy, now)
+    parts: dict[str, tuple[str, ...]] = {}
+    omissions: list[Omission] = []
+    for job_id, nodes in plan.assignments:
+        if objection := _objection(transaction, job_id, nodes):
+            omissions.append(Omission(job_id, nodes, objection))
+        elif job_id in transaction.jobs:
+            parts[job_id] = nodes
+    unusable = _unusable_nodes(transaction)
+    while True:
+        owners = Claims.of((job for job in transaction.active() if job.id not in parts), lambda job: job.wanted)
+        before = dict(parts)
+        for job_id, nodes in before.items():
+            job = transaction.jobs[job_id]
+            lost = _lost_nodes(transaction, job, nodes, unusable, owners)
+            fitting = _reduced(job, nodes, lost) if lost else nodes
+            if fitting is None:
+                del parts[job_id]
+                left_out = tuple(node for node in nodes if node not in job.wanted)
+                omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+                break
+            if lost:
+                parts[job_id] = fitting
+                left_out = tuple(node for node in nodes if node not in fitting)
+                omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+            owners.add(job, fitting)
+        if parts == before:
+            break
+    jobs = transaction.jobs
+    rescaled = tuple(job_id for job_id, nodes in parts.items() if set(nodes) != set(jobs[job_id].wanted))
+    return rescaled, tuple(omissions)
