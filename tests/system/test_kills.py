@@ -24,6 +24,8 @@ SETTINGS = """
 source = "static"
 nodes = ["n1", "n2"]
 debounce_seconds = 0
+[job_manager]
+rescale_deadline_seconds = 180
 """
 
 
