@@ -20,7 +20,7 @@ from tests.training.live import SCALES, change_scales, keep, live_training, scal
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 
-EPOCHS = 12
+EPOCHS = 16
 SECONDS = 200.0
 BATCH = 32
 """Samples of a worker's step in each example."""

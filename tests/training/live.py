@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from malletrain.client.sampling import EpochOrder
+from malletrain.client.training import permutation
 from malletrain.v1 import scavenger_pb2
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
@@ -52,12 +54,14 @@ class LiveTraining:
         job: Its identifier.
         changes: What was done to it, and when.
         releases: How long it took until nodes that were taken were free, in seconds.
+        killed: Process id of the worker that was killed.
     """
 
     system: Deployment
     job: str
     changes: list[tuple[str, float]] = field(default_factory=list)
     releases: list[float] = field(default_factory=list)
+    killed: int = 0
 
     @property
     def folder(self) -> Path:
@@ -107,7 +111,8 @@ class LiveTraining:
     def kill(self, rank: int) -> None:
         """Kill a worker."""
         self.change("kill -9")
-        os.kill(self.newest(rank)["pid"], signal.SIGKILL)
+        self.killed = self.newest(rank)["pid"]
+        os.kill(self.killed, signal.SIGKILL)
 
     def change(self, what: str) -> None:
         """Note a change."""
@@ -129,7 +134,9 @@ class LiveTraining:
     def accounts(self) -> Accounts:
         """What its workers have trained with."""
         first = self.newest(0)
-        return accounts_of(self.folder, first["dataset"], len(first["indices"]))
+        found = accounts_of(self.folder, first["dataset"], len(first["indices"]))
+        add_last_batch(found, self.killed)
+        return found
 
     def state(self) -> dict[str, Any]:
         """What `malletrain job` says."""
@@ -247,6 +254,23 @@ def pauses(training: LiveTraining) -> list[Pause]:
         gap = first["time"] - last["time"] - usual
         found.append(Pause(change, what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
     return found
+
+
+def add_last_batch(accounts: Accounts, killed: int) -> None:
+    """Add the last batch of a killed worker, which may have exchanged its gradients and not have noted its samples.
+
+    Only its own share of the batch after its last note is added, and only if others have noted that batch.
+    """
+    own = [batch for batch in accounts.batches if batch["pid"] == killed]
+    if not own:
+        return
+    batch = len(own[-1]["indices"])
+    start = own[-1]["before"] + own[-1]["size"] * batch
+    others = [one for one in accounts.batches if one["before"] == start and one["size"] == own[-1]["size"]]
+    order = EpochOrder(accounts.size, 0, permutation)
+    for number in range(start + own[-1]["rank"] * batch, start + (own[-1]["rank"] + 1) * batch):
+        if others and number not in accounts.attempts:
+            accounts.attempts[number] = order.span(number, 1)
 
 
 def scales_after(found: list[Pause]) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="needs torch")
+
 from tests.support.waiting import wait_until
 from tests.training.command_trainer import BATCH, EVERY
 from tests.training.live import NODES, PATIENCE, keep, live_training, scales_after
