@@ -214,6 +214,7 @@ class Pause:
         after: Workers after it.
         seconds: From the last step at the old scale to the first at the new one, less a usual step.
         repeated: Samples that were trained with again.
+        resumed: The sample counter that the training went on from.
     """
 
     what: str
@@ -221,6 +222,7 @@ class Pause:
     after: int
     seconds: float
     repeated: int
+    resumed: int
 
 
 def pauses(training: LiveTraining) -> list[Pause]:
@@ -234,7 +236,8 @@ def pauses(training: LiveTraining) -> list[Pause]:
         usual = fmean(step["time"] - before["time"] for before, step in _same(steps, first["pid"]))
         reached = last["before"] + last["size"] * len(last["indices"])
         gap = first["time"] - last["time"] - usual
-        found.append(Pause(what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
+        repeated = reached - first["before"]
+        found.append(Pause(what, last["size"], first["size"], round(gap, 2), repeated, first["before"]))
     return found
 
 
