@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 
 class _Chunked(Protocol):
-    """What is used of litdata's `StreamingDataset`: samples of each chunk from the first to before the second number."""
+    """What is used of litdata's `StreamingDataset`: of each chunk, the samples from one number to before another."""
 
     region_of_interest: list[tuple[int, int]]
 
