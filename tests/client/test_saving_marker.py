@@ -23,7 +23,7 @@ def test_a_failure_is_printed_only(tmp_path: Path, capsys: pytest.CaptureFixture
     marker = SavingMarker(tmp_path)
     marker.create()
     marker.remove()
-    assert "can't tell the supervisor that this process is saving" in capsys.readouterr().err
+    assert "can't tell the supervisor by saving/" in capsys.readouterr().err
 
 
 def test_outside_malletrain_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

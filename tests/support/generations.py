@@ -18,6 +18,8 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
+from malletrain.common.job_folder import SHARDED_FOLDER
+
 _PR_SET_PDEATHSIG = 1
 _PRELOADED = ["torch", "torch._dynamo", "torch.nn.parallel", "malletrain.client.elastic"]
 
@@ -51,6 +53,7 @@ class Generation:
         environment: Mapping[str, str],
         scale: int,
     ) -> None:
+        self._folder = folder
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         shared = {
             "WORLD_SIZE": scale,
@@ -84,13 +87,16 @@ class Generation:
         self.signal(signal.SIGTERM)
         return self.join()
 
-    def lose(self, rank: int) -> list[int | None]:
-        """Kill a worker, and have the lowest of the others save; the rest goes at once. Their exit codes."""
-        self.signal(signal.SIGKILL, rank)
-        first, *others = [number for number in range(len(self.workers)) if number != rank]
-        self.signal(signal.SIGTERM, first)
-        if others:
-            self.signal(signal.SIGKILL, *others)
+    def lose(self, *ranks: int) -> list[int | None]:
+        """Kill workers, and have the lowest of the others save, and those whose state others do not have.
+
+        The rest goes at once, as with RestartingGroup. Their exit codes.
+        """
+        self.signal(signal.SIGKILL, *ranks)
+        survivors = [number for number in range(len(self.workers)) if number not in ranks]
+        for number in survivors:
+            saves = number == survivors[0] or (self._folder / SHARDED_FOLDER / str(self.workers[number].pid)).exists()
+            self.signal(signal.SIGTERM if saves else signal.SIGKILL, number)
         return self.join()
 
     def close(self) -> None:

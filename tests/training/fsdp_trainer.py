@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--step-seconds", type=float, default=0.02)
     parser.add_argument("--width", type=int, default=13)
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
+    parser.add_argument("--copy-seconds", type=float, default=None)
     options = parser.parse_args()
     job = current_job()
     assert job is not None
@@ -85,6 +86,7 @@ def main() -> None:
         batch_per_worker=BATCH // dist.get_world_size(),
         seed=3,
         checkpoint_seconds=options.checkpoint_seconds,
+        copy_seconds=options.copy_seconds,
     )
     notes = Path(job.directory, f"notes-{os.getpid()}.jsonl")
 

@@ -229,6 +229,7 @@ class Pause:
         after: Workers after it.
         seconds: From the last step at the old scale to the first at the new one, less a usual step.
         repeated: Samples that were trained with again.
+        resumed: The sample counter that the training went on from.
     """
 
     change: int
@@ -237,6 +238,7 @@ class Pause:
     after: int
     seconds: float
     repeated: int
+    resumed: int
 
 
 def pauses(training: LiveTraining) -> list[Pause]:
@@ -252,7 +254,8 @@ def pauses(training: LiveTraining) -> list[Pause]:
         usual = median(step["time"] - before["time"] for before, step in _same(steps, first))
         reached = last.get("reached", last["before"] + last["size"] * len(last["indices"]))
         gap = first["time"] - last["time"] - usual
-        found.append(Pause(change, what, last["size"], first["size"], round(gap, 2), reached - first["before"]))
+        repeated, sizes = reached - first["before"], (last["size"], first["size"])
+        found.append(Pause(change, what, *sizes, round(gap, 2), repeated, first["before"]))
     return found
 
 

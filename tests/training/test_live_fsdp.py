@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -26,11 +27,16 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Pat
         wait_until(lambda: not training.processes(), 20, "an end without processes")
         found = keep("fsdp2", training)
         accounts = training.accounts()
+        logs = "".join(path.read_text() for path in training.folder.glob("logs/*.log"))
     assert accounts.check_epochs() == 2
     assert accounts.samples == int(completed["samples"])
     assert scales_after(found) == (*SCALES[1:], 4, 3)
-    # Only the loss of a worker undoes anything: what was trained since the last checkpoint.
+    # Only the loss of a worker undoes anything: what was trained since the last copy, which the survivors have written.
     undone = {pause.what: pause.repeated for pause in found if pause.repeated}
+    assert logs.count("another worker is lost") >= 3
+    written = {int(number) for number in re.findall(r"after the loss: (\d+) samples are on disk", logs)}
+    after = next(pause for pause in found if pause.what == "kill -9")
+    assert after.resumed in written
     assert set(undone) <= {"kill -9"}
     assert len(accounts.repeated) <= sum(undone.values())
     losses = [batch["loss"] for batch in accounts.batches]

@@ -39,14 +39,19 @@ from torch.distributed.fsdp import FSDPModule
 from malletrain.client import current_job, done, should_stop
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
 from malletrain.client.lr_scaling import RateRamp
+from malletrain.client.neighbour_copies import NeighbourCopies
 from malletrain.client.replica import Stopped
-from malletrain.client.sharded_checkpoints import ShardedCheckpoints, say_where
+from malletrain.client.saving_marker import SavingMarker
+from malletrain.client.sharded_checkpoints import ShardedCheckpoints, samples_in, say_where
 from malletrain.client.snapshots import random_states
 from malletrain.client.warn_once import describe
+from malletrain.common.job_folder import SHARDED_FOLDER
 
 __all__ = ["ShardedTraining", "init"]
 
+_COPY = 8
 _LOSS_SECONDS = 5.0
+_EXCHANGE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 
 
@@ -57,7 +62,8 @@ class ShardedTraining(DistributedTraining):
     `fully_shard`, after `init` and before the optimizer was made. With `hold_batch` gradients are exchanged in each
     pass, so that no worker ever holds them whole.
 
-    A worker that is lost takes its part of the state with it: the training goes on from the last checkpoint.
+    A worker that is lost takes its part of the state with it. A copy of that part is in the memory of a worker on the
+    next node, so the training goes on from the last copy; if that worker is lost as well, from the last checkpoint.
 
     Attributes:
         model: The model as it was given.
@@ -71,6 +77,7 @@ class ShardedTraining(DistributedTraining):
         *,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
+        copy_seconds: float | None = 1.0,
         **options: Any,
     ) -> None:
         """Load the newest checkpoint, if there is one, divided among the present workers.
@@ -80,16 +87,24 @@ class ShardedTraining(DistributedTraining):
             optimizer: The optimizer of its parameters.
             checkpoint_seconds: Longest time in seconds between two checkpoints.
             checkpoint_folder: Folder of the checkpoints, which all workers can read. By default the job's folder.
+            copy_seconds: Shortest time in seconds from one copy of the workers' parts on their neighbours to the next.
+                It grows with their cost: they take at most 5 % of the loop's time, and are sent in the background for
+                at most a quarter of the time. None: no copies, which take the memory of two parts, and of four while
+                they are exchanged.
             options: As for `malletrain.client.training.Training`.
 
         Raises:
             ValueError: the model has not been given to `fully_shard`; or an argument is out of its range.
         """
+        if copy_seconds is not None and copy_seconds < 0:
+            raise ValueError(f"copy_seconds: expected at least 0, or None, got {copy_seconds}")
         if not isinstance(model, FSDPModule):
             raise ValueError(f"model: expected one that was given to fully_shard, got {type(model).__name__}")
         job = current_job()
         folder = checkpoint_folder or (job.checkpoint_directory if job else None)
         self._sharded = ShardedCheckpoints(folder, checkpoint_seconds)
+        self._copies = NeighbourCopies(folder, copy_seconds)
+        self._holder = SavingMarker(job.directory if job else None, SHARDED_FOLDER)
         super().__init__(model, optimizer, checkpoint_seconds=checkpoint_seconds, checkpoint_folder=folder, **options)
 
     def finish(self, metrics: Mapping[str, float] | None = None) -> None:
@@ -101,9 +116,12 @@ class ShardedTraining(DistributedTraining):
         if not self._is_saved():
             self._save()
         self._sharded.wait()
+        # Nothing may be on its way when the interpreter ends.
+        self._copies.wait(_EXCHANGE_SECONDS)
+        self._holder.remove()
         if self.rank == 0:
             self._sharded.remove_old()
-            done({**self._sharded.costs(), **(metrics or {})}, self.samples)
+            done({**self._sharded.costs(), **self._copies.costs(), **(metrics or {})}, self.samples)
         self._broadcast([0, 0])
 
     def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
@@ -154,6 +172,17 @@ class ShardedTraining(DistributedTraining):
             self._sharded.remove_old()
         self._sharded.save(self.samples, self._shards, (lambda: self._plain(states)) if self.rank == 0 else None)
 
+    def _decide(self) -> list[int]:
+        flags, batches = super()._decide()
+        return [flags | _COPY if self.workers > 1 and self._copies.is_due() else flags, batches]
+
+    def _act(self, flags: int) -> None:
+        if flags & _COPY:
+            # From now on this worker holds what others do not.
+            self._holder.create()
+            self._copies.begin(self.samples, self._shards, lambda: self._plain([]), random_states())
+        super()._act(flags)
+
     def _is_saved(self) -> bool:
         return self._sharded.is_saved(self.samples)
 
@@ -169,11 +198,12 @@ class ShardedTraining(DistributedTraining):
         if self.rank == 0:
             self._sharded.remove_old()
         self._marker.remove()
+        self._holder.remove()
         print(f"malletrain: stopping at {self.samples} samples", file=sys.stderr)
         raise Stopped(0 if saved else 1)
 
     def _save_after_loss(self, error: RuntimeError) -> None:
-        """If the launcher says that another worker is lost, end; its part of the present state is lost with it.
+        """If the launcher says that another worker is lost, write the copies that this one holds, and end.
 
         Raises:
             Stopped: another worker is lost.
@@ -183,12 +213,19 @@ class ShardedTraining(DistributedTraining):
             if time.monotonic() >= deadline:
                 return
             time.sleep(_POLL_SECONDS)
-        print(
-            f"malletrain: another worker is lost, and its shards ({describe(error)[:200]});"
-            " the training goes on from the last checkpoint",
-            file=sys.stderr,
-        )
-        raise Stopped(0)
+        self._marker.create()
+        print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
+        code = 0
+        try:
+            self._copies.save(samples_in(self._sharded.newest()))
+        except OSError as failure:
+            print(f"malletrain: copies can't be written: {failure}", file=sys.stderr)
+            code = 1
+        saved = max(samples_in(self._sharded.newest()), 0)
+        print(f"malletrain: after the loss: {saved} samples are on disk", file=sys.stderr)
+        self._marker.remove()
+        self._holder.remove()
+        raise Stopped(code)
 
     def _set_passes(self, passes: int) -> None:
         """Do nothing: gradients are exchanged in each pass."""

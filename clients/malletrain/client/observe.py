@@ -111,12 +111,15 @@ class StepObserver:
     def _after_step(self, stepped: torch.optim.Optimizer) -> None:
         self._step_depth -= 1
         if self._step_depth == 0 and self._steps < _MOST_STEPS:
-            self._steps += 1
-            self._write(stepped)
+            after = _weights(stepped)
+            # Horovod makes a step without gradients for the optimizer to have a state, which it then broadcasts.
+            if self._size or self._loss is not None or after != self._before:
+                self._steps += 1
+                self._write(stepped, after)
         if self._step_depth == 0:
             self._rows, self._size, self._loss, self._fed = [], 0, None, False
 
-    def _write(self, stepped: torch.optim.Optimizer) -> None:
+    def _write(self, stepped: torch.optim.Optimizer, after: float) -> None:
         rank, workers = read_rank(os.environ, sys.modules)
         note = {
             "pid": os.getpid(),
@@ -128,7 +131,7 @@ class StepObserver:
             "loss": self._loss,
             "rates": self._rates,
             "before": self._before,
-            "after": _weights(stepped),
+            "after": after,
             "sharded": any(hasattr(parameter, "to_local") for parameter in _parameters(stepped)),
         }
         if self._file is None:

@@ -165,6 +165,10 @@ class Replica(abc.ABC):
         """Rank 0 decides what to do, and all workers do it at the same batch."""
         flags, batches = self._broadcast(self._decide() if self.rank == 0 else [0, 0])
         self._check_interval.set_batches(batches)
+        self._act(flags)
+
+    def _act(self, flags: int) -> None:
+        """Do what rank 0 has decided."""
         if flags & _SAVE:
             self._save()
         if flags & _STOP:

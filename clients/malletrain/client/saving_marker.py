@@ -1,4 +1,4 @@
-"""Marks this process as busy saving its state: a file in the job's folder, which the supervisor waits for."""
+"""Marks of this process for its supervisor: files in the job's folder."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ from malletrain.common.job_folder import SAVING_FOLDER
 
 
 class SavingMarker:
-    """The file `saving/PID` in the job's folder. It exists while this process writes its last checkpoint."""
+    """The file `saving/PID` in the job's folder. It exists while this process writes its last checkpoint.
 
-    def __init__(self, job_directory: Path | None) -> None:
+    `sharded/PID` exists while this process holds a part of the state that others do not have.
+    """
+
+    def __init__(self, job_directory: Path | None, folder: str = SAVING_FOLDER) -> None:
         """The file is not created yet.
 
         Args:
             job_directory: The job's folder; None outside MalleTrain, where there is no marker.
+            folder: Name of the folder in it, which says what the mark means.
         """
-        self._folder = job_directory / SAVING_FOLDER if job_directory else None
+        self._folder = job_directory / folder if job_directory else None
 
     def create(self) -> None:
-        """Create the file. A failure is printed: the supervisor may not wait for the checkpoint then."""
+        """Create the file. A failure is printed: the supervisor may not wait for this process then."""
         if self._folder is None:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / str(os.getpid())).touch()
         except OSError as error:
-            print(f"malletrain: can't tell the supervisor that this process is saving: {error}", file=sys.stderr)
+            mark = f"{self._folder.name}/{os.getpid()}"
+            print(f"malletrain: can't tell the supervisor by {mark}: {error}", file=sys.stderr)
 
     def remove(self) -> None:
         """Remove the file if it exists."""

@@ -2,12 +2,12 @@
 
 A checkpoint is a folder `samples-N.shards` in the folder of checkpoints, written by torch.distributed.checkpoint, with
 a file `training.pt` beside the shards for what is not divided. It is complete once the coordinator has written
-`.metadata`, which is the last file of all.
+`.metadata`, which is the last file of all. After a loss, survivors write the other form, `samples-N.parts`
+(`malletrain.client.shard_parts`).
 """
 
 from __future__ import annotations
 
-import copy
 import re
 import shutil
 import sys
@@ -22,18 +22,17 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
+from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, read_plain
 from malletrain.client.snapshots import snapshot_of
 from malletrain.client.warn_once import WarnOnce, describe
 
 _KEPT = 2
-_NAME = re.compile(r"samples-(\d+)\.shards")
+_NAME = re.compile(r"samples-(\d+)\.(shards|parts)")
 _METADATA = ".metadata"
 _PLAIN = "training.pt"
+_PARTS = ".parts"
 _MOST_OF_THE_TIME = 0.05
 """Largest share of the time that copies may take in the loop, besides those that the interval demands."""
-
-Shards = dict[str, Any]
-"""Names and tensors, some of them divided among the workers."""
 
 
 class ShardedCheckpoints:
@@ -61,8 +60,7 @@ class ShardedCheckpoints:
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint; None if there is none."""
-        found = [path for path in self._folders() if (path / _METADATA).exists() and (path / _PLAIN).exists()]
-        return max(found, key=_samples_of, default=None)
+        return max((path for path in self._folders() if _is_complete(path)), key=_samples_of, default=None)
 
     def load_plain(self, path: Path) -> dict[str, Any]:
         """What a checkpoint has that is not divided.
@@ -70,6 +68,8 @@ class ShardedCheckpoints:
         Raises:
             OSError: it can't be read.
         """
+        if path.suffix == _PARTS:
+            return read_plain(path)
         content: dict[str, Any] = torch.load(path / _PLAIN, map_location="cpu", weights_only=True)
         return content
 
@@ -79,7 +79,10 @@ class ShardedCheckpoints:
         Raises:
             RuntimeError: a tensor is missing or has another shape; or a file can't be read.
         """
-        dcp.load(shards, checkpoint_id=path)
+        if path.suffix == _PARTS:
+            dcp.load(shards, storage_reader=PartsReader(path))
+        else:
+            dcp.load(shards, checkpoint_id=path)
         self._loaded = _samples_of(path)
 
     def is_saved(self, samples: int) -> bool:
@@ -116,7 +119,7 @@ class ShardedCheckpoints:
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
             torch.save(snapshot_of(plain(), "checkpoint"), path / _PLAIN)
-        self._writing = samples, self._start(path, _own_copy(shards()))
+        self._writing = samples, self._start(path, shards())
         self._saved_at = self._clock()
         self._last_seconds = self._saved_at - began
         self.loop_seconds += self._last_seconds
@@ -142,7 +145,7 @@ class ShardedCheckpoints:
         newest = self.newest()
         if newest is None:
             return
-        complete = sorted((path for path in self._folders() if (path / _METADATA).exists()), key=_samples_of)
+        complete = sorted((path for path in self._folders() if _is_complete(path)), key=_samples_of)
         kept = {*complete[-_KEPT:]}
         for path in self._folders():
             if path not in kept and _samples_of(path) < _samples_of(newest):
@@ -161,6 +164,7 @@ class ShardedCheckpoints:
         if self._group is None and dist.get_world_size() > 1:
             # Of its own: operations of the training go on meanwhile.
             self._group = dist.new_group(backend="gloo")
+        # It returns when torch has copied the tensors to the CPU: no second copy is needed.
         started = dcp.async_save(shards, checkpoint_id=path, process_group=self._group)
         written: Future[Any] = started.upload_completion if isinstance(started, AsyncSaveResponse) else started
         return written
@@ -171,24 +175,20 @@ class ShardedCheckpoints:
         return [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
 
 
+def _is_complete(path: Path) -> bool:
+    if path.suffix == _PARTS:
+        return bool(complete_parts(path))
+    return (path / _METADATA).exists() and (path / _PLAIN).exists()
+
+
+def samples_in(path: Path | None) -> int:
+    """The sample counter of a checkpoint; -1 for None."""
+    return _samples_of(path) if path is not None else -1
+
+
 def _samples_of(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else -1
-
-
-def _own_copy(shards: Shards) -> Shards:
-    """A copy that the training does not change. Tensors of a GPU are copied to the CPU by torch's own staging."""
-    return {name: _copied(value) for name, value in shards.items()}
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone() if value.device.type == "cpu" else value.detach()
-    if isinstance(value, dict):
-        return {name: _copied(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(entry) for entry in value)
-    return copy.deepcopy(value)
 
 
 def say_where(samples: int) -> None:

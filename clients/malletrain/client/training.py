@@ -16,7 +16,7 @@ from malletrain.client.extra_state import Stateful
 from malletrain.client.job_context import read_batch_per_worker
 from malletrain.client.lr_scaling import LearningRates, ScalingRule
 from malletrain.client.replica import Replica, Stopped
-from malletrain.client.sampling import ElasticBatches, EpochOrder, WorkerSampler
+from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
 from malletrain.client.snapshots import random_states, snapshot_of
 
@@ -44,6 +44,7 @@ class Training(Replica):
         warmup_samples: int = 0,
         hold_batch: bool = False,
         grad_scaler: torch.amp.GradScaler | None = None,
+        permute: Permute | None = None,
     ) -> None:
         """Call it after `init`. Loads the newest checkpoint if there is one.
 
@@ -66,6 +67,8 @@ class Training(Replica):
                 `batch_per_worker` samples per pass, instead of scaling the rates. Train with `micro_batches` then.
             grad_scaler: Applies the gradients in `step`, unless one is not finite, and is updated there. It is
                 registered as "grad_scaler". Scale the losses with it.
+            permute: Makes the order of each epoch from (`dataset_size`, its seed), the same for all workers, e.g.
+                `ChunkOrder`; None: a random one.
 
         Raises:
             ValueError: an argument is out of its range.
@@ -78,6 +81,7 @@ class Training(Replica):
         if warmup_samples < 0:
             raise ValueError(f"warmup_samples: expected at least 0, got {warmup_samples}")
         job = current_job()
+        self._permute = permute or permutation
         super().__init__(
             model,
             self._make_sampler(dataset_size, batch_per_worker, reference_batch if hold_batch else None, seed),
@@ -93,7 +97,7 @@ class Training(Replica):
         install_signal_handler()
 
     def _make_sampler(self, size: int, batch_per_worker: int, constant_batch: int | None, seed: int) -> WorkerSampler:
-        return WorkerSampler(EpochOrder(size, seed, permutation), batch_per_worker, constant_batch)
+        return WorkerSampler(EpochOrder(size, seed, self._permute), batch_per_worker, constant_batch)
 
     def _make_rates(
         self, optimizer: torch.optim.Optimizer, reference_batch: int | None, rule: ScalingRule, warmup_samples: int

@@ -34,6 +34,8 @@ COMPILED_FOLDER = "compiled"
 """What torch.compile has made for the job's workers, by kind of machine; `worker_bootstrap` tells it to."""
 SAVING_FOLDER = "saving"
 """A file PID for each worker that is saving its last checkpoint. The supervisor waits for it."""
+SHARDED_FOLDER = "sharded"
+"""A file PID for each worker with a part of the state that others do not have. After a loss, it may save as well."""
 OBSERVED_FOLDER = "observed"
 """What `malletrain check` has seen of each worker's steps, in a file PID.jsonl."""
 OWN_FILES = (
@@ -48,7 +50,7 @@ OWN_FILES = (
     SUPERVISOR_LOG,
 )
 """What MalleTrain writes into the folder itself. Checkpoints are the owner's."""
-OWN_FOLDERS = {LOGS_FOLDER: ".log", STOP_REQUESTS_FOLDER: "", SAVING_FOLDER: ""}
+OWN_FOLDERS = {LOGS_FOLDER: ".log", STOP_REQUESTS_FOLDER: "", SAVING_FOLDER: "", SHARDED_FOLDER: ""}
 """Folders whose files MalleTrain writes, with the ends of their names."""
 
 

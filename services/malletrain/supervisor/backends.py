@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import TypeAlias
 
-from malletrain.common.job_folder import SAVING_FOLDER
+from malletrain.common.job_folder import SAVING_FOLDER, SHARDED_FOLDER
 from malletrain.common.worker_process import warm_command
 from malletrain.supervisor.backend import OpenBackend
 from malletrain.supervisor.call_queue import CallQueue
@@ -74,7 +74,8 @@ def _elastic_group(context: Context, later: Later, open_backend: OpenBackend) ->
 
 
 def _restarting_group(context: Context, backend: RestartingBackend) -> RestartingGroup:
-    saving = context.folder / SAVING_FOLDER
-    shutil.rmtree(saving, ignore_errors=True)
+    saving, sharded = (context.folder / name for name in (SAVING_FOLDER, SHARDED_FOLDER))
+    for marks in (saving, sharded):
+        shutil.rmtree(marks, ignore_errors=True)
     trainers, following = (context.pool(backend.defaults(), warm=backend.warm) for _ in range(2))
-    return RestartingGroup(trainers, following, backend, saving, context.launch.min_nodes)
+    return RestartingGroup(trainers, following, backend, saving, sharded, context.launch.min_nodes)

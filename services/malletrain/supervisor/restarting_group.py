@@ -43,6 +43,7 @@ class RestartingGroup:
         following: WorkerPool,
         backend: RestartingBackend,
         saving: Path,
+        sharded: Path,
         min_hosts: int = 1,
     ) -> None:
         """Begin without workers.
@@ -52,6 +53,7 @@ class RestartingGroup:
             following: Keeps those of the next one.
             backend: Says which processes there are, and what they need to know.
             saving: Folder in which a member that is saving has a file, named by its process id.
+            sharded: Folder in which a member with a part of the state that others do not have has such a file.
             min_hosts: Fewest hosts that a generation begins with.
         """
         self.trainers = trainers
@@ -59,6 +61,7 @@ class RestartingGroup:
         self._next = following
         self._backend = backend
         self._saving = saving
+        self._sharded = sharded
         self._formed_at = float("-inf")
         self._bad_starts = 0
         self._stopped: Watchdog[int] = Watchdog(_STOPPED_SECONDS)
@@ -179,16 +182,17 @@ class RestartingGroup:
             self._rescue(now)
 
     def _rescue(self, now: float) -> None:
-        """Have one survivor save, and kill the others, which have the same state."""
+        """Have one survivor save, and kill the others that have the same state."""
         survivors = [
             worker for worker in self._workers(self._generation.living) if not worker.killed and worker.poll() is None
         ]
         self._generation = self._generation.leave(now + _LOSS_SECONDS)
-        for worker in survivors[1:]:
-            worker.kill()
-        if survivors:
-            log.info("%s is asked to save", survivors[0].slot)
-            survivors[0].terminate()
+        for number, worker in enumerate(survivors):
+            if number == 0 or (self._sharded / str(worker.pid)).exists():
+                log.info("%s is asked to save", worker.slot)
+                worker.terminate()
+            else:
+                worker.kill()
 
     # -- what is done about it -------------------------------------------------------------------------------------
 

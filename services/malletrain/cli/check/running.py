@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib.util
 import os
@@ -32,6 +33,7 @@ from malletrain.runtime.clock import SystemClock
 
 _OBSERVER = "malletrain.client.observe"
 _HOROVOD = "horovod"
+_HOROVOD_HELPER = "malletrain.client.horovod"
 _ANY_BACKEND = "malletrain.client.elastic"
 _STANDBY_BYTES = 2 << 30
 _POLL_SECONDS = 0.05
@@ -192,13 +194,26 @@ def trainer_python(command: Sequence[str]) -> str:
 
 
 def backends_for(request: CheckRequest) -> tuple[str, ...]:
-    """The backends that a script may be made for, as its text shows; Horovod only where it is installed."""
+    """The backends that a script may be made for, as its imports show; Horovod only where it is installed."""
     parsed = parse_python_command(request.command)
-    if parsed is None or parsed.kind != "script":
+    if parsed is None or parsed.kind != "script" or importlib.util.find_spec(_HOROVOD) is None:
         return ("torchrun",)
-    text = (request.working_directory / parsed.target).read_text(encoding="utf-8", errors="replace")
-    if importlib.util.find_spec("horovod") is None:
-        return ("torchrun",)
-    if _ANY_BACKEND in text:
+    imported = _imported(request.working_directory / parsed.target)
+    if _ANY_BACKEND in imported:
         return ("torchrun", "horovod")
-    return ("horovod",) if _HOROVOD in text else ("torchrun",)
+    return ("horovod",) if imported & {_HOROVOD, _HOROVOD_HELPER} else ("torchrun",)
+
+
+def _imported(script: Path) -> set[str]:
+    """Names of the modules that a script imports, anywhere in it, and of those that contain them."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()  # it does not begin to train, and the check says why
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {".".join(parts[:end]) for parts in (name.split(".") for name in names) for end in range(1, len(parts) + 1)}

@@ -12,6 +12,7 @@ from malletrain.cli.check.recorder import ReportRecorder
 
 _COMMITS = 2
 _COMMIT_SECONDS = 1.5
+_FIRST_REPORT_SECONDS = 10.0
 _STEADY_SECONDS = 30.0
 """How long batches may take that follow others."""
 _MOST_STEPS_BESIDE = 20
@@ -132,6 +133,8 @@ async def _wait(job: JobRun, since: float, workers: int, limits: Limits, began: 
         end = await job.until(lambda: seen(limits.batches), _STEADY_SECONDS)
         # The last reports are on their way.
         await job.until(lambda: len(job.reports(since, workers)) >= limits.batches, 2.0)
+        # On a busy machine the sidecar may only just have started.
+        await job.until(lambda: bool(job.reports(since, workers)), _FIRST_REPORT_SECONDS)
     phase = CheckPart(end, job.reports(since, workers), job.steps(since, workers), log=job.log())
     return replace(phase, boot_seconds=phase.times[0] - began) if phase.trained else phase
 

@@ -1,0 +1,259 @@
+"""One worker's part of a training's divided state: copied to the CPU, written by itself, read by any number of workers.
+
+A state that survivors of a loss have written is a folder `samples-N.parts`. It has one file for each worker of the lost
+generation, whoever wrote it, and no index: it is complete once all files are there, so that nobody has to wait for
+others. `PartsReader` shows it to torch.distributed.checkpoint, which divides it anew.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultSavePlanner, LoadPlan, LoadPlanner, StorageReader
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, WriteItem
+
+from malletrain.client.snapshots import snapshot_of
+
+Shards = dict[str, Any]
+"""Names and tensors, some of them divided among the workers."""
+
+_FILE = re.compile(r"([0-9a-f]+)-(\d+)-of-(\d+)\.pt")
+_ALIGNED = 16
+"""Tensors begin at multiples of so many bytes, so that a view of any type is possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A copy of one worker's part at one moment.
+
+    Attributes:
+        header: What it is: `samples`, `rank`, `workers`, `plain` (what is not divided), `random_state`; `values` (by
+            name, pickled), and `tensors` (name, offsets in the whole, shape of the whole, own shape, type, first byte).
+        data: Bytes of all tensors, one after the other.
+    """
+
+    header: dict[str, Any]
+    data: torch.Tensor
+
+    @property
+    def samples(self) -> int:
+        """The job's sample counter."""
+        return int(self.header["samples"])
+
+    @property
+    def rank(self) -> int:
+        """Rank of the worker whose part it is."""
+        return int(self.header["rank"])
+
+    def tensor(self, entry: tuple[Any, ...]) -> torch.Tensor:
+        """A tensor of `header["tensors"]`, as a view."""
+        _, _, _, shape, dtype, first = entry
+        size = torch.Size(shape).numel() * dtype.itemsize
+        return self.data[first : first + size].view(dtype).view(shape)
+
+
+def part_of(
+    shards: Shards, plain: Mapping[str, Any], random_state: Any, *, samples: int, rank: int, workers: int
+) -> Part:
+    """Copy this worker's part to the CPU.
+
+    Args:
+        shards: What is divided.
+        plain: What is not.
+        random_state: This worker's random number generators.
+        samples: The job's sample counter.
+        rank: This worker's rank.
+        workers: Number of workers.
+    """
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(shards, is_coordinator=True)
+    tensors: list[tuple[tuple[Any, ...], torch.Tensor]] = []
+    values: dict[str, torch.Tensor] = {}
+    end = 0
+    for item in planner.create_local_plan().items:
+        found = planner.resolve_data(item)
+        if isinstance(found, torch.Tensor):
+            tensors.append((_entry(item, found, end), found))
+            end += -(-found.numel() * found.element_size() // _ALIGNED) * _ALIGNED
+        else:
+            values[item.index.fqn] = torch.frombuffer(bytearray(found.getbuffer()), dtype=torch.uint8)
+    header = {
+        "samples": samples,
+        "rank": rank,
+        "workers": workers,
+        "plain": snapshot_of(dict(plain), "checkpoint"),
+        "random_state": snapshot_of(random_state, "checkpoint"),
+        "values": values,
+        "tensors": [entry for entry, _ in tensors],
+    }
+    part = Part(header, torch.empty(end, dtype=torch.uint8))
+    for entry, tensor in tensors:
+        part.tensor(entry).copy_(tensor)
+    return part
+
+
+def _entry(item: WriteItem, tensor: torch.Tensor, first: int) -> tuple[Any, ...]:
+    assert item.tensor_data is not None
+    offsets = item.tensor_data.chunk.offsets
+    return (item.index.fqn, tuple(offsets), tuple(item.tensor_data.size), tuple(tensor.shape), tensor.dtype, first)
+
+
+def packed(header: Mapping[str, Any]) -> torch.Tensor:
+    """A header as bytes, to be sent."""
+    stream = io.BytesIO()
+    torch.save(header, stream)
+    return torch.frombuffer(bytearray(stream.getbuffer()), dtype=torch.uint8)
+
+
+def unpacked(packet: torch.Tensor) -> dict[str, Any]:
+    """The header that `packed` made bytes of."""
+    header: dict[str, Any] = torch.load(io.BytesIO(packet.numpy().tobytes()), weights_only=True)
+    return header
+
+
+def part_path(folder: Path, token: str, rank: int, workers: int) -> Path:
+    """The file of a part.
+
+    Args:
+        folder: The folder of its state.
+        token: Tells parts of one generation from those of another one with the same sample counter.
+        rank: Whose part it is.
+        workers: Number of workers of the generation.
+    """
+    return folder / f"{token}-{rank}-of-{workers}.pt"
+
+
+def write_part(folder: Path, token: str, part: Part) -> None:
+    """Write a part; its file is there once it is complete.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    path = part_path(folder, token, part.rank, part.header["workers"])
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        with unfinished.open("wb") as file:
+            torch.save({"header": part.header, "data": part.data}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def complete_parts(folder: Path) -> list[Path]:
+    """The files of a state by rank; none if one of them is missing."""
+    by_generation: dict[tuple[str, int], dict[int, Path]] = {}
+    for path in folder.iterdir():
+        if (match := _FILE.fullmatch(path.name)) is not None:
+            by_generation.setdefault((match[1], int(match[3])), {})[int(match[2])] = path
+    for (_, workers), found in sorted(by_generation.items(), key=lambda entry: entry[0]):
+        if len(found) == workers:
+            return [found[rank] for rank in range(workers)]
+    return []
+
+
+def read_plain(folder: Path) -> dict[str, Any]:
+    """What a complete state has that is not divided, with the random states of all workers.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    headers = [_read(path).header for path in complete_parts(folder)]
+    plain: dict[str, Any] = headers[0]["plain"]
+    return {**plain, "random_states": [header["random_state"] for header in headers]}
+
+
+def _read(path: Path) -> Part:
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return Part(content["header"], content["data"])
+
+
+class PartsReader(StorageReader):  # type: ignore[misc]  # torch is not typed here
+    """Reads a complete state for torch.distributed.checkpoint. Of each file, only what is needed is read."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is read yet.
+
+        Args:
+            folder: The folder of the state.
+        """
+        self._folder = folder
+        self._parts: list[Part] = []
+        self._tensors: dict[MetadataIndex, torch.Tensor] = {}
+        self._values: dict[str, torch.Tensor] = {}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether this is a folder."""
+        return Path(checkpoint_id).is_dir()
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin to read; the folder is always that of the constructor."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Which tensors there are, and which part of each is where."""
+        del args, kwargs
+        self._parts = [_read(path) for path in complete_parts(self._folder)]
+        found: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+        for part in self._parts:
+            for name, value in part.header["values"].items():
+                found[name] = BytesStorageMetadata()
+                self._values[name] = value
+            for entry in part.header["tensors"]:
+                self._add(part, entry, found)
+        return Metadata(state_dict_metadata=dict(found), storage_data={})
+
+    def _add(self, part: Part, entry: tuple[Any, ...], found: dict[str, Any]) -> None:
+        name, offsets, whole, shape, dtype, _ = entry
+        known = found.setdefault(name, TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(whole), []))
+        index = MetadataIndex(name, offsets)
+        # What is not divided is in every part; a worker may have none of the rows.
+        if index not in self._tensors and 0 not in shape:
+            known.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape)))
+            self._tensors[index] = part.tensor(entry)
+
+    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing is left to do after `read_metadata`."""
+        del args, kwargs
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
+        """Fill what the plan asks for."""
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                value = self._values[item.storage_index.fqn]
+                planner.load_bytes(item, io.BytesIO(value.numpy().tobytes()))
+                continue
+            source = self._tensors[item.storage_index]
+            for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                source = source.narrow(dimension, first, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(source)
+            planner.commit_tensor(item, target)
+        done: torch.futures.Future[None] = torch.futures.Future()
+        done.set_result(None)
+        return done
