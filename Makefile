@@ -19,7 +19,7 @@ WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-manual test-long test-training test-faulty-scripts test-slurm \
+.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-dashboard-smoke test-streams test-manual test-long test-training test-faulty-scripts test-slurm \
   test-netns test-containers \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
@@ -65,26 +65,43 @@ test-training: setup ## What takes long: samples and accuracy over many rescales
 test-faulty-scripts: setup ## `malletrain check` on scripts with one known fault each (10 minutes)
 	$(BIN)/python -m pytest -m faulty_scripts
 
-test-dashboard: setup ## The pages of the dashboard in a real Chromium, on live services; screenshots in build/dashboard (2 minutes)
+test-dashboard-smoke: setup ## The dashboard's pages in a real Chromium, in a minute or two: each page, a rescale, a job, a replay
+	$(BIN)/python -m pytest -m browser_smoke --timeout 600
+
+test-dashboard: setup ## All tests of the pages in a real Chromium, on live services; screenshots in build/dashboard (5 minutes)
 	$(BIN)/python -m pytest -m browser --timeout 1200
 
 test-fleet: setup ## Real fleets on virtual nodes: a shared feed, convergence, nodes taken and returned, kills (10 minutes)
 	$(BIN)/python -m pytest -m fleet --timeout 1500
 
-# Beside the environment, not in it: both ends of the supported versions, with its torch.
+# Environments beside the main one, not in it, that see its packages.
+define beside
+	mkdir -p build
+	$(PYTHON) -m venv build/$(1)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" > \
+	  $$(build/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/malletrain-environment.pth
+endef
+
 build/frameworks/.installed: PACKAGES := $(FRAMEWORKS)
 build/frameworks-oldest/.installed: PACKAGES := $(OLDEST_FRAMEWORKS)
 build/frameworks/.installed build/frameworks-oldest/.installed: build/%/.installed: $(VENV)/.package
-	mkdir -p build
-	$(PYTHON) -m venv build/$*
-	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" > \
-	  $$(build/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/malletrain-environment.pth
+	$(call beside,$*)
 	build/$*/bin/python -m pip install --quiet $(PACKAGES)
 	touch $@
 
-test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers and Accelerate over changes of scale, in environments of their own (5 minutes)
+# litdata without what it asks for: pip would bring another torch.
+build/streams/.installed: $(VENV)/.package
+	$(call beside,streams)
+	build/streams/bin/python -m pip install --quiet --no-deps litdata==0.2.76
+	build/streams/bin/python -m pip install --quiet boto3 filelock lightning-utilities obstore requests tifffile urllib3
+	touch $@
+
+test-streams: setup build/streams/.installed ## Data of litdata over changes of scale, in an environment of its own (1 minute)
+	build/streams/bin/python -m pytest -p no:cacheprovider tests/client/test_chunks.py
+
+test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers and Accelerate over changes of scale, in environments of their own (15 minutes)
 	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks
-	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks
+	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_live.py
 
 test-manual: setup ## The commands of README, quick starts, day 2 and grpcurl cookbook, on live installations (4 minutes)
 	$(BIN)/python -m pytest -n 2 --dist load -m manual
@@ -172,7 +189,10 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/fleet.py
 	$(BIN)/python benchmarks/feed.py
-	$(BIN)/python benchmarks/ensemble_training.py
+	$(BIN)/python benchmarks/steps.py --rounds 10
+	$(BIN)/python benchmarks/tuning_share.py
+	-$(BIN)/python benchmarks/ensemble_training.py
+	-$(BIN)/python benchmarks/ensemble_training.py --scarce
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
