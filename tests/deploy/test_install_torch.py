@@ -1,4 +1,4 @@
-"""Where the image `trainer` gets torch from: a wheel that is given, else an index of its own."""
+"""Where the image `trainer` gets torch from: a wheel that is given, else an index that is named."""
 
 from __future__ import annotations
 
