@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import socket
@@ -51,6 +52,13 @@ def test_an_address_of_ipv6() -> None:
     except OSError as error:
         pytest.skip(f"no IPv6: {error}")
     assert doctor._metrics_port("monitor", address).found == f"{address} is free"
+
+
+def test_an_address_that_cannot_be_listened_at_is_not_said_to_be_taken() -> None:
+    taken = doctor._unusable("monitor", "h:1", OSError(errno.EADDRINUSE, "Address already in use"))
+    unknown = doctor._unusable("monitor", "h:1", socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+    assert (taken.ok, taken.found) == (False, "h:1 is taken by another program")
+    assert (unknown.ok, unknown.found) == (False, "h:1 can't be listened at (Name or service not known)")
 
 
 def test_where_metrics_are_served(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.job_output import event_dict, job_dict, reason_of
+from malletrain.cli.job_output import event_dict, job_dict, metric_facts, reason_of
 from malletrain.job_manager.visibility import visible_to
 from malletrain.runtime.access.identity import Identity, Role
 from malletrain.v1 import job_manager_pb2, resources_pb2
@@ -49,6 +49,10 @@ def test_rows_of_the_journal_have_a_reason_only_where_it_is_known(reason: str) -
     found = event_dict(job_manager_pb2.JobEvent(job_id="j000001", reason=reason))
     assert found.get("reason", "") == reason
     assert ("reason" in found) == bool(reason)
+
+
+def test_a_metric_stands_in_place_of_no_other_row() -> None:
+    assert metric_facts({"state": 1.0, "loss": 0.25}, {"state", "owner"}) == {"loss": "0.25", "metric state": "1"}
 
 
 def test_in_place_of_the_reason_others_get_the_code_in_words() -> None:

@@ -226,7 +226,8 @@ def _port(service: str, peer: Peer) -> Finding:
     try:
         with _listen(host, port):
             return Finding(service, True, f"{address} is free")
-    except OSError:
+    except OSError as error:
+        refused = error
         try:
             channel = open_blocking_channel(peer, None)
         except InvalidInputError as error:
@@ -236,5 +237,13 @@ def _port(service: str, peer: Peer) -> Finding:
                 return Finding(service, True, f"{address} serves")
         finally:
             channel.close()
+    return _unusable(service, address, refused)
+
+
+def _unusable(service: str, address: str, error: OSError) -> Finding:
+    """An address at which nothing of ours serves, and which can't be listened at."""
     variable = f"{PREFIX}ADDRESSES__{service.upper()}"
-    return Finding(service, False, f"{address} is taken by another program", f"set {variable} to a free port")
+    if error.errno == errno.EADDRINUSE:
+        return Finding(service, False, f"{address} is taken by another program", f"set {variable} to a free port")
+    found = f"{address} can't be listened at ({error.strerror})"
+    return Finding(service, False, found, f"set {variable} to an address of this machine")

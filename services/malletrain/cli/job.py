@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from malletrain.cli.burst_buffer import request_in_words
-from malletrain.cli.job_output import event_dict, is_whole, job_dict, reason_of
+from malletrain.cli.job_output import event_dict, is_whole, job_dict, metric_facts, reason_of
 from malletrain.cli.outlook import ask, eta_in_words, outlook, outlook_dict, samples_in_words
 from malletrain.cli.output import (
     JsonOption,
@@ -102,7 +102,7 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weigh
         facts["supervisor"] = f"of version {found.supervisor_version}"
     if found.HasField("end_time"):
         facts["took"] = duration(unix_seconds(found.end_time) - unix_seconds(found.create_time))
-    facts |= {name: f"{value:g}" for name, value in sorted(found.metrics.items())}
+    facts |= metric_facts(found.metrics, facts)
     console = Console(soft_wrap=True)
     for label, value in facts.items():
         console.print(f"[bold]{label:>{_LABEL_CELLS - 2}}[/]  ", end="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from malletrain.cli.output import to_dict
@@ -33,6 +34,11 @@ def event_dict(event: job_manager_pb2.JobEvent) -> dict[str, Any]:
     if not event.reason:
         found.pop("reason")
     return found
+
+
+def metric_facts(metrics: Mapping[str, float], others: Collection[str]) -> dict[str, str]:
+    """Rows for a trainer's metrics. The trainer chooses their names, which must not stand in place of other rows."""
+    return {f"metric {name}" if name in others else name: f"{value:g}" for name, value in sorted(metrics.items())}
 
 
 def reason_of(found: resources_pb2.Job | job_manager_pb2.JobEvent) -> str:
