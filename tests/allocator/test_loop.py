@@ -336,5 +336,5 @@ async def test_changes_of_jobs_shorten_what_a_plan_looks_ahead(peers: FakePeers,
         peers.nodes.publish(nodes("n3", snapshot=False))
         await wait_until_async(lambda: len(peers.applied) == 2)
         second = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
-        # One change more than the ten that are assumed, in next to no time.
-        assert second.problem.forward_seconds == pytest.approx(1000.0 * 10 / 11, rel=0.01)
+        # One node changed beside ten that are assumed per node which the job has held: between one and two of them.
+        assert 1000.0 * 10 / 11 - 1 <= second.problem.forward_seconds <= 1000.0 * 20 / 21 + 1

@@ -150,7 +150,7 @@ def damaged(folder: Path, kind: str) -> None:
     ("kind", "error", "message"),
     [
         ("corrupt", MalleTrainError, "the journal in state can't be read"),
-        ("newer", SchemaVersionError, "are of revision 0009, and this version of MalleTrain knows up to 0003"),
+        ("newer", SchemaVersionError, "are of revision 0009, and this version of MalleTrain knows up to 0004"),
         (
             "without history",
             InvalidInputError,
