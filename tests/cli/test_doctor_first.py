@@ -36,6 +36,7 @@ def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLETRAIN_SHARED", raising=False)  # where data of the tests are
     assert doctor._variables().ok
     monkeypatch.setenv("MALLETRAIN_STATEDIR", "x")
     assert not doctor._variables().ok
