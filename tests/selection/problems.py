@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -128,3 +129,21 @@ def brute_rule(problem: SelectionProblem, factor: int) -> tuple[int, ...]:
         if gain > factor * (start[0] - here[0]):
             better.append((-gain, -point[0], order[chosen], chosen))
     return min(better)[3] if better else front[first]
+
+
+def recorded_problem(values: Any) -> SelectionProblem:
+    """A problem as in windows-sample.json."""
+    machine = values["machine"]
+    large = machine["nodes_with_256gb_ssd"]
+    ssd = (128, 256) if machine["ssd"] else (0, 0)
+    reserved = values["reserved"] and ReservedResources(
+        ResourceRequest(*values["reserved"]["job"]),
+        FreeResources(*values["reserved"]["free_then"]),
+        tuple(values["reserved"]["late"]),
+    )
+    return SelectionProblem(
+        MachineResources(machine["nodes"], machine["burst_buffer_gb"], large, *ssd),
+        FreeResources(*values["free"]),
+        tuple(ResourceRequest(*job) for job in values["jobs"]),
+        reserved,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from statistics import fmean
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
 from malletrain.selection.quality import generational_distance
 from malletrain.selection.select import (
@@ -19,7 +21,8 @@ from malletrain.selection.select import (
     genetic_front_of,
     select,
 )
-from tests.selection.problems import TABLE_1, dominates, is_feasible, problems
+from tests.selection.problems import TABLE_1, dominates, is_feasible, problems, recorded_problem
+from tests.support.shared import shared_path
 
 MACHINE = MachineResources(4000, 1_000_000)
 
@@ -72,6 +75,30 @@ def test_on_small_windows_it_mostly_chooses_as_the_exact_search() -> None:
         ]
         same += answers[0].chosen == answers[1].chosen
     assert same >= 95
+
+
+def test_on_recorded_windows_the_genetic_algorithm_mostly_chooses_as_the_exact_search() -> None:
+    windows = json.loads(shared_path("bbsched/workloads/windows-sample.json").read_text())
+    same = []
+    for values in windows:
+        problem = recorded_problem(values)
+        if sum(_fits_alone(problem, job) for job in problem.jobs) > 14:
+            continue
+        for name, expected in values["selected"].items():
+            method = SelectionMethod(name.replace("_", "-"))
+            if method in (SelectionMethod.BIN_PACKING, SelectionMethod.IN_ORDER):
+                continue
+            for seed in range(4):
+                settings = SelectionSettings(method, SelectionSolver.GENETIC, genetic=GeneticParameters(seed=seed))
+                same.append(list(select(problem, settings).chosen) == expected)
+    assert len(same) == 4 * 191
+    assert sum(same) / len(same) >= 0.95
+
+
+def _fits_alone(problem: SelectionProblem, job: ResourceRequest) -> bool:
+    free = problem.free
+    nodes = free.large if problem.machine.wants_large(job) else free.nodes
+    return job.nodes <= nodes and job.burst_buffer_gb <= free.burst_buffer_gb
 
 
 def test_the_distance_of_the_front_to_itself_is_0() -> None:

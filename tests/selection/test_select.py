@@ -11,18 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod, methods_for, weights_of
 from malletrain.selection.problem import (
     FreeResources,
     MachineResources,
-    ReservedResources,
     ResourceRequest,
     SelectionProblem,
     objectives_of,
 )
 from malletrain.selection.select import SelectionSettings, SelectionSolver, front_of, select
-from tests.selection.problems import TABLE_1, brute_front, brute_rule, feasible, is_feasible, problems, vector
+from tests.selection.problems import (
+    TABLE_1,
+    brute_front,
+    brute_rule,
+    feasible,
+    is_feasible,
+    problems,
+    recorded_problem,
+    vector,
+)
 from tests.support.highs import reference_solver
 from tests.support.shared import shared_path
 
@@ -123,56 +130,15 @@ def test_bin_packing_leaves_no_job_that_fits(problem: SelectionProblem) -> None:
     assert not any(is_feasible(problem, (*chosen, index)) for index in others)
 
 
-def _recorded(values: Any) -> SelectionProblem:
-    machine = values["machine"]
-    large = machine["nodes_with_256gb_ssd"]
-    ssd = (128, 256) if machine["ssd"] else (0, 0)
-    reserved = values["reserved"] and ReservedResources(
-        ResourceRequest(*values["reserved"]["job"]),
-        FreeResources(*values["reserved"]["free_then"]),
-        tuple(values["reserved"]["late"]),
-    )
-    return SelectionProblem(
-        MachineResources(machine["nodes"], machine["burst_buffer_gb"], large, *ssd),
-        FreeResources(*values["free"]),
-        tuple(ResourceRequest(*job) for job in values["jobs"]),
-        reserved,
-    )
-
-
 def test_recorded_windows() -> None:
     windows = json.loads(shared_path("bbsched/workloads/windows-sample.json").read_text())
     for number, values in enumerate(windows):
-        problem = _recorded(values)
+        problem = recorded_problem(values)
         points = [list(vector(point.objectives))[: 4 if problem.machine.has_ssd else 2] for point in front_of(problem)]
         assert points == values["front"], number
         for name, expected in values["selected"].items():
             method = SelectionMethod(name.replace("_", "-"))
             assert list(select(problem, exact(method)).chosen) == expected, (number, name)
-
-
-def test_on_recorded_windows_the_genetic_algorithm_mostly_chooses_as_the_exact_search() -> None:
-    windows = json.loads(shared_path("bbsched/workloads/windows-sample.json").read_text())
-    same = []
-    for values in windows:
-        problem = _recorded(values)
-        if sum(_fits_alone(problem, job) for job in problem.jobs) > 14:
-            continue
-        for name, expected in values["selected"].items():
-            method = SelectionMethod(name.replace("_", "-"))
-            if method in (SelectionMethod.BIN_PACKING, SelectionMethod.IN_ORDER):
-                continue
-            for seed in range(4):
-                settings = SelectionSettings(method, SelectionSolver.GENETIC, genetic=GeneticParameters(seed=seed))
-                same.append(list(select(problem, settings).chosen) == expected)
-    assert len(same) == 4 * 191
-    assert sum(same) / len(same) >= 0.95
-
-
-def _fits_alone(problem: SelectionProblem, job: ResourceRequest) -> bool:
-    free = problem.free
-    nodes = free.large if problem.machine.wants_large(job) else free.nodes
-    return job.nodes <= nodes and job.burst_buffer_gb <= free.burst_buffer_gb
 
 
 def test_beyond_the_limit_the_genetic_algorithm_answers_and_says_so() -> None:
