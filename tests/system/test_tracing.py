@@ -196,9 +196,12 @@ def test_a_trace_begins_with_the_schedulers_answer(tmp_path: Path) -> None:
 def check_begin(collector: Collector, last: SeenSpan, path: tuple[str, ...]) -> None:
     """The trace of a span begins with an event that follows from an answer of Slurm, and with the query for it."""
     assert ancestors(collector, last) == list(path), tree(collector.spans, last.trace_id)
-    own = [span for span in collector.spans if span.trace_id == last.trace_id]
-    (event,) = [span for span in own if span.name == "scavenger.event"]
-    (query,) = [span for span in own if span.name == "scavenger.query"]
+
+    def own(name: str) -> list[SeenSpan]:
+        return [span for span in collector.named(name) if span.trace_id == last.trace_id]
+
+    (event,) = own("scavenger.event")
+    (query,) = wait_until(lambda: own("scavenger.query"), PATIENCE, "the query, which may be sent apart")
     assert event.parent_id == ""
     assert event.attributes["malletrain.cause"] == "source"
     assert query.parent_id == event.span_id
