@@ -141,6 +141,7 @@ def test_each_service_is_killed_and_no_member_notices(system: Deployment, feeds:
         wait_until(again, SECONDS, f"another {service}")
         for name in fleet.jobs:
             wait_batches(fleet, name)
+    wait_until(lambda: system.command("health").returncode == 0, SECONDS, "services that answer")
     # The services know the fleet again, and what its feed does.
     wait_until(lambda: set(fleet.states().values()) == {"RUNNING"}, SECONDS, "members that run")
     wait_until(lambda: fleet.status()["feed"], SECONDS, "what the feed does")
