@@ -7,7 +7,7 @@ from dataclasses import replace
 from malletrain.allocator.fleets import LateRate
 from malletrain.allocator.planner import PlanInput
 from malletrain.allocator.rate_deadlines import RateDeadlines
-from tests.allocator.test_fleets import curve, member, plan_input
+from tests.allocator.fleet_plans import curve, member, plan_input
 
 LATE = {"j1": LateRate(1, 600.0)}
 
