@@ -228,10 +228,10 @@ def test_a_wrong_file_is_refused_with_file_and_field(tmp_path: Path, verb: str, 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("max_nodes = 3", "", "fleet.max_nodes"),
+        ("max_nodes = 3", "", "fleet.max_nodes: expected a value, got 'none'"),
         ("max_nodes = 3", "max_nodes = 0", "fleet.max_nodes"),
         ("max_nodes = 3", "max_nodes = 3\nmax_node = 3", "fleet.max_node"),
-        ("max_nodes = 3", "max_nodes = 1000000000", "fleet.max_nodes"),
+        ("max_nodes = 3", "max_nodes = 1000000000", "fleet.max_nodes: expected 1 to 100000 GPUs"),
         ("rate_tolerance = 0.67", "rate_tolerance = nan", "fleet.rate_tolerance"),
         (
             'planner = "fleet"',
@@ -246,6 +246,7 @@ def test_a_wrong_file_is_refused_with_file_and_field(tmp_path: Path, verb: str, 
         ("data:training_set", "data", "fleet.feed: expected MODULE:FUNCTION"),
         ("data:training_set", "data:training_set\\n", "fleet.feed: expected MODULE:FUNCTION"),
         ('"--blocks", "6"', '"--blocks", ""', "model[0].command[3]: expected a word that is not empty"),
+        ('name = "b"', 'name = "\\u001b[2Jb"', "model[1].name: expected a name of printable characters"),
         ('name = "b"', 'name = "a"', "model[1].name: expected each member once"),
         ("max_epochs = 2", "max_epochs = 0", "model[1].max_epochs"),
         ("rates = [30, 60, 90]", "", "model[1].rates"),
@@ -332,6 +333,7 @@ def test_without_a_feed_members_are_told_so(tmp_path: Path) -> None:
     ("old", "new", "expected"),
     [
         ('command = ["python", "train.py", "--blocks", "6"]\n', "", "model[0].command: expected a program"),
+        ('name = "b"', 'name = "\\u001b[2Jb"', "model[1].name: expected a name of printable characters"),
         ('name = "b"', 'name = "a"', "model[1].name: expected each member once"),
         ("rates = [60.0, 110.0]", "rates = [60.0, 0.0]", "model[0].rates[1]: expected samples/s"),
         ('feed = "data:training_set"', 'feed = "data"', "fleet.feed: expected MODULE:FUNCTION"),

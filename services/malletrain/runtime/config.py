@@ -172,13 +172,11 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
 
 def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidInputError:
     """The first wrong value. A secret is not repeated, nor is what came with it."""
-    first: Any = error.errors()[0]
-    place, expected = ".".join(map(str, first["loc"])), expectation(first["msg"])
+    place, expected, got = first_fault(error)
     fields = model.model_fields
-    secret = not first["loc"] or (first["loc"][0] in fields and fields[first["loc"][0]].annotation is SecretStr)
-    if secret:
-        return InvalidInputError(place or "settings", expected)
-    return InvalidInputError(place, expected, first["input"])
+    secret = not place or (place[0] in fields and fields[str(place[0])].annotation is SecretStr)
+    field = ".".join(map(str, place))
+    return InvalidInputError(field or "settings", expected) if secret else InvalidInputError(field, expected, got)
 
 
 _PLAIN = {
@@ -187,8 +185,15 @@ _PLAIN = {
 }
 
 
-def expectation(message: str) -> str:
-    """What was expected, from a message of pydantic."""
+def first_fault(error: pydantic.ValidationError) -> tuple[tuple[int | str, ...], str, object]:
+    """The place of the first wrong value, what was expected there, and what was got."""
+    first: Any = error.errors()[0]
+    if first["type"] == "missing":
+        return first["loc"], "a value", "none"
+    return first["loc"], _expectation(first["msg"]), first["input"]
+
+
+def _expectation(message: str) -> str:
     for opening in ("Input should be ", "Value error, expected ", "Value error, "):
         message = message.removeprefix(opening)
     return _PLAIN.get(message, message)

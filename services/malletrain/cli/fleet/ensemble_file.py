@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
 import typer
@@ -16,7 +16,7 @@ from malletrain.cli.fleet.policies import FleetPolicy
 from malletrain.cli.fleet.validation import validate
 from malletrain.cli.message_file import read_message, read_text
 from malletrain.fleet.problem import BeyondPeak, EnsembleModel, FleetProblem, Pace, RateTolerance
-from malletrain.runtime.config import expectation
+from malletrain.runtime.config import first_fault
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import is_feed
 from malletrain.v1 import fleet_pb2
@@ -151,9 +151,9 @@ def _read_toml(path: Path) -> EnsembleToml:
     except tomllib.TOMLDecodeError as error:
         raise InvalidInputError(str(path), f"TOML ({error})") from None
     except pydantic.ValidationError as error:
-        first: Any = error.errors()[0]
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        raise InvalidInputError(f"{path}: {field}", expectation(first["msg"]), first["input"]) from None
+        place, expected, got = first_fault(error)
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        raise InvalidInputError(f"{path}: {field}", expected, got) from None
 
 
 def _of_toml(content: EnsembleToml) -> Ensemble:

@@ -22,7 +22,8 @@ def validate(problem: FleetProblem) -> None:
     Raises:
         InvalidInputError: the problem is not valid; the error names the field, e.g. `models[1].rates[2]`.
     """
-    _whole("gpus", problem.gpus, MOST_GPUS)
+    if not 1 <= problem.gpus <= MOST_GPUS:
+        raise InvalidInputError("gpus", f"1 to {MOST_GPUS} GPUs", problem.gpus)
     _whole("gpus_per_node", problem.gpus_per_node, MOST_GPUS)
     _number("samples_per_epoch", problem.samples_per_epoch, above=0.0)
     _number("rate_tolerance", problem.tolerance.samples_per_second)
@@ -36,7 +37,7 @@ def validate(problem: FleetProblem) -> None:
         raise InvalidInputError("models", "at least one member", "none")
     if len(problem.models) * problem.gpus > _MOST_RATES:
         most = _MOST_RATES // len(problem.models)
-        raise InvalidInputError("gpus", f"at most {most} with {len(problem.models)} members", problem.gpus)
+        raise InvalidInputError("gpus", f"at most {most} GPUs with {len(problem.models)} members", problem.gpus)
     seen: dict[str, int] = {}
     for index, model in enumerate(problem.models):
         _check_model(f"models[{index}]", model)
@@ -49,8 +50,8 @@ def validate(problem: FleetProblem) -> None:
 
 
 def _check_model(field: str, model: EnsembleModel) -> None:
-    if not model.id.strip():
-        raise InvalidInputError(f"{field}.id", "a name", model.id)
+    if not model.id.strip() or not model.id.isprintable():
+        raise InvalidInputError(f"{field}.id", "a name of printable characters", model.id)
     _whole(f"{field}.epochs", model.epochs, _MOST_EPOCHS)
     if not model.rates:
         raise InvalidInputError(f"{field}.rates", "samples/s at 1, 2, 3… GPUs, at least at one", "none")
