@@ -114,7 +114,7 @@ class TrainingSite:
         job_id = await self._harness.submit(
             *("python", str(TRAINERS / LAUNCHERS[self._launcher])),
             working_directory=str(folder),
-            environment={MARK: str(self._folder)},
+            environment={MARK: str(folder)},
             backend=resources_pb2.LauncherBackend.Value(f"LAUNCHER_BACKEND_{self._launcher.upper()}"),
         )
         return TrainingJob(self._harness, self._generations, folder, job_id)
@@ -129,7 +129,8 @@ async def site(launcher: str, folder: Path, standby_mib: int, keep_seconds: floa
             await asyncio.sleep(OURS_SECONDS)
             yield TrainingSite(harness, launcher, folder)
     finally:
-        sweep(folder)
+        for own in folder.glob("training-*"):
+            sweep(own)
 
 
 async def measure(launcher: str, rounds: int, standby_mib: int, keep_seconds: float) -> dict[str, list[float]]:
