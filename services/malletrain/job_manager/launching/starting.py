@@ -49,7 +49,8 @@ class LaunchSettings:
         backend: Launcher backend of jobs that do not name one.
         address: Address of this machine as the nodes see it.
         interfaces: Network interfaces by which workers reach each other.
-        standby_memory_bytes: Largest share of memory of a standby process on this machine; 0: none is kept.
+        standby_memory_bytes: Largest share of memory of the standby processes of JobManager together, and of that of
+            each supervisor; 0: none is kept.
         keep_seconds: How long a supervisor whose nodes were all released stays, and waits for others; 0: it ends.
         forks_supervisors: Whether supervisors run as this process does, so that they can be forked, too.
     """
