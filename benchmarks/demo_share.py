@@ -23,10 +23,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
-from malletrain.cli.demo.accounting import Use
+from malletrain.cli.demo.accounting import OfferUse
 
 GOAL = 0.85
-_LOST = tuple(use.value for use in Use if use is not Use.TRAINING)
+_LOST = tuple(use.value for use in OfferUse if use is not OfferUse.TRAINING)
 _LAST_WORDS = 2000
 
 Run = Mapping[str, Any]

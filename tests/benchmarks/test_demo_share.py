@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.demo_share import faults, share, table
-from malletrain.cli.demo.accounting import Use
+from malletrain.cli.demo.accounting import OfferUse
 
-LOST = {use.value: 0.0 for use in Use if use is not Use.TRAINING}
+LOST = {use.value: 0.0 for use in OfferUse if use is not OfferUse.TRAINING}
 
 
 def run(used: float = 900.0, **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from malletrain.cli.demo.history import JobChange, NodeChange, RunHistory
 _FINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
-class Use(Enum):
+class OfferUse(Enum):
     """What an idle node is doing; its value is the name in the summary.
 
     Attributes:
@@ -63,23 +63,25 @@ class _Moment:
         else:
             self.jobs[change.job_id] = change
 
-    def uses(self, now: float) -> Counter[Use]:
+    def uses(self, now: float) -> Counter[OfferUse]:
         """How many idle nodes have each use from now on."""
         held = {node: use for job in self.jobs.values() for node, use in _held(job).items()}
-        held |= {node: Use.TRAINING for job in self.jobs.values() for node in job.nodes}
+        held |= {node: OfferUse.TRAINING for job in self.jobs.values() for node in job.nodes}
         free = self.idle - held.keys()
         self.free_since = {node: self.free_since.get(node, now) for node in free}
         found = Counter(held[node] for node in self.idle & held.keys())
         if not self.jobs:
-            return found + Counter({Use.NO_JOB: len(free)})
+            return found + Counter({OfferUse.NO_JOB: len(free)})
         too_many = min(len(free), len(self.idle) - most_usable(len(self.idle), self.jobs.values()))
         awaiting = sum(since >= self.planned for since in self.free_since.values())
         awaiting = min(awaiting, len(free) - too_many)
         left = len(free) - too_many - awaiting
-        return found + Counter({Use.TOO_MANY: too_many, Use.AWAITING_PLAN: awaiting, Use.LEFT_FREE: left})
+        return found + Counter(
+            {OfferUse.TOO_MANY: too_many, OfferUse.AWAITING_PLAN: awaiting, OfferUse.LEFT_FREE: left}
+        )
 
 
-def divide_offer(history: RunHistory, end: float) -> Mapping[Use, float]:
+def divide_offer(history: RunHistory, end: float) -> Mapping[OfferUse, float]:
     """Divide the time in which nodes were idle.
 
     Args:
@@ -95,7 +97,7 @@ def divide_offer(history: RunHistory, end: float) -> Mapping[Use, float]:
         *((time, time) for time in history.plans),
     ]
     changes.sort(key=lambda entry: entry[0])
-    totals = dict.fromkeys(Use, 0.0)
+    totals = dict.fromkeys(OfferUse, 0.0)
     moment = _Moment()
     for number, (time, change) in enumerate(changes):
         moment.take(change)
@@ -113,9 +115,9 @@ def most_usable(nodes: int, jobs: Iterable[JobChange]) -> int:
     return max(reached)
 
 
-def _held(job: JobChange) -> dict[str, Use]:
+def _held(job: JobChange) -> dict[str, OfferUse]:
     """Nodes on which a job does not train, but that are to be its own, or still are."""
     if job.state == "STOPPING":
-        return dict.fromkeys(job.held, Use.LEAVING)
-    coming = Use.JOINING if job.nodes else Use.STARTING
-    return dict.fromkeys(job.wanted, coming) | dict.fromkeys(job.held - job.wanted, Use.LEAVING)
+        return dict.fromkeys(job.held, OfferUse.LEAVING)
+    coming = OfferUse.JOINING if job.nodes else OfferUse.STARTING
+    return dict.fromkeys(job.wanted, coming) | dict.fromkeys(job.held - job.wanted, OfferUse.LEAVING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from malletrain.cli.demo.accounting import Use, divide_offer
+from malletrain.cli.demo.accounting import OfferUse, divide_offer
 from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.output import state_name
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -45,7 +45,7 @@ class DemoSummary:
         node_seconds_offered: Time in which nodes were idle.
         node_seconds_used: Of these, time in which jobs trained.
         node_seconds_lost: The difference.
-        node_seconds_lost_to: What it was lost to, by the names of `accounting.Use`; the sum is the difference.
+        node_seconds_lost_to: What it was lost to, by the names of `accounting.OfferUse`; the sum is the difference.
         reclaim_seconds_max: Longest time in seconds from a node's leave until no process of ours was left on it.
         scale_up_seconds_median: Median stall of a growth in seconds; None if there was none.
         scale_down_seconds_median: Median stall of a shrink in seconds; None if there was none.
@@ -116,7 +116,7 @@ def summarise(recorder: RunRecorder, job_ids: list[str], data: RunData) -> DemoS
     """Compute the results of a run."""
     jobs = [recorder.jobs[job_id] for job_id in job_ids]
     uses = divide_offer(recorder.history, data.ended)
-    offered, used = sum(uses.values()), uses[Use.TRAINING]
+    offered, used = sum(uses.values()), uses[OfferUse.TRAINING]
     rescales = [entry for record in data.records for entry in record.rescales]
     rolled_back = {entry.job_id: entry.samples_lost for entry in data.progress}
     records = {record.job_id: record for record in data.records}
@@ -132,7 +132,7 @@ def summarise(recorder: RunRecorder, job_ids: list[str], data: RunData) -> DemoS
         node_seconds_offered=round(offered, 1),
         node_seconds_used=round(used, 1),
         node_seconds_lost=round(offered - used, 1),
-        node_seconds_lost_to={use.value: round(lost, 1) for use, lost in uses.items() if use is not Use.TRAINING},
+        node_seconds_lost_to={use.value: round(lost, 1) for use, lost in uses.items() if use is not OfferUse.TRAINING},
         reclaim_seconds_max=round(max((event.release_seconds for event in data.events), default=0.0), 3),
         scale_up_seconds_median=_median([e.stall_seconds for e in rescales if e.to_nodes > e.from_nodes]),
         scale_down_seconds_median=_median([e.stall_seconds for e in rescales if e.to_nodes < e.from_nodes]),
