@@ -3,7 +3,8 @@
 Each round starts an agent that reports to a real registry, and a worker on it, as a supervisor does. The agent then
 gets SIGTERM, as from Slurm; the supervisor hears of it and has the worker killed. In the same round the same worker is
 started and killed without an agent, so that a busy machine slows both. With `--standby-mib 2048` each agent keeps a
-standby process, which has imported all that it should when SIGTERM comes.
+standby process, which has imported all that it should when SIGTERM comes. With `--torch` the worker is a script that
+has imported torch and computes, forked from the standby process where there is one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -39,9 +41,46 @@ from malletrain.supervisor.membership import Slot
 
 NODE = "n1"
 COMMAND = ("/bin/sleep", "600")
+SCRIPT = """
+import pathlib, torch
+weights = torch.zeros(1000, 1000)
+pathlib.Path("computes").touch()
+while True:
+    weights += torch.rand(1000, 1000)
+"""
 LIFESPAN_SECONDS = 3600.0
 PATIENCE_SECONDS = 60.0
 STANDBY_READY = re.compile(r"standby process \d+ is ready")
+NOT_FORKED = "is started as a new interpreter"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the worker of each round runs.
+
+    Attributes:
+        command: Its command.
+        folder: Its working directory.
+        warm: Whether it imports what the script imports before it is told to go, and may be forked.
+    """
+
+    command: tuple[str, ...]
+    folder: Path
+    warm: bool
+
+    @property
+    def _sign(self) -> Path:
+        return self.folder / "computes"
+
+    def clear(self) -> None:
+        """Forget an earlier worker."""
+        self._sign.unlink(missing_ok=True)
+
+    def runs(self, pid: int) -> bool:
+        """Whether a worker has begun."""
+        if self.warm:
+            return self._sign.exists()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(self.command[0].encode())
 
 
 class Registry:
@@ -76,8 +115,14 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def measure_agent(folder: Path, registry: Registry, agent: str, supervisor: Path, standby_mib: int) -> dict[str, float]:
-    """Seconds that one agent needs to be there, and to leave with a worker."""
+def measure_agent(work: Work, registry: Registry, agent: str, supervisor: Path, standby_mib: int) -> dict[str, float]:
+    """Seconds that one agent needs to be there, and to leave with a worker.
+
+    Raises:
+        RuntimeError: the worker was to be forked, and was not.
+    """
+    folder = work.folder
+    work.clear()
     said = folder / "agent.log"
     began = time.perf_counter()
     with said.open("wb") as log:
@@ -91,15 +136,19 @@ def measure_agent(folder: Path, registry: Registry, agent: str, supervisor: Path
     try:
         until(lambda: NODE in registry.registry.present)
         registered = time.perf_counter()
-        link = AgentLink(NODE, registry.registry.present[NODE].address, supervisor)
-        slot = Slot(NODE, 0)
-        own = {env.JOB_ID: f"bench-{os.getpid()}", env.JOB_DIR: str(folder)}
-        worker = link.start(slot, start_message(slot, COMMAND, str(folder), own, folder / "worker.log", warm=False))
-        until(worker.is_warm)
-        worker.go({})
-        until(lambda: Path(f"/proc/{worker.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
         if standby_mib:
             until(lambda: STANDBY_READY.search(said.read_text(errors="replace")), 0.05)
+        link = AgentLink(NODE, registry.registry.present[NODE].address, supervisor)
+        slot = Slot(NODE, 0)
+        own = {**env.TRAINER_DEFAULTS, env.JOB_ID: f"bench-{os.getpid()}", env.JOB_DIR: str(folder)}
+        worker = link.start(
+            slot, start_message(slot, work.command, str(folder), own, folder / "worker.log", warm=work.warm)
+        )
+        until(worker.is_warm)
+        worker.go({})
+        until(lambda: work.runs(worker.pid))
+        if standby_mib and NOT_FORKED in (text := said.read_text(errors="replace")):
+            raise RuntimeError(f"the worker was not forked: {text}")
         told = time.perf_counter()
         process.send_signal(signal.SIGTERM)
         until(lambda: link.is_leaving)
@@ -122,13 +171,15 @@ def measure_agent(folder: Path, registry: Registry, agent: str, supervisor: Path
     }
 
 
-def measure_worker(folder: Path) -> float:
+def measure_worker(work: Work) -> float:
     """Seconds that the same worker needs to end when it is killed directly."""
+    folder = work.folder
+    work.clear()
     own = {**os.environ, env.JOB_ID: f"bench-{os.getpid()}", env.JOB_DIR: str(folder)}
-    worker = WorkerProcess(COMMAND, str(folder), own, folder / "worker.log", warm=False)
+    worker = WorkerProcess(work.command, str(folder), own, folder / "worker.log", warm=work.warm)
     until(worker.is_warm)
     worker.go({})
-    until(lambda: Path(f"/proc/{worker.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
+    until(lambda: work.runs(worker.pid))
     began = time.perf_counter()
     worker.kill()
     until(lambda: worker.poll() is not None)
@@ -153,6 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive, default=30, help="agents that are started and leave")
     parser.add_argument("--standby-mib", type=int, default=0, help="MiB for each standby process (0: none)")
+    parser.add_argument("--torch", action="store_true", help="workers are scripts that have imported torch")
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -161,9 +213,13 @@ def main() -> None:
             ensure_certificate(folder, role, SystemClock(), LIFESPAN_SECONDS) for role in ("agent", "supervisor")
         )
         registry = Registry(folder)
+        script = folder / "script.py"
+        script.write_text(SCRIPT)
+        command = ("python", str(script)) if options.torch else COMMAND
+        work = Work(command, folder, warm=options.torch)
         for _ in range(options.rounds):
-            found = measure_agent(folder, registry, str(agent), supervisor, options.standby_mib)
-            found["worker_alone"] = measure_worker(folder)
+            found = measure_agent(work, registry, str(agent), supervisor, options.standby_mib)
+            found["worker_alone"] = measure_worker(work)
             for series, value in found.items():
                 seconds.setdefault(series, []).append(value)
         registry.close()

@@ -141,3 +141,15 @@ def test_a_plan_that_was_applied_in_part_is_followed_by_another() -> None:
     assert trigger.reason(found, 1.1, 1.1) == "nodes joined: n4"
     applied(trigger, found, 1.2)
     assert trigger.reason(found, 1.2, 1.2) == ""
+
+
+def test_a_stop_that_was_planned_leads_to_no_plan_without_its_nodes_before_it_takes_long() -> None:
+    found, trigger = cache(), PlanTrigger(0.05, 0.0)
+    found.update_jobs([job("b", "n2")])
+    applied(trigger, found, 100.0)
+    stopping = replace(job("b", "n2", state=JobState.STOPPING), stopping_since=100.0)
+    found.update_jobs([replace(job("a", "n1"), wanted_nodes=("n1", "n2")), stopping])
+    assert trigger.reason(found, 100.5, 100.5) == "jobs ended: b"
+    applied(trigger, found, 100.5)
+    assert trigger.wait_seconds(found, 100.5, 100.5) == 1.5
+    assert trigger.reason(found, 102.0, 102.0) == "nodes left: n2"

@@ -171,3 +171,25 @@ def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> 
         before = found.plan_input(100.0)
         change()
         assert found.plan_input(100.0) != before
+
+
+def test_nodes_that_go_from_a_stopping_job_to_another_are_planned_on_unless_the_stop_takes_long() -> None:
+    found = cache()
+    growing = replace(job("a", "n1"), wanted_nodes=("n1", "n2"))
+    stopping = replace(job("b", "n2", "n3", state=JobState.STOPPING), stopping_since=100.0)
+    found.update_jobs([growing, stopping])
+    assert found.plan_input(100.1).busy_nodes == {"n3"}, "nobody was promised n3"
+    found.update_jobs([replace(stopping, stopping_since=101.0)])
+    assert found.next_overdue(101.5) == 102.0, "it stops since it was first said to"
+    assert found.plan_input(101.9).busy_nodes == {"n3"}
+    assert found.plan_input(102.0).busy_nodes == {"n2", "n3"}
+    assert found.next_overdue(102.0) is None
+    found.update_jobs([job("b")])
+    assert found.plan_input(102.1).busy_nodes == frozenset()
+
+
+def test_a_stopping_job_promises_its_own_nodes_to_nobody() -> None:
+    found = cache()
+    moving = replace(job("b", "n2", state=JobState.STOPPING), wanted_nodes=("n2", "n3"), stopping_since=100.0)
+    found.update_jobs([moving])
+    assert found.plan_input(100.1).busy_nodes == {"n2", "n3"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching.environment import MonitorAddress
-from malletrain.job_manager.launching.starting import LaunchSettings, SupervisorStarter
+from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import NodeHost
 from tests.job_manager.serving import processes_of, serve_manager
 from tests.job_manager.stand_in import make_python
@@ -22,19 +23,45 @@ from tests.support.waiting import wait_until_async
 SPEC = JobSpec("job", ("python", "train.py"), "/", 1, 4)
 
 
-def test_it_waits_until_it_may_start_and_is_looked_after_then(tmp_path: Path) -> None:
+@pytest.fixture
+def starter(tmp_path: Path) -> Iterator[SupervisorStarter]:
     settings = LaunchSettings(tmp_path, tmp_path / "jobs", sys.executable, MonitorAddress("127.0.0.1:1"))
     settings = replace(settings, standby_memory_bytes=1 << 30, forks_supervisors=True)
-    starter = SupervisorStarter(settings, os.environ, job_secrets(tmp_path / "own.pem"), {"n1": NodeHost()})
-    try:
-        found = []
-        for may_start in (False, True, False):
-            starter.tend_standby([SPEC], may_start=may_start)
-            found.append(starter._standby.pid)
-        assert found[0] == 0
-        assert found[1] == found[2] > 0
-    finally:
-        starter.close()
+    hosts = {"n1": NodeHost(), "n2": NodeHost(agent="127.0.0.1:2")}
+    starter = SupervisorStarter(settings, os.environ, job_secrets(tmp_path / "own.pem"), hosts)
+    yield starter
+    starter.close()
+
+
+def order(spec: JobSpec, node: str = "n1") -> LaunchOrder:
+    return LaunchOrder("j000001", 1, "ada", spec, 1, (node,))
+
+
+def test_it_waits_until_it_may_start_and_is_looked_after_then(starter: SupervisorStarter) -> None:
+    found = []
+    for may_start in (False, True, False):
+        starter.tend_standby([SPEC], may_start=may_start)
+        found.append(starter._standby.pids)
+    assert found[0] == set()
+    assert len(found[1]) == 1
+    assert found[1] == found[2]
+
+
+def test_jobs_with_variables_that_matter_have_one_of_their_own(starter: SupervisorStarter) -> None:
+    other = replace(SPEC, environment={"OMP_NUM_THREADS": "3"})
+    assert not starter.awaits_standby(order(other)), "none may start yet"
+    assert starter._standby.pids == set()
+    starter.tend_standby([SPEC], may_start=True)
+    first = starter._standby.pids
+    assert not starter.awaits_standby(order(other, "n2")), "its workers are forked on another machine"
+    assert starter._standby.pids == first
+    assert starter.awaits_standby(order(other))
+    both = starter._standby.pids
+    assert first < both
+    assert len(both) == 2
+    assert starter.awaits_standby(order(replace(SPEC, environment={"LABEL": "3"})))
+    starter.tend_standby([SPEC, other], may_start=False)
+    assert starter._standby.pids == both
 
 
 @pytest.mark.system

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -33,9 +34,13 @@ FIELDS = {
     "jobs_failed",
     "node_seconds_offered",
     "node_seconds_used",
+    "node_seconds_lost_to",
     "reclaim_seconds_max",
     "timeline",
 }
+
+LEAST_SHARE = 0.6
+"""Of the offered node-seconds. Without kills it is 0.85 and more, see `benchmarks/demo_share.py`."""
 
 
 def test_the_demo_finishes_while_every_service_is_killed_once(tmp_path: Path) -> None:
@@ -61,10 +66,17 @@ def test_the_demo_finishes_while_every_service_is_killed_once(tmp_path: Path) ->
     assert summary["events"] > 5
     assert summary["rescales"] > 0
     assert summary["samples"] > 0
-    assert 0 < summary["node_seconds_used"] <= summary["node_seconds_offered"]
+    _check_node_seconds(summary)
     assert all(job["accuracy"] > 0.9 for job in summary["jobs"]), summary["jobs"]
     assert timeline.stat().st_size > 10_000
     assert find_job_processes(tmp_path / "demo") == []
+
+
+def _check_node_seconds(summary: dict[str, Any]) -> None:
+    """Most of what was offered is used, though services are killed; what is not has its causes, which add up."""
+    offered, used, lost_to = (summary[f"node_seconds_{name}"] for name in ("offered", "used", "lost_to"))
+    assert LEAST_SHARE * offered <= used <= offered, summary
+    assert used + sum(lost_to.values()) == pytest.approx(offered, abs=0.1 * (len(lost_to) + 1))
 
 
 def _kill_each_service(demo: subprocess.Popen[bytes], folder: Path) -> list[str]:

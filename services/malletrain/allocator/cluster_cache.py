@@ -13,6 +13,8 @@ from malletrain.fleet.problem import FleetPlanner
 from malletrain.model.job_state import JobState
 
 _BY_REMAINING_WORK = (FleetPlanner.MAKESPAN, FleetPlanner.AUTO)
+_HANDOVER_SECONDS = 2.0
+"""How long nodes of a job that stops stay promised to another. A stop takes longer only if its checkpoint does."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class CachedJob:
         plan_generation: Generation of the newest plan that has changed its nodes.
         confirmed_nodes: Nodes that its workers have confirmed to train on.
         environment: Its training environment (`training_environment`).
+        stopping_since: If it is being stopped, when it was changed last, in seconds since the epoch; the cache keeps
+            the first of these. None where it is not being stopped.
     """
 
     plannable: PlannableJob
@@ -38,6 +42,7 @@ class CachedJob:
     plan_generation: int = 0
     confirmed_nodes: frozenset[str] = frozenset()
     environment: str = ""
+    stopping_since: float | None = None
 
     def may_be_planned(self, now: float) -> bool:
         """Whether it may get nodes at `now`, in seconds since the epoch."""
@@ -125,7 +130,7 @@ class ClusterCache:
                 self._jobs.pop(job_id, None)
                 self._profiles.pop(job_id, None)
             else:
-                self._jobs[job_id] = _with_feed_rate(job, self._jobs.get(job_id))
+                self._jobs[job_id] = _with_what_was_known(job, self._jobs.get(job_id))
 
     @property
     def has_fleets(self) -> bool:
@@ -173,8 +178,8 @@ class ClusterCache:
     def plan_input(self, now: float) -> PlanInput:
         """All that a plan depends on, at `now` in seconds since the epoch: the same object while nothing changes."""
         if self._input is None or not self._input[0] <= now < self._input[1]:
-            ends = [time for time in (self.next_unpinned(now), self.next_eligible(now)) if time is not None]
-            self._input = now, min(ends, default=inf), self._plan_input(now)
+            ends = (self.next_unpinned(now), self.next_eligible(now), self.next_overdue(now))
+            self._input = now, min((time for time in ends if time is not None), default=inf), self._plan_input(now)
         return self._input[2]
 
     def _plan_input(self, now: float) -> PlanInput:
@@ -185,11 +190,12 @@ class ClusterCache:
             if job.state is JobState.STOPPING
             for name in (*job.plannable.current_nodes, *job.wanted_nodes)
         ]
+        handed_over = self._handed_over(now)
         profiles = self._profiles.items()
         return PlanInput(
             nodes=tuple(self._nodes.values()),
             jobs=tuple(job.plannable for job in jobs if job.may_be_planned(now)),
-            busy_nodes=frozenset(name for name, member in stopping if member is None),
+            busy_nodes=frozenset(name for name, member in stopping if member is None) - handed_over,
             curves={job_id: profile.curve for job_id, profile in profiles if profile.curve is not None},
             pins={job_id: profile.pin for job_id, profile in profiles if profile.pin and profile.pin.until > now},
             busy_gpus={name: member.fleet_id for name, member in stopping if member is not None},
@@ -200,6 +206,27 @@ class ClusterCache:
             },
             late_rates=self._late_rates,
         )
+
+    def _handed_over(self, now: float) -> frozenset[str]:
+        """Nodes of jobs that are being stopped, not for long yet, which the newest plan has promised to others.
+
+        Without them a plan would give those others a smaller scale for the moment, and they would rescale twice.
+        """
+        left = {
+            name
+            for job in self._jobs.values()
+            if job.stopping_since is not None and now < job.stopping_since + _HANDOVER_SECONDS
+            for name in job.plannable.current_nodes
+        }
+        if not left:
+            return frozenset()
+        promised = (job.wanted_nodes for job in self._jobs.values() if job.may_be_planned(now))
+        return frozenset(name for nodes in promised for name in nodes if name in left)
+
+    def next_overdue(self, now: float) -> float | None:
+        """When the next job that is being stopped has taken long, in seconds since the epoch; None where none is."""
+        begun = (job.stopping_since for job in self._jobs.values() if job.stopping_since is not None)
+        return min((time + _HANDOVER_SECONDS for time in begun if time + _HANDOVER_SECONDS > now), default=None)
 
     def next_unpinned(self, now: float) -> float | None:
         """When the next scale pin ends by itself, in seconds since the epoch; None where there is none."""
@@ -212,9 +239,13 @@ class ClusterCache:
         return min((time for time in times if time > now), default=None)
 
 
-def _with_feed_rate(job: CachedJob, before: CachedJob | None) -> CachedJob:
-    """A job as it is reported, with what is known of its feed, of which JobManager does not tell."""
-    member, known = job.plannable.member, before.plannable.member if before is not None else None
+def _with_what_was_known(job: CachedJob, before: CachedJob | None) -> CachedJob:
+    """A job as it is reported, with what JobManager does not tell: since when it is being stopped, its feed's rate."""
+    if before is None:
+        return job
+    if job.stopping_since is not None and before.stopping_since is not None:
+        job = replace(job, stopping_since=before.stopping_since)
+    member, known = job.plannable.member, before.plannable.member
     if member is None or known is None or not known.feed_rate:
         return job
     return replace(job, plannable=replace(job.plannable, member=replace(member, feed_rate=known.feed_rate)))

@@ -195,6 +195,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
         plan_generation=job.plan_generation,
         confirmed_nodes=frozenset(job.confirmed_nodes),
         environment=_environment(job.spec),
+        stopping_since=unix_seconds(job.update_time) if job.state == resources_pb2.JOB_STATE_STOPPING else None,
     )
 
 

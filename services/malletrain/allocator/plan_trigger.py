@@ -80,8 +80,8 @@ class PlanTrigger:
     def wait_seconds(self, cache: ClusterCache, now: float, monotonic: float) -> float | None:
         """Seconds until something is due without any event; None where nothing is.
 
-        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, curves that have changed, and
-        fleets whose work has been divided long ago.
+        Due are: a refused plan, the end of a job's back-off, the end of a scale pin, a stop that takes long, curves
+        that have changed, and fleets whose work has been divided long ago.
 
         Args:
             cache: The present.
@@ -90,7 +90,8 @@ class PlanTrigger:
         """
         if self._retry_seconds is not None:
             return self._retry_seconds
-        waits = [time - now for time in (cache.next_eligible(now), cache.next_unpinned(now)) if time is not None]
+        times = (cache.next_eligible(now), cache.next_unpinned(now), cache.next_overdue(now))
+        waits = [time - now for time in times if time is not None]
         if self._curves_changed and self._replan_seconds:
             waits.append(self._last_plan_at + self._replan_seconds - monotonic)
         if self._divides_again(cache, now):

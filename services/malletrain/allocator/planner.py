@@ -87,7 +87,8 @@ class PlanInput:
     Attributes:
         nodes: Idle nodes that are not on their way back to the scheduler, in the source's order.
         jobs: Jobs that may get nodes, in the order of their submission.
-        busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, but not free yet.
+        busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, but not free yet. Those that are about
+            to be another job's, by an earlier plan, are not among them.
         curves: Curve of each job by its identifier.
         pins: Scales that the Profiler asks for, by job identifier.
         growth_seconds: How long growths of jobs have taken of late, from the command to the first batch, in seconds, by

@@ -87,8 +87,9 @@ class JobManagerSettings(BaseModel):
         default=2048,
         ge=0,
         le=1 << 20,
-        description="Largest share of memory of a standby process on this machine, from which workers are forked, in "
-        "MiB, e.g. 2048; 0: none is kept.",
+        description="Largest share of memory of JobManager's standby processes together, from which supervisors are "
+        "forked, and of that of each supervisor on this machine, from which workers are, in MiB, e.g. 2048; 0: none is "
+        "kept.",
     )
     keep_supervisor_seconds: float = Field(
         default=300.0,

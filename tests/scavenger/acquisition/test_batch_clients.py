@@ -72,7 +72,7 @@ async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time()
         assert option in argv
     assert not any(word.startswith("--gres") for word in argv)
     assert argv[-1].startswith("--wrap=srun ")
-    assert argv[-1].endswith(' && scancel "$SLURM_JOB_ID" && sleep 5')
+    assert argv[-1].endswith(' && scancel "$SLURM_JOB_ID" && exec sleep 5')
     assert "--node n003 --head head:50066 --certificate /state/keys/certificates/agent.pem" in argv[-1]
 
 

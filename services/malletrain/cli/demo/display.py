@@ -71,7 +71,7 @@ def print_summary(summary: DemoSummary) -> None:
             "node-seconds",
             f"{summary.node_seconds_offered:,.0f} offered, {summary.node_seconds_used:,.0f} used ({share:.0%})",
         ),
-        ("node-seconds lost", f"{summary.node_seconds_lost:,.0f}"),
+        ("node-seconds lost", f"{summary.node_seconds_lost:,.0f}: {_losses(summary.node_seconds_lost_to)}"),
         ("reclaim, longest", f"{summary.reclaim_seconds_max:.2f} s"),
         ("stall of a growth", _seconds(summary.scale_up_seconds_median)),
         ("stall of a shrink", _seconds(summary.scale_down_seconds_median)),
@@ -93,6 +93,13 @@ def print_summary(summary: DemoSummary) -> None:
         for job in summary.jobs
     ]
     print_table(("job", "name", "state", "samples", "rescales", "preemptions", "restarts", "accuracy"), rows)
+
+
+def _losses(seconds: dict[str, float]) -> str:
+    """What node-seconds were lost to, most first."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {lost:,.0f}" for name, lost in sorted(seconds.items(), key=lambda e: -e[1]) if lost
+    )
 
 
 def _seconds(value: float | None) -> str:

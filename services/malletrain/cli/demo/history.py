@@ -30,12 +30,18 @@ class JobChange:
         job_id: The job.
         state: Its state from then on.
         nodes: The nodes that it trains on from then on.
+        wanted: The nodes that the newest plan wants for it.
+        held: The nodes that its launcher was told to use, or that its workers are on.
+        scales: Permitted scales in nodes.
     """
 
     time: float
     job_id: str
     state: str
     nodes: frozenset[str]
+    wanted: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
+    scales: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,12 @@ class RunHistory:
     Attributes:
         nodes: Changes of the idle nodes.
         jobs: Changes of the jobs.
+        plans: When plans were applied, in seconds since the epoch.
     """
 
     nodes: list[NodeChange] = field(default_factory=list)
     jobs: list[JobChange] = field(default_factory=list)
+    plans: list[float] = field(default_factory=list)
 
 
 def idle_intervals(changes: Iterable[NodeChange], end: float) -> list[NodeInterval]:

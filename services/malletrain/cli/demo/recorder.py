@@ -110,8 +110,7 @@ class RunRecorder:
         if before is not None and before.update_time.ToNanoseconds() > job.update_time.ToNanoseconds():
             return
         self.jobs[job.id] = job
-        nodes = frozenset(job.confirmed_nodes) if job.state in _TRAINING else frozenset()
-        self.history.jobs.append(JobChange(now, job.id, state_name(job.state), nodes))
+        self.history.jobs.append(_change_of(job, now))
         if before is None or before.state != job.state:
             self.messages.append((now, f"{job.id} {state_name(job.state)}: {first_line(job.reason)}"))
 
@@ -122,6 +121,21 @@ class RunRecorder:
         plan = message.plan
         if self.plan is None or plan.generation > self.plan.generation:
             self.plan = plan
+            if plan.applied:
+                self.history.plans.append(time.time())
             scales = ", ".join(f"{entry.job_id}: {len(entry.nodes)}" for entry in plan.allocation.assignments)
             outcome = "" if plan.applied else f" refused ({plan.refusal})"
             self.messages.append((time.time(), f"plan {plan.generation} [{scales}]{outcome}"))
+
+
+def _change_of(job: resources_pb2.Job, now: float) -> JobChange:
+    spec = job.spec
+    return JobChange(
+        now,
+        job.id,
+        state_name(job.state),
+        frozenset(job.confirmed_nodes if job.state in _TRAINING else ()),
+        frozenset(job.wanted_nodes),
+        frozenset((*job.commanded_nodes, *job.confirmed_nodes)),
+        tuple(spec.permitted_nodes) or tuple(range(spec.min_nodes, spec.max_nodes + 1)),
+    )

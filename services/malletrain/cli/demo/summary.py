@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from malletrain.cli.demo.history import idle_intervals, node_seconds, training_intervals
+from malletrain.cli.demo.accounting import OfferUse, divide_offer
 from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.output import state_name
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -43,8 +43,9 @@ class DemoSummary:
         jobs_completed: Jobs that completed.
         jobs_failed: Jobs that failed.
         node_seconds_offered: Time in which nodes were idle.
-        node_seconds_used: Time in which nodes trained.
-        node_seconds_lost: The difference: starts, rescales, nodes that no job could use.
+        node_seconds_used: Of these, time in which jobs trained.
+        node_seconds_lost: The difference.
+        node_seconds_lost_to: What it was lost to, by the names of `accounting.OfferUse`; the sum is the difference.
         reclaim_seconds_max: Longest time in seconds from a node's leave until no process of ours was left on it.
         scale_up_seconds_median: Median stall of a growth in seconds; None if there was none.
         scale_down_seconds_median: Median stall of a shrink in seconds; None if there was none.
@@ -66,6 +67,7 @@ class DemoSummary:
     node_seconds_offered: float
     node_seconds_used: float
     node_seconds_lost: float
+    node_seconds_lost_to: dict[str, float]
     reclaim_seconds_max: float
     scale_up_seconds_median: float | None
     scale_down_seconds_median: float | None
@@ -113,10 +115,10 @@ class RunData:
 def summarise(recorder: RunRecorder, job_ids: list[str], data: RunData) -> DemoSummary:
     """Compute the results of a run."""
     jobs = [recorder.jobs[job_id] for job_id in job_ids]
-    offered = node_seconds(idle_intervals(recorder.history.nodes, data.ended))
-    used = node_seconds(training_intervals(recorder.history.jobs, data.ended))
+    uses = divide_offer(recorder.history, data.ended)
+    offered, used = sum(uses.values()), uses[OfferUse.TRAINING]
     rescales = [entry for record in data.records for entry in record.rescales]
-    lost = {entry.job_id: entry.samples_lost for entry in data.progress}
+    rolled_back = {entry.job_id: entry.samples_lost for entry in data.progress}
     records = {record.job_id: record for record in data.records}
     return DemoSummary(
         events=len(recorder.history.nodes),
@@ -124,12 +126,13 @@ def summarise(recorder: RunRecorder, job_ids: list[str], data: RunData) -> DemoS
         rescales=sum(job.rescales for job in jobs),
         preemptions=sum(job.preemptions for job in jobs),
         samples=sum(job.samples for job in jobs),
-        samples_lost=sum(lost.get(job_id, 0) for job_id in job_ids),
+        samples_lost=sum(rolled_back.get(job_id, 0) for job_id in job_ids),
         jobs_completed=sum(job.state == resources_pb2.JOB_STATE_COMPLETED for job in jobs),
         jobs_failed=sum(job.state == resources_pb2.JOB_STATE_FAILED for job in jobs),
         node_seconds_offered=round(offered, 1),
         node_seconds_used=round(used, 1),
         node_seconds_lost=round(offered - used, 1),
+        node_seconds_lost_to={use.value: round(lost, 1) for use, lost in uses.items() if use is not OfferUse.TRAINING},
         reclaim_seconds_max=round(max((event.release_seconds for event in data.events), default=0.0), 3),
         scale_up_seconds_median=_median([e.stall_seconds for e in rescales if e.to_nodes > e.from_nodes]),
         scale_down_seconds_median=_median([e.stall_seconds for e in rescales if e.to_nodes < e.from_nodes]),
@@ -137,7 +140,7 @@ def summarise(recorder: RunRecorder, job_ids: list[str], data: RunData) -> DemoS
         seconds=round(data.ended - data.started, 1),
         trace=data.trace,
         timeline=data.timeline,
-        jobs=[_job(job, records.get(job.id), lost.get(job.id, 0)) for job in jobs],
+        jobs=[_job(job, records.get(job.id), rolled_back.get(job.id, 0)) for job in jobs],
     )
 
 

@@ -71,6 +71,11 @@ class StandbyShelf:
         return self._memory_bytes > 0
 
     @property
+    def is_ready(self) -> bool:
+        """Whether one of the standby processes would fork now."""
+        return any(entry.keeper.is_ready for entry in self._kept)
+
+    @property
     def pids(self) -> set[int]:
         """Process ids of the standby processes."""
         return {entry.keeper.pid for entry in self._kept if entry.keeper.pid}
@@ -120,6 +125,19 @@ class StandbyShelf:
             RefusedError: no standby process can run its command.
         """
         _, interpreter = parse_forkable(command, folder, environment)
+        return self.choose_for(account, interpreter, environment)
+
+    def choose_for(
+        self, account: Account | None, interpreter: str, environment: Mapping[str, str], *, may_open: bool = True
+    ) -> StandbyKeeper | None:
+        """The keeper for processes of an interpreter, which is opened if needed; None where there is no room for it.
+
+        Args:
+            account: As whom they run; None: as this process.
+            interpreter: Path of the interpreter.
+            environment: Their whole environment.
+            may_open: Whether one may be opened; if not, None where none fits.
+        """
         for _ in range(2):
             for entry in self._kept:
                 recipe = entry.keeper.recipe
@@ -131,7 +149,7 @@ class StandbyShelf:
                 ):
                     entry.used = self._clock()
                     return entry.keeper
-            if not self.is_open or not self.open(account, recipe_for(interpreter, environment)):
+            if not may_open or not self.is_open or not self.open(account, recipe_for(interpreter, environment)):
                 break
         return None
 

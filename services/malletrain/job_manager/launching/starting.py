@@ -22,6 +22,7 @@ from malletrain.common.processes import ProcessId, identify
 from malletrain.common.python_command import PythonCommand, parse_python_command
 from malletrain.common.standby.keeper import StandbyKeeper
 from malletrain.common.standby.recipe import recipe_for
+from malletrain.common.standby.shelf import StandbyShelf
 from malletrain.common.start_process import start_process
 from malletrain.common.trace_context import HEADER
 from malletrain.job_manager.jobs import JobSpec, LauncherBackend
@@ -48,7 +49,8 @@ class LaunchSettings:
         backend: Launcher backend of jobs that do not name one.
         address: Address of this machine as the nodes see it.
         interfaces: Network interfaces by which workers reach each other.
-        standby_memory_bytes: Largest share of memory of a standby process on this machine; 0: none is kept.
+        standby_memory_bytes: Largest share of memory of the standby processes of JobManager together, and of that of
+            each supervisor; 0: none is kept.
         keep_seconds: How long a supervisor whose nodes were all released stays, and waits for others; 0: it ends.
         forks_supervisors: Whether supervisors run as this process does, so that they can be forked, too.
     """
@@ -85,6 +87,12 @@ class ForkedSupervisor:
 def _parsed(command: tuple[str, ...]) -> PythonCommand | None:
     """A command, taken apart once: those of all jobs are looked at several times a second."""
     return parse_python_command(command)
+
+
+def _learn(keeper: StandbyKeeper, spec: JobSpec) -> None:
+    parsed = _parsed(spec.command)
+    if parsed is not None and parsed.kind == "script":
+        keeper.learn(Path(spec.working_directory, parsed.target))
 
 
 StartedSupervisor: TypeAlias = "subprocess.Popen[bytes] | ForkedSupervisor"
@@ -138,52 +146,65 @@ class SupervisorStarter:
         self._standby = self._open_standby()
         self._forking = asyncio.Lock()
 
-    def _open_standby(self) -> StandbyKeeper:
+    def _open_standby(self) -> StandbyShelf:
         settings = self._settings
-        environment = supervisor_environment(self._own, {}, 0, settings.trainer_python)
-        return StandbyKeeper(
-            self._log.info,
-            recipe=recipe_for(self._python, {**env.TRAINER_DEFAULTS, **environment}),
-            memory_bytes=settings.standby_memory_bytes if settings.forks_supervisors else 0,
-        )
+        shelf = StandbyShelf(settings.standby_memory_bytes if settings.forks_supervisors else 0, self._log.info)
+        if shelf.is_open:
+            shelf.open(None, recipe_for(self._python, self._with_variables({})))
+        return shelf
 
     def tend_standby(self, specs: Iterable[JobSpec], *, may_start: bool) -> None:
-        """Look after the standby process, which is started once there is a node of this machine, or a job to use it.
+        """Look after the standby processes. The first starts once there is a node of this machine, or a job to use it.
 
         Args:
             specs: Specs of the jobs that have not ended.
-            may_start: Whether one may be started now; one that runs is looked after in any case.
+            may_start: Whether the first may be started now; those that run are looked after in any case.
         """
         forkable = list(islice(filter(self._is_forkable, specs), _MOST_SCRIPTS))
         useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
-        if self._standby.pid or (may_start and (forkable or useful)):
+        if self._standby.pids or (may_start and (forkable or useful)):
             self._standby.tick(busy=False)
         for spec in forkable:
-            self._learn(spec)
+            if (keeper := self._keeper_for(spec, may_open=False)) is not None:
+                _learn(keeper, spec)
 
     def awaits_standby(self, order: LaunchOrder) -> bool:
-        """Whether a start on this machine gains by waiting for the standby process, which will be ready soon."""
-        here = any(not host_of(self._hosts, node).agent for node in order.nodes)
-        if not here or not self._is_forkable(order.spec):
+        """Whether a start on this machine gains by waiting for a standby process, which will be ready soon.
+
+        One with the job's variables is started, if there is none and another one runs.
+        """
+        if not self._starts_here(order) or not self._is_forkable(order.spec):
             return False
-        self._learn(order.spec)
-        return self._standby.is_importing
+        keeper = self._keeper_for(order.spec, may_open=bool(self._standby.pids))
+        if keeper is None:
+            return False
+        if not keeper.pid and self._standby.pids:
+            keeper.tick(busy=False)
+        _learn(keeper, order.spec)
+        return keeper.is_importing
 
     @property
     def can_fork(self) -> bool:
-        """Whether the standby process is ready to fork a supervisor."""
+        """Whether a standby process is ready to fork a supervisor."""
         return self._standby.is_ready
 
-    def _learn(self, spec: JobSpec) -> None:
-        parsed = _parsed(spec.command)
-        if parsed is not None and parsed.kind == "script":
-            self._standby.learn(Path(spec.working_directory, parsed.target))
+    def _starts_here(self, order: LaunchOrder) -> bool:
+        return any(not host_of(self._hosts, node).agent for node in order.nodes)
+
+    def _keeper_for(self, spec: JobSpec, *, may_open: bool) -> StandbyKeeper | None:
+        variables = self._with_variables(spec.environment)
+        return self._standby.choose_for(None, self._python, variables, may_open=may_open)
+
+    def _with_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The environment of supervisors of jobs with some variables, but for what is one job's alone."""
+        own = supervisor_environment(self._own, variables, 0, self._settings.trainer_python)
+        return {**env.TRAINER_DEFAULTS, **own}
 
     def _is_forkable(self, spec: JobSpec) -> bool:
         return not spec.cold_start and self._backend(spec) != "command" and bool(_parsed(spec.command))
 
     def close(self) -> None:
-        """End the standby process."""
+        """End the standby processes."""
         self._standby.close()
 
     async def start(self, folder: JobFolder, order: LaunchOrder) -> StartedSupervisor:
@@ -236,18 +257,23 @@ class SupervisorStarter:
         python = self._settings.trainer_python
         environment = supervisor_environment(own, worker, order.incarnation, python)
         if folder.account is None and self._is_forkable(order.spec):
-            forked = await self._fork(folder, environment)
+            forked = await self._fork(folder, environment, may_open=self._starts_here(order))
             if forked is not None:
                 return forked
         command = [python, "-m", _SUPERVISOR, str(folder.path)]
         return start_process(command, folder.path, environment, folder.supervisor_log, account=folder.account)
 
-    async def _fork(self, folder: JobFolder, environment: Mapping[str, str]) -> ForkedSupervisor | None:
-        """Have the standby process fork it. What its workers import is read with their variables, so it gets them."""
+    async def _fork(
+        self, folder: JobFolder, environment: Mapping[str, str], *, may_open: bool
+    ) -> ForkedSupervisor | None:
+        """Have a standby process fork it. What its workers import is read with their variables, so it gets them."""
         path, whole = str(folder.path), {**env.TRAINER_DEFAULTS, **environment}
         async with self._forking:
+            keeper = self._standby.choose_for(None, self._python, whole, may_open=may_open)
+            if keeper is None:
+                return None
             with open_log(folder.supervisor_log) as log:
-                pid = await self._standby.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
+                pid = await keeper.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
         return None if pid is None else ForkedSupervisor(identify(pid) or ProcessId(pid, -1))
 
     def _monitor_for(self, folder: JobFolder) -> MonitorAddress:

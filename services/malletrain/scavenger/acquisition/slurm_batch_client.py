@@ -24,13 +24,16 @@ _ENDED = (
     *("REVOKED", "TIMEOUT"),
 )
 """States of Slurm's jobs that have ended."""
-_END_AT_ONCE = 'scancel "$SLURM_JOB_ID" && sleep 5'
+_END_AT_ONCE = 'scancel "$SLURM_JOB_ID" && exec sleep 5'
 """After an agent that has left in good order.
 
 slurmctld starts the main job at once when a node reports the end of a job's Epilog. A job that ends by itself, on a
 node without an Epilog, counts only at the next pass, up to `batch_sched_delay` later. A job that is cancelled while its
 script still runs is always reported like an Epilog, so the placeholder cancels itself.
 (slurmd `_rpc_terminate_job`, slurmctld `_slurm_rpc_epilog_complete`.)
+
+The shell becomes `sleep` rather than starting one. A `sleep` that the shell forks while slurmd lists the processes to be
+killed is not among them, and is left on the node for its five seconds, beside the main job (`proctrack/linuxproc`).
 """
 _WAITING_REASONS = (
     *("None", "(null)", "Priority", "Resources", "Prolog", "Cleaning", "BeginTime", "SchedDefer"),

@@ -16,6 +16,7 @@ from malletrain.allocator.planner import PlanInput, PlannableJob, PlannableNode,
 from malletrain.allocator.problem import Allocation, AllocationProblem
 from malletrain.allocator.settings import AllocatorSettings
 from malletrain.job_manager.jobs import Job
+from malletrain.model.job_state import JobState
 from malletrain.simulator.services.event_queue import EventQueue
 
 ApplyPlan = Callable[[int, Allocation], bool]
@@ -155,4 +156,5 @@ def _cached(job: Job) -> CachedJob:
         wanted_nodes=job.wanted,
         not_before=job.not_before,
         plan_generation=job.plan_generation,
+        stopping_since=job.update_time if job.state is JobState.STOPPING else None,
     )
