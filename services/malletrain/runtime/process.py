@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from typing import Protocol
@@ -70,7 +69,7 @@ async def run_service(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    _shorten_pauses()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     port = await host.start()
     host.metrics.open()
     log.info("serving", address=f"{address.rpartition(':')[0]}:{port}")
@@ -91,10 +90,3 @@ async def run_service(
         await host.stop(GRACE_SECONDS)
         host.tracer.close()
         log.info("drained")
-
-
-def _shorten_pauses() -> None:
-    """Leave what has been imported and loaded out of garbage collections: it stays, and takes 60 ms to look through."""
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_SECONDS)
