@@ -20,8 +20,8 @@ GRACE_SECONDS = 2.0
 """How long calls may go on after the process was told to end."""
 
 _SWITCH_SECONDS = 0.0005
-"""How long the loop waits at most for the interpreter when a thread has it, as one that stores: Python's 5 ms would be
-a release's, too, each time that the loop has waited for something."""
+"""How long the loop waits at most for the interpreter when a thread has it, as one that stores. Beside a thread that
+makes JSON, the loop goes on 0.7 ms after what it has waited for, with Python's default 5 ms; a release waits often."""
 
 
 class Service(Protocol):
