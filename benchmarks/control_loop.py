@@ -52,7 +52,10 @@ from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, 
 ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 240.0
 _SUBMITTED_AT_ONCE = 50
-_TRAIN_SECONDS_PER_JOB = 0.12
+_START_SECONDS, _START_SECONDS_PER_JOB = 10.0, 0.06
+"""After so long all jobs train on a machine that does nothing else: then the events begin."""
+_LATEST_SECONDS = 90.0
+"""On a busy one, events that come before all jobs train are not measured; so much later there are still some."""
 LATENCIES = ("leave_to_release", "join_to_command", "join_to_node_given")
 _LEAST_FOR_PERCENTILE = 100
 
@@ -307,12 +310,13 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="where its files are left; by default they are removed")
     options = parser.parse_args()
-    options.first_s = 15.0 + _TRAIN_SECONDS_PER_JOB * options.jobs
+    options.first_s = _START_SECONDS + _START_SECONDS_PER_JOB * options.jobs
     with tempfile.TemporaryDirectory(prefix="loop-") as name:
         folder = options.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         write_trace(
-            make_trace(options.nodes, options.first_s, options.seconds + 30, options.events), folder / "trace.csv"
+            make_trace(options.nodes, options.first_s, options.seconds + _LATEST_SECONDS, options.events),
+            folder / "trace.csv",
         )
         config = write_settings(folder, options.jobs)
         os.environ["COLUMNS"] = "200"
