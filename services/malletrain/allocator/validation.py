@@ -26,7 +26,8 @@ def validate(problem: AllocationProblem) -> None:
     if not (math.isfinite(problem.forward_seconds) and problem.forward_seconds > 0):
         raise InvalidInputError("forward_seconds", "a number above 0", problem.forward_seconds)
     for name, stay in problem.expected_stay_seconds.items():
-        _not_negative(f"expected_stay_seconds[{name!r}]", stay)
+        if not 0 <= stay < math.inf:  # without a call: there may be ten thousand
+            _not_negative(f"expected_stay_seconds[{name!r}]", stay)
     for owner, limit in problem.owner_limits.items():
         if limit < 0:
             raise InvalidInputError(f"owner_limits[{owner!r}]", "at least 0", limit)
@@ -147,12 +148,13 @@ def _check_holders(problem: AllocationProblem) -> None:
     holders: dict[str, str] = {}
     for index, job in enumerate(problem.jobs):
         for position, node in enumerate(job.current_nodes):
+            if node in known and node not in holders:
+                holders[node] = job.id
+                continue
             field = f"jobs[{index}].current_nodes[{position}]"
             if node not in known:
                 raise InvalidInputError(field, "one of nodes", node)
-            if node in holders:
-                raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
-            holders[node] = job.id
+            raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
 
 
 def _not_negative(field: str, value: float) -> None:
