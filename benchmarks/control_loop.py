@@ -2,9 +2,9 @@
 
 Five real services, and stand-ins for the supervisors and trainers of all jobs. Nodes leave and join by a trace.
 Measured are the times from a leave to the command that releases the node, and from a join to the first command of the
-plan that gives it to a job; plans that were refused or applied in part; CPU and memory of each service, and what
-databases and logs grow by. Where goals are set for the size (`benchmarks/looping/goals.py`), the exit status is 1 if
-one is missed, and a line on standard error says which.
+plan that gives it to a job, with where that time went; plans that were refused or applied in part; CPU and memory of
+each service, and what databases and logs grow by. Where goals are set for the size (`benchmarks/looping/goals.py`), the
+exit status is 1 if one is missed, and a line on standard error says which.
 `benchmarks/sizing_table.py` makes the tables of docs/operators/sizing.md from the output of some runs.
 """
 
@@ -32,6 +32,7 @@ import psutil
 
 from benchmarks.arguments import positive
 from benchmarks.footprint import STORING, database_bytes, log_bytes, pss_mib
+from benchmarks.looping.breakdown import logged, parts_of, read_lines
 from benchmarks.looping.goals import missed_goals
 from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
 from benchmarks.looping.stand_ins import COMMANDS, STARTS, make_python
@@ -51,7 +52,10 @@ from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, 
 ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 240.0
 _SUBMITTED_AT_ONCE = 50
-_TRAIN_SECONDS_PER_JOB = 0.12
+_START_SECONDS, _START_SECONDS_PER_JOB = 10.0, 0.06
+"""After so long all jobs train on a machine that does nothing else: then the events begin."""
+_LATEST_SECONDS = 90.0
+"""On a busy one, events that come before all jobs train are not measured; so much later there are still some."""
 LATENCIES = ("leave_to_release", "join_to_command", "join_to_node_given")
 _LEAST_FOR_PERCENTILE = 100
 
@@ -168,18 +172,22 @@ class Run:
                 raise TimeoutError(f"only {found} jobs train")
             await asyncio.sleep(1.0)
 
-    async def measure(self) -> dict[str, Any]:
-        """Watch events, and what the services cost meanwhile."""
+    async def measure(self, own: dict[str, psutil.Process]) -> dict[str, Any]:
+        """Watch events, and what the services cost meanwhile.
+
+        Args:
+            own: Processes of the benchmark itself, by name.
+        """
         watching = asyncio.create_task(
             follow("nodes", lambda: self._nodes.WatchNodes(scavenger_pb2.WatchNodesRequest()), self._note)
         )
         begin, services = time.monotonic(), service_processes(self._up)
-        before, stored = cpu_seconds(services), stored_bytes(self._state)
+        before, stored, own_before = cpu_seconds(services), stored_bytes(self._state), cpu_seconds(own)
         if self._options.kill:
             await self._kill_now_and_then()
         else:
             await asyncio.sleep(self._options.seconds)
-        passed, after = time.monotonic() - begin, cpu_seconds(services)
+        passed, after, own_after = time.monotonic() - begin, cpu_seconds(services), cpu_seconds(own)
         watching.cancel()
         running, sizes, memory, shared_once = service_processes(self._up), stored_bytes(self._state), {}, {}
         for name, process in running.items():
@@ -190,6 +198,9 @@ class Run:
         cores = {name: round((seconds - before[name]) / passed, 3) for name, seconds in after.items()}
         return {
             "cores": cores,
+            "benchmark_cores": {
+                name: round((seconds - own_before[name]) / passed, 3) for name, seconds in own_after.items()
+            },
             "memory_mib": memory,
             "pss_mib": shared_once,
             "measured_s": round(passed, 1),
@@ -246,18 +257,20 @@ def notes(figures: dict[str, Any]) -> list[str]:
     return [f"{name}: of so few values, the 99th percentile is the largest" for name in few]
 
 
-async def run(folder: Path, config: Path, options: argparse.Namespace, up: int, origin: float) -> dict[str, Any]:
+async def run(
+    folder: Path, config: Path, options: argparse.Namespace, up: int, origin: float, stand_ins: psutil.Process
+) -> dict[str, Any]:
     """Submit, wait for the first event of the trace, measure."""
     found = Run(load(config), options, up)
     await found.submit()
     ready = time.time() - origin
     reporters = [str(folder), str(config), str(options.jobs), str(options.batches)]
-    with running(folder, "-m", "benchmarks.looping.reporters", *reporters):
+    with running(folder, "-m", "benchmarks.looping.reporters", *reporters) as reporting:
         await asyncio.sleep(max(5.0, options.first_s - ready))
         since = time.time()
-        figures = await found.measure()
+        figures = await found.measure({"reporters": psutil.Process(reporting.pid), "stand_ins": stand_ins})
     commands = [Command.of(line) for line in (folder / COMMANDS).read_text().splitlines()]
-    matched = latencies(found.events, commands)
+    matched, said = latencies(found.events, commands), logged(read_lines(folder / "logs"))
     report: dict[str, Any] = {
         "jobs": options.jobs,
         "nodes": options.nodes,
@@ -268,6 +281,8 @@ async def run(folder: Path, config: Path, options: argparse.Namespace, up: int, 
         "leave_to_release": summary(matched.releases),
         "join_to_command": summary(matched.commands),
         "join_to_node_given": summary(matched.growths),
+        "release_parts": parts_of(matched.released, said, said.released, "job_manager"),
+        "join_parts": parts_of(matched.commanded, said, said.planned, "allocator"),
         "unreleased": matched.unreleased,
         "joined_and_unused": matched.idle,
         "plans": plan_outcomes(folder / "logs/allocator.log", since),
@@ -290,19 +305,24 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=positive, default=240, help="how long is measured")
     parser.add_argument("--kill", type=float, default=0.0, help="kill -9 of a random service every so many seconds")
+    parser.add_argument(
+        "--stalls", type=float, default=0.0, help="services log what keeps their event loops busy for so many ms"
+    )
     parser.add_argument("--folder", type=Path, help="where its files are left; by default they are removed")
     options = parser.parse_args()
-    options.first_s = 15.0 + _TRAIN_SECONDS_PER_JOB * options.jobs
+    options.first_s = _START_SECONDS + _START_SECONDS_PER_JOB * options.jobs
     with tempfile.TemporaryDirectory(prefix="loop-") as name:
         folder = options.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         write_trace(
-            make_trace(options.nodes, options.first_s, options.seconds + 30, options.events), folder / "trace.csv"
+            make_trace(options.nodes, options.first_s, options.seconds + _LATEST_SECONDS, options.events),
+            folder / "trace.csv",
         )
         config = write_settings(folder, options.jobs)
         os.environ["COLUMNS"] = "200"
+        os.environ["MALLETRAIN_LOG_STALLS_MS"] = str(options.stalls)
         try:
-            with running(folder, "-m", "benchmarks.looping.stand_ins", str(folder)):
+            with running(folder, "-m", "benchmarks.looping.stand_ins", str(folder)) as standing_in:
                 while not (folder / STARTS).exists():
                     time.sleep(0.05)
                 with running(folder, "-m", "malletrain.cli.main", "up", "--config", str(config)) as up:
@@ -311,7 +331,8 @@ def main() -> None:
                         if up.poll() is not None:
                             sys.exit((folder / "main.log").read_text())
                         time.sleep(0.1)
-                    figures = asyncio.run(run(folder, config, options, up.pid, origin))
+                    stand_ins = psutil.Process(standing_in.pid)
+                    figures = asyncio.run(run(folder, config, options, up.pid, origin, stand_ins))
         finally:
             jobs = str(folder / "jobs")
             for process in find_processes(lambda found: found.get(JOB_DIR, "").startswith(jobs)):

@@ -56,7 +56,8 @@ class Steps:
         self.now += 0.01
         begin = time.process_time()
         result = advance(self.state, stimulus, self.now, self.policy)
-        self.uses.change(result.state, result.changed, moved_nodes(stimulus, self.state, result.state))
+        if not isinstance(stimulus, ProgressNoted):
+            self.uses.change(result.state, result.changed, moved_nodes(stimulus, self.state, result.state))
         if kind:
             self.seconds.setdefault(kind, []).append(time.process_time() - begin)
         self.state = result.state

@@ -33,6 +33,21 @@ class Command:
 
 
 @dataclass(frozen=True)
+class TimedEvent:
+    """A leave or a join that a command has followed.
+
+    Attributes:
+        node: The node.
+        begin: When it left or joined, in seconds since the epoch by the Scavenger's clock.
+        end: When the command was noted, in seconds since the epoch.
+    """
+
+    node: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
 class Latencies:
     """Seconds from events to the commands that follow from them.
 
@@ -43,6 +58,8 @@ class Latencies:
         growths: From a node's join to the command that gives it to a job: it may wait for nodes of another one.
         unreleased: Leaves of nodes that a job had and that no command has released.
         idle: Joins after which no job was given the node.
+        released: The leaves of `releases`, one by one.
+        commanded: The joins of `commands`, one by one.
     """
 
     releases: tuple[float, ...]
@@ -50,6 +67,8 @@ class Latencies:
     growths: tuple[float, ...]
     unreleased: int
     idle: int
+    released: tuple[TimedEvent, ...] = ()
+    commanded: tuple[TimedEvent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,8 +121,8 @@ class _History:
 def latencies(events: Iterable[NodeEvent], commands: Iterable[Command]) -> Latencies:
     """Match events with the commands that name their nodes."""
     history, ordered = _History(commands), sorted(events, key=lambda event: event.time)
-    releases: list[float] = []
-    begun: list[float] = []
+    releases: list[TimedEvent] = []
+    begun: list[TimedEvent] = []
     growths: list[float] = []
     unreleased = idle = 0
     joined: dict[str, float] = {}
@@ -115,15 +134,23 @@ def latencies(events: Iterable[NodeEvent], commands: Iterable[Command]) -> Laten
                 idle += 1
             else:
                 growths.append(gain.time - event.time)
-                begun.append(history.began(gain, event.time) - event.time)
+                begun.append(TimedEvent(event.node, event.time, history.began(gain, event.time)))
             continue
         times = history.releases.get(event.node, [])
         released = next((time for time in times if event.time <= time < until), None)
         if released is not None:
-            releases.append(released - event.time)
+            releases.append(TimedEvent(event.node, event.time, released))
         elif history.gain(event.node, joined.get(event.node, 0.0), event.time) is not None:
             unreleased += 1
-    return Latencies(tuple(releases), tuple(begun), tuple(growths), unreleased, idle)
+    return Latencies(
+        tuple(event.end - event.begin for event in releases),
+        tuple(event.end - event.begin for event in begun),
+        tuple(growths),
+        unreleased,
+        idle,
+        tuple(releases),
+        tuple(begun),
+    )
 
 
 def _times_of_next(events: Sequence[NodeEvent]) -> list[float]:

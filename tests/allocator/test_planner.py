@@ -162,7 +162,7 @@ def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> 
     assert found.plan_input(10.0) == first, "also where the clock was set back"
     changes: tuple[Callable[[], None], ...] = (
         lambda: found.update_nodes([node("n9")]),
-        lambda: found.update_stays([replace(node("n9"), expected_stay_seconds=99.0)]),
+        lambda: found.update_stays([node("n9")._replace(expected_stay_seconds=99.0)]),
         lambda: found.update_jobs([job("c")]),
         lambda: found.update_profiles([profile("d")]),
         lambda: found.update_late_rates({"c": LateRate(1, 2.0)}),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malletrain.allocator.choice_table import best_reduced_places
+from malletrain.allocator.knapsack import TIE, best_places
 from malletrain.allocator.objective import ScaleValues, scale_values
 from malletrain.allocator.problem import AllocationProblem, JobDemand
 from malletrain.allocator.reduction import reduced
@@ -39,6 +42,29 @@ def test_every_best_answer_stays_for_any_curve(problem: AllocationProblem) -> No
     jobs = [scale_values(job, problem) for job in problem.jobs]
     pool = len(problem.nodes)
     assert best_answers(reduced(jobs, pool), pool) == best_answers(jobs, pool)
+
+
+def places_with_and_without(jobs: Sequence[ScaleValues], pool: int) -> tuple[list[int], list[int]]:
+    """Places that are chosen after a reduction, and without one."""
+    starts = np.cumsum([0, *(len(job.sizes) for job in jobs)], dtype=np.int64)
+    sizes, values = np.concatenate([job.sizes for job in jobs]), np.concatenate([job.values for job in jobs])
+    currents = np.asarray([job.current for job in jobs], dtype=np.int64)
+    after = best_reduced_places(starts, sizes, values, currents, pool)
+    return after.tolist(), best_places(starts, sizes, values, currents, pool, TIE).tolist()
+
+
+@settings(deadline=None, max_examples=300)
+@given(jobs=st.lists(a_job(), min_size=1, max_size=5), pool=st.integers(0, 20))
+def test_after_a_reduction_the_same_is_chosen_where_many_tie(jobs: list[ScaleValues], pool: int) -> None:
+    after, without = places_with_and_without(jobs, pool)
+    assert after == without
+
+
+@settings(deadline=None, max_examples=200)
+@given(problem=problems(most_jobs=6).filter(lambda problem: bool(problem.jobs)))
+def test_after_a_reduction_the_same_is_chosen_for_any_curve(problem: AllocationProblem) -> None:
+    after, without = places_with_and_without([scale_values(job, problem) for job in problem.jobs], len(problem.nodes))
+    assert after == without
 
 
 def test_where_the_price_is_clear_little_is_kept() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.control_loop import make_trace
 from benchmarks.control_loop_sweep import read_runs, series
+from benchmarks.looping.breakdown import LogLine, logged, parts_of
 from benchmarks.looping.goals import missed_goals
-from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
+from benchmarks.looping.measuring import Command, NodeEvent, TimedEvent, latencies, summary
 
 
 def test_events_are_matched_with_the_commands_that_follow() -> None:
@@ -48,6 +49,31 @@ def test_what_no_command_follows_is_counted() -> None:
     commands = [Command.of("1.0 start j000001 a b")]
     found = latencies([NodeEvent(5.0, "b", False), NodeEvent(9.0, "c", True)], commands)
     assert (found.releases, found.growths, found.unreleased, found.idle) == ((), (), 1, 1)
+
+
+def test_a_release_is_divided_by_what_the_services_have_logged() -> None:
+    lines = [
+        LogLine(5.002, "scavenger", {"event": "event", "joined": [], "left": ["b"]}),
+        LogLine(5.004, "monitor", {"event": "stall", "ms": 3.0, "cpu_ms": 1.0, "step": "Task-1: work"}),
+        LogLine(5.006, "job_manager", {"event": "job", "reason": "preempted: a, b left"}),
+        LogLine(7.0, "job_manager", {"event": "job", "reason": "trains on 3 nodes"}),
+    ]
+    known = logged(reversed(lines))
+    found = parts_of([TimedEvent("b", 5.0, 5.01), TimedEvent("z", 6.0, 6.1)], known, known.released, "job_manager")
+    assert [found["parts"][part]["median_ms"] for part in ("scavenger", "job_manager", "stand_in")] == [2.0, 4.0, 4.0]
+    (slowest,) = found["slowest"]
+    assert (slowest["node"], slowest["ms"]) == ("b", 10.0)
+    assert slowest["stalls"] == ["4.0 ms: monitor, 3.0 ms (1.0 of CPU time), Task-1: work"]
+
+
+def test_a_join_is_divided_at_the_plan_that_names_its_node() -> None:
+    plan = {"event": "plan", "applied": True, "trigger": "nodes joined: a, b; jobs arrived: j000001"}
+    known = logged(
+        [LogLine(9.0, "scavenger", {"event": "event", "joined": ["b"], "left": []}), LogLine(9.09, "allocator", plan)]
+    )
+    found = parts_of([TimedEvent("b", 9.0, 9.08)], known, known.planned, "allocator")
+    # The stand-in may note the command before the plan is logged.
+    assert [found["parts"][part]["most_ms"] for part in ("scavenger", "allocator", "stand_in")] == [0.0, 80.0, 0.0]
 
 
 def test_summary_is_in_milliseconds() -> None:

@@ -91,3 +91,21 @@ def test_the_newest_entry_of_each_key_is_kept() -> None:
     merge = newest_of_each(lambda entry: str(entry)[:1])
     assert merge(["a1", "b1"], ["c1", "a2"]) == ["a2", "b1", "c1"]
     assert newest("a1", "a2") == "a2"
+
+
+async def test_who_comes_first_gets_items_before_the_others() -> None:
+    hub: Hub[int] = Hub()
+    order: list[str] = []
+
+    async def read(name: str, *, first: bool) -> None:
+        with hub.subscribe(first=first) as subscription:
+            async for _ in subscription:
+                order.append(name)
+
+    readers = [asyncio.create_task(read("later", first=False)), asyncio.create_task(read("first", first=True))]
+    await asyncio.sleep(0)
+    hub.publish(1)
+    await asyncio.sleep(0)
+    hub.close()
+    await asyncio.gather(*readers)
+    assert order == ["first", "later"]

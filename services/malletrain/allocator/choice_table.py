@@ -189,9 +189,22 @@ def best_of(
 def _best_without_limits(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
     if len(sizes) * pool <= _SMALL:
         return best_places(starts, sizes, values, currents, pool, TIE)
+    return best_reduced_places(starts, sizes, values, currents, pool)
+
+
+def best_reduced_places(starts: Ints, sizes: Ints, values: Floats, currents: Ints, pool: int) -> Ints:
+    """The same as `best_places`, with `TIE`; scales that no optimum can contain are discarded before.
+
+    There must be a job. Where nodes are scarce, little more is kept of most jobs than the scale that they have.
+    """
     kept = np.flatnonzero(maybe_optimal(starts, sizes, values, pool))
     slim = np.searchsorted(kept, starts)
-    places: Ints = kept[best_places(slim, sizes[kept], values[kept], currents, pool, TIE)]
+    # Each job has its smallest size for certain: what is left to be chosen is how many nodes more.
+    least = sizes[kept[slim[:-1]]]
+    if (rest := pool - int(least.sum())) < 0:  # by rounding only
+        return best_places(starts, sizes, values, currents, pool, TIE)
+    more = sizes[kept] - np.repeat(least, np.diff(slim))
+    places: Ints = kept[best_places(slim, more, values[kept], currents - least, rest, TIE)]
     return places
 
 

@@ -168,11 +168,13 @@ class ControlLoop:
     async def _decide(self) -> None:
         while True:
             await self._wait(self._wait_seconds())
+            clock = asyncio.get_running_loop().time
+            due = clock() + self._trigger.coalesce_seconds
+            # The release that the same event may call for goes first: it needs the processors now.
+            await asyncio.sleep(self._trigger.coalesce_seconds / 2)
             asked = bool(self._reason())
             # Stays are asked for while others may join the event, rather than after that.
-            await asyncio.gather(
-                asyncio.sleep(self._trigger.coalesce_seconds), *([self._refresh(None)] if asked else [])
-            )
+            await asyncio.gather(asyncio.sleep(max(0.0, due - clock())), *([self._refresh(None)] if asked else []))
             self._news.clear()
             if reason := self._reason():
                 with self._spans.plan(reason) as span:

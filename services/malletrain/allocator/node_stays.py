@@ -79,14 +79,9 @@ class NodeStays:
 
     def refreshed(self, nodes: Collection[PlannableNode], now: float) -> list[PlannableNode]:
         """Those of these nodes that are known, with their expected stays at `now`, in seconds since the epoch."""
-        known = [(node.name, times) for node in nodes if (times := self._nodes.get(node.name)) is not None]
-        stays = expected_stays(
-            self._curve,
-            self._horizon,
-            now + self._ahead,
-            [times.since for _, times in known],
-            [times.until for _, times in known],
-        )
-        return [
-            PlannableNode(name, stay, times.pool, times.gpus) for (name, times), stay in zip(known, stays, strict=True)
-        ]
+        names = [node.name for node in nodes if node.name in self._nodes]
+        known = list(map(self._nodes.__getitem__, names))
+        since, until = [times.since for times in known], [times.until for times in known]
+        stays = expected_stays(self._curve, self._horizon, now + self._ahead, since, until)
+        pools, gpus = [times.pool for times in known], [times.gpus for times in known]
+        return list(map(PlannableNode, names, stays, pools, gpus))

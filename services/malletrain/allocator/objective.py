@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.allocator.memory_by_job import MemoryByJob
 from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
 
 
@@ -125,16 +126,28 @@ class ScaleRates:
         return ScaleValues(self.sizes, forward_seconds * self.rates - costs, costs, current)
 
 
+_RateArrays = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+_remembered: MemoryByJob[_RateArrays] = MemoryByJob()
+
+
 def scale_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRates:
     """The permitted scales of a job within a pool of so many nodes, with their rates."""
-    scale = metric_scale(job, metric)
-    sizes = permitted_sizes(job, pool)
-    held = np.arange(min(job.curve[-1].nodes, max(pool, len(job.current_nodes))) + 1)
-    up, down = job.scale_up_seconds, job.scale_down_seconds
+    last = job.curve[-1].nodes
+    largest, most_held = min(job.max_nodes, last, pool), min(last, max(pool, len(job.current_nodes)))
+    terms = job.curve, job.permitted_nodes, job.min_nodes, job.weight, metric, largest, most_held
+
+    def arrays() -> _RateArrays:
+        scale, sizes = metric_scale(job, metric), permitted_sizes(job, pool)
+        found = sizes, scale * rates(job, sizes), scale * rates(job, np.arange(most_held + 1))
+        for array in found:
+            array.flags.writeable = False
+        return found
+
     stalls: dict[int, dict[int, float]] = {}
     for stall in job.stalls:
         stalls.setdefault(stall.from_nodes, {})[stall.to_nodes] = stall.seconds
-    return ScaleRates(sizes, scale * rates(job, sizes), scale * rates(job, held), up, down, stalls, job.boot_seconds)
+    up, down = job.scale_up_seconds, job.scale_down_seconds
+    return ScaleRates(*_remembered.value(job.id, terms, arrays), up, down, stalls, job.boot_seconds)
 
 
 def scale_values(job: JobDemand, problem: AllocationProblem) -> ScaleValues:

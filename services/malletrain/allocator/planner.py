@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from malletrain.allocator.fleets import FleetMember, LateRate
 from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
@@ -15,8 +16,7 @@ from malletrain.model.scaling import RescaleStall, ScalingPoint
 _MOST_BOOT = 0.5
 
 
-@dataclass(frozen=True)
-class PlannableNode:
+class PlannableNode(NamedTuple):
     """An idle node.
 
     Attributes:
@@ -164,7 +164,8 @@ class PlanProblem:
 def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     """The problem of the next plan: built, split by pools, pinned scales assigned."""
     whole = build_problem(plan_input, options)
-    pools = {} if options.span_pools else {node.name: node.pool for node in plan_input.nodes}
+    several = not options.span_pools and len({node.pool for node in plan_input.nodes}) > 1
+    pools = {node.name: node.pool for node in plan_input.nodes} if several else {}
     parts = split(whole, pools, options.forward, plan_input.changes)
     return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
 

@@ -34,6 +34,8 @@ def split(
     Returns:
         The parts; the problem itself if there is only one pool.
     """
+    if not pool_of:
+        return (problem,)
     members: dict[str, list[str]] = {}
     for node in problem.nodes:
         members.setdefault(pool_of.get(node, ""), []).append(node)

@@ -32,6 +32,7 @@ def reduced(per_job: Sequence[ScaleValues], pool: int) -> list[ScaleValues]:
     starts = np.cumsum([0, *(len(scales.sizes) for scales in per_job)])
     sizes = np.concatenate([scales.sizes for scales in per_job])
     kept = maybe_optimal(starts, sizes, np.concatenate([scales.values for scales in per_job]), pool)
+    kept[starts[:-1]] = True
     slim = []
     for scales, first in zip(per_job, starts.tolist(), strict=False):
         chosen = kept[first : first + len(scales.sizes)]
@@ -51,12 +52,13 @@ def maybe_optimal(starts: Ints, sizes: Ints, values: Floats, pool: int) -> Flags
         pool: Number of nodes.
 
     Returns:
-        Flags of the same shape as `sizes`.
+        Flags of the same shape as `sizes`; at least one is set for each job.
     """
     relaxation = _Relaxation(starts, sizes, values, pool)
     price = relaxation.price()
     kept: Flags = relaxation.bounds(price) >= relaxation.feasible_value(price) - _MARGIN * relaxation.magnitude
-    kept[relaxation.starts] = True
+    # The sizes of the known solution are kept; should rounding drop one, 0 stands for it.
+    kept[relaxation.starts] |= ~np.logical_or.reduceat(kept, relaxation.starts)
     return kept
 
 

@@ -56,6 +56,8 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
         problem: A valid problem.
         pins: By job identifier; pins of jobs that are not in the problem are ignored.
     """
+    if not any(job.id in pins for job in problem.jobs):
+        return with_pinned(problem, {})
     pool = len(problem.nodes)
     present = {job.id: len(job.current_nodes) for job in problem.jobs}
     sizes = {job.id: permitted_sizes(job, pool).tolist() for job in problem.jobs if job.id in pins}

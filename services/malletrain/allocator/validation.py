@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from malletrain.allocator.memory_by_job import MemoryByJob
 from malletrain.allocator.problem import AllocationProblem, JobDemand, ObjectiveMetric
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 
 _LARGEST_VALUE = 1e100
 """Largest value of a scale: far above anything measured, and small enough for sums to stay finite."""
+
+_checked: MemoryByJob[None] = MemoryByJob()
 
 
 def validate(problem: AllocationProblem) -> None:
@@ -23,7 +26,8 @@ def validate(problem: AllocationProblem) -> None:
     if not (math.isfinite(problem.forward_seconds) and problem.forward_seconds > 0):
         raise InvalidInputError("forward_seconds", "a number above 0", problem.forward_seconds)
     for name, stay in problem.expected_stay_seconds.items():
-        _not_negative(f"expected_stay_seconds[{name!r}]", stay)
+        if not 0 <= stay < math.inf:  # without a call: there may be ten thousand
+            _not_negative(f"expected_stay_seconds[{name!r}]", stay)
     for owner, limit in problem.owner_limits.items():
         if limit < 0:
             raise InvalidInputError(f"owner_limits[{owner!r}]", "at least 0", limit)
@@ -55,6 +59,12 @@ def _unique_ids(jobs: Sequence[JobDemand]) -> None:
 
 
 def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
+    _check_terms(field, job)
+    rest = job.curve, job.permitted_nodes, job.stalls, job.min_nodes, job.max_nodes, metric
+    _checked.value(job.id, rest, lambda: _check_lists(field, job, metric))
+
+
+def _check_terms(field: str, job: JobDemand) -> None:
     if job.min_nodes < 1:
         raise InvalidInputError(f"{field}.min_nodes", "at least 1", job.min_nodes)
     if job.max_nodes < job.min_nodes:
@@ -66,6 +76,9 @@ def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
         raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
     if not (math.isfinite(job.share_weight) and job.share_weight > 0):
         raise InvalidInputError(f"{field}.share_weight", "a number above 0", job.share_weight)
+
+
+def _check_lists(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
     _check_curve(f"{field}.curve", job.curve, metric)
     _check_permitted(f"{field}.permitted_nodes", job)
     _check_stalls(f"{field}.stalls", job)
@@ -98,6 +111,8 @@ def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> 
     if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
         first = next(point for point in job.curve if point.nodes > 0)
         unit = first.rate / first.nodes or math.nan
+    if job.weight / unit * max(point.rate for point in job.curve) * longest <= _LARGEST_VALUE:
+        return
     for index, point in enumerate(job.curve):
         if not job.weight / unit * point.rate * longest <= _LARGEST_VALUE:
             expected = f"a rate that is worth at most {_LARGEST_VALUE:g} with the weight, over {longest:g} seconds"
@@ -133,12 +148,13 @@ def _check_holders(problem: AllocationProblem) -> None:
     holders: dict[str, str] = {}
     for index, job in enumerate(problem.jobs):
         for position, node in enumerate(job.current_nodes):
+            if node in known and node not in holders:
+                holders[node] = job.id
+                continue
             field = f"jobs[{index}].current_nodes[{position}]"
             if node not in known:
                 raise InvalidInputError(field, "one of nodes", node)
-            if node in holders:
-                raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
-            holders[node] = job.id
+            raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
 
 
 def _not_negative(field: str, value: float) -> None:

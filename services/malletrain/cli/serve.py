@@ -16,9 +16,11 @@ from malletrain.cli.credentials import forget_token
 from malletrain.cli.settings import AllSettings, load
 from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.garbage import short_collections
 from malletrain.runtime.logs import configure_logging
 from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.process import Service, run_service
+from malletrain.runtime.stalls import stalls_logged
 from malletrain.runtime.tracing.opening import open_tracer
 
 
@@ -44,7 +46,8 @@ def serve(
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     configure_logging(name.value, settings.log_level)
     forget_token()
-    asyncio.run(_serve(name, settings, parent, config))
+    with stalls_logged(settings.log_stalls_ms / 1000):
+        asyncio.run(_serve(name, settings, parent, config))
 
 
 async def _serve(name: ServiceName, settings: AllSettings, parent: int | None, config: Path | None) -> None:
@@ -66,7 +69,8 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None, c
     tracer = open_tracer(name.value, settings.tracing)
     access = installation.interceptor(address)
     try:
-        await run_service(service, address, access, settings.limits, credentials, metrics, tracer)
+        with short_collections():
+            await run_service(service, address, access, settings.limits, credentials, metrics, tracer)
     finally:
         for task in beside:
             task.cancel()

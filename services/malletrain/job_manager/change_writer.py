@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -46,18 +46,26 @@ class ChangeWriter:
         failing: Whether the database did not answer the last time.
     """
 
-    def __init__(self, store: JobStore, jobs: Mapping[str, Job], on_stored: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        jobs: Mapping[str, Job],
+        on_stored: Callable[[], None],
+        may_begin: Callable[[], Awaitable[None]],
+    ) -> None:
         """Begin with nothing that waits.
 
         Args:
             store: Where changes are stored.
             jobs: What is stored now.
             on_stored: Called after each batch.
+            may_begin: Waits until a batch may be begun: the thread that stores it takes the interpreter from the loop.
         """
         self.stored_jobs = jobs
         self.failing = False
         self._store = store
         self._on_stored = on_stored
+        self._may_begin = may_begin
         self._tried: _Batch | None = None
         self._later: _Batch | None = None
         self._added = self._stored = 0
@@ -121,6 +129,7 @@ class ChangeWriter:
         """Store what is added, until cancelled."""
         while True:
             await self._waits.wait()
+            await self._may_begin()
             self._waits.clear()
             was_failing = self.failing
             await self.flush()

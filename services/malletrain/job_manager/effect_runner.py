@@ -104,15 +104,21 @@ class EffectRunner:
         self._adopting.update(supervisors)
         self.dispatch(self._adopting)
 
-    def dispatch(self, effects: Iterable[Effect]) -> None:
-        """Begin to perform the effects that are recorded and not being performed already."""
-        stored, failing = self._writer.stored_jobs, self._writer.failing
+    def dispatch(self, effects: Iterable[Effect]) -> bool:
+        """Begin to perform the effects that are recorded and not being performed already.
+
+        Returns:
+            Whether a release is among those that begin.
+        """
+        stored, failing, releasing = self._writer.stored_jobs, self._writer.failing, False
         for effect in effects:
             if not is_recorded(effect, stored) and not (failing and may_precede_record(effect, stored)):
                 continue
             if self._group is not None and effect not in self._running:
                 self._running.add(effect)
                 self._group.create_task(self._perform(effect), name=str(effect))
+                releasing |= isinstance(effect, ReleaseHosts)
+        return releasing
 
     async def _perform(self, effect: Effect) -> None:
         try:

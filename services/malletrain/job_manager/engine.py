@@ -11,6 +11,7 @@ from dataclasses import replace
 import structlog
 
 from malletrain.common.gpus import node_of
+from malletrain.job_manager.after_releases import AfterReleases
 from malletrain.job_manager.change import Change, CommitUnknownError, Submission
 from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.change_writer import ChangeWriter
@@ -52,7 +53,8 @@ _SWEEPS = 3
 _JOBS_AT_ONCE = 20
 _LOOKS_PER_TICK = 200
 """With more jobs, each is looked at every few ticks: whether its trainer says that it is done is not urgent."""
-_NOTED_AT_ONCE = 100
+_NOTED_AT_ONCE = 20
+_NOTING_PAUSE_SECONDS = 0.01
 
 
 class Engine:
@@ -94,7 +96,8 @@ class Engine:
         loaded = store.load()
         self._state = replace(loaded, jobs=JobTable.of(loaded.jobs))
         self._progress = ProgressBuffer()
-        self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded)
+        self._after = AfterReleases()
+        self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded, self._after.done)
         self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
         self._looks: deque[str] = deque()
         self._has_begun = False
@@ -150,19 +153,25 @@ class Engine:
         unknown = self._store_change(change, stimulus, result.state) if change else None
         self._state = result.state
         self._metrics.applied(stimulus, before, result, self._clock.monotonic() - begin)
+        if result.changed:
+            self._spans.changed(result.changed)
+        releasing = self._effects.dispatch(result.effects)
+        progressed = isinstance(stimulus, ProgressNoted)
+        self._after.do(lambda: self._tell(result, generation, progressed=progressed), releasing=releasing)
+        if unknown is not None:
+            raise unknown
+        return result
+
+    def _tell(self, result: TransactionResult, generation: int | None, *, progressed: bool) -> None:
+        """Tell watchers, trainers and the log what has changed."""
         for event in result.events:
             old = None if event.from_state is None else event.from_state.value
             self._log.info("job", job=event.job_id, before=old, now=event.to_state.value, reason=event.reason)
         if result.changed:
-            only_progress = isinstance(stimulus, ProgressNoted)
-            self.jobs.publish(JobsChanged({job.id: job for job in result.changed}, generation, only_progress))
-            self._spans.changed(result.changed)
-        self._effects.dispatch(result.effects)
+            jobs = {job.id: job for job in result.changed}
+            self.jobs.publish(JobsChanged(jobs, generation, jobs.keys() if progressed else frozenset()))
         for job_id, notice in result.notices:
             self._effects.notify(job_id, notice)
-        if unknown is not None:
-            raise unknown
-        return result
 
     async def settled(self, *job_ids: str) -> None:
         """Wait until all that has been applied is stored. To be awaited immediately before a request is applied.
@@ -340,11 +349,13 @@ class Engine:
         while True:
             await asyncio.sleep(seconds)
             names = self._progress.names
-            for first in range(0, len(names), _NOTED_AT_ONCE):
+            parts = range(0, len(names), _NOTED_AT_ONCE)
+            for first in parts:
                 some = names[first : first + _NOTED_AT_ONCE]
                 if (noted := self._progress.take(self._state.jobs, some)) is not None:
                     self.apply(noted)
-                await asyncio.sleep(0)  # a release must not wait until that of all jobs has been taken over
+                # A release takes several turns of the loop: it must not wait for such a part in each of them.
+                await asyncio.sleep(min(_NOTING_PAUSE_SECONDS, seconds / (2 * len(parts))))
 
     def _perform_recorded(self) -> None:
         commanded = JobTable.over(self._state.jobs).marked(JobMark.COMMANDED)

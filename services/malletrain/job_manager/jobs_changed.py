@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from malletrain.job_manager.jobs import Job
@@ -15,14 +15,30 @@ class JobsChanged:
     Attributes:
         jobs: Jobs that changed, as they are now, by identifier.
         generation: Of the newest plan, if this one has changed them.
-        only_progress: Whether nothing but samples has changed.
+        progressed: Those of which nothing but samples has changed.
     """
 
     jobs: Mapping[str, Job]
     generation: int | None = None
-    only_progress: bool = False
+    progressed: Set[str] = frozenset()
 
     def followed_by(self, later: JobsChanged) -> JobsChanged:
         """Both as one."""
         generation = self.generation if later.generation is None else later.generation
-        return JobsChanged({**self.jobs, **later.jobs}, generation, self.only_progress and later.only_progress)
+        # Of a job that only the one names, it counts what that one says; of a job that both name, what both say.
+        only_progress = (
+            (self.progressed - later.jobs.keys())
+            | (later.progressed - self.jobs.keys())
+            | (self.progressed & later.progressed)
+        )
+        return JobsChanged({**self.jobs, **later.jobs}, generation, only_progress)
+
+    def told(self, *, without_progress: bool) -> Collection[Job]:
+        """The jobs that a watcher is told of.
+
+        Args:
+            without_progress: Whether it does not want to know of samples alone.
+        """
+        if not without_progress:
+            return self.jobs.values()
+        return [job for name, job in self.jobs.items() if name not in self.progressed]

@@ -15,7 +15,7 @@ from malletrain.job_manager.measurements import measure
 from malletrain.job_manager.node_use import NodeTime, NodeUse, UseCounter, moved_nodes
 from malletrain.job_manager.state import ManagerState
 from malletrain.job_manager.state_machine import TransactionResult
-from malletrain.job_manager.stimuli import Stimulus, SupervisorSeen
+from malletrain.job_manager.stimuli import ProgressNoted, Stimulus, SupervisorSeen
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
@@ -116,6 +116,8 @@ class JobManagerMetrics:
         if not result.changed and not result.events and result.state.idle is before.idle:
             return
         self._apply.observe(seconds)
+        if isinstance(stimulus, ProgressNoted):
+            return  # samples count nowhere here
         self._uses.change(result.state, result.changed, moved_nodes(stimulus, before, result.state))
         self._node_time.change(self._uses.uses(result.state), self._clock.monotonic())
         found = measure(before, result, self._clock.time())

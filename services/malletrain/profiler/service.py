@@ -48,6 +48,8 @@ from malletrain.v1 import (
 )
 
 _LONGEST_REST_SECONDS = 2.0
+_PATIENCE_SECONDS = 0.1
+"""How long news of jobs that are known wait: a leave calls for a release first, and for a plan 50 ms later."""
 
 SERVICE_NAME = "malletrain.v1.ProfilerService"
 
@@ -100,6 +102,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._ready = False
         self._views = JobViews()
         self._news = asyncio.Event()
+        self._new_jobs = False
         self._points_saved_at = -inf
         self._published_at = -inf
         self._unsaved = False
@@ -231,6 +234,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
                 self._curves.remove_job(job.id)
                 self._points_saved_at = -inf  # nobody else will say again what its family has learned of it
             else:
+                self._new_jobs |= job.id not in self._jobs
                 self._jobs[job.id] = job
                 self._curves.put_job(declaration_of(job))
         self._news.set()
@@ -269,6 +273,10 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         """Publish at once what comes after a pause, and all that comes soon after it together."""
         while True:
             await self._news.wait()
+            if not self._new_jobs:
+                # Where nodes or jobs have changed, others have more urgent things to do just now.
+                await asyncio.sleep(min(_PATIENCE_SECONDS, self._section.publish_seconds))
+            self._new_jobs = False
             self._news.clear()
             self._publish()
             await asyncio.sleep(self._section.publish_seconds)

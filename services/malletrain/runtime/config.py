@@ -97,6 +97,12 @@ class Settings(BaseSettings):
     log_copies: int = Field(
         default=4, ge=0, le=1000, description="Rotated logs of each service that are kept; older ones are deleted."
     )
+    log_stalls_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=60_000,
+        description="What keeps the event loop of a service busy for longer than so many ms is logged; 0: nothing is.",
+    )
     validate_state: bool = Field(
         default=False,
         description="Whether JobManager, Scavenger and Profiler check the invariants of their state after each change.",

@@ -99,7 +99,7 @@ class Hub(Generic[ItemT]):
         """
         self._most_waiting = most_waiting
         self._merge = merge
-        self._subscriptions: set[Subscription[ItemT]] = set()
+        self._subscriptions: list[Subscription[ItemT]] = []
         self._closed = False
 
     def publish(self, item: ItemT) -> None:
@@ -108,16 +108,20 @@ class Hub(Generic[ItemT]):
             subscription.put(item)
 
     @contextmanager
-    def subscribe(self) -> Iterator[Subscription[ItemT]]:
-        """Subscribe until the block is left."""
+    def subscribe(self, *, first: bool = False) -> Iterator[Subscription[ItemT]]:
+        """Subscribe until the block is left.
+
+        Args:
+            first: Whether it gets items before the present subscriptions.
+        """
         subscription: Subscription[ItemT] = Subscription(self._most_waiting, self._merge)
         if self._closed:
             subscription.end()
-        self._subscriptions.add(subscription)
+        self._subscriptions.insert(0 if first else len(self._subscriptions), subscription)
         try:
             yield subscription
         finally:
-            self._subscriptions.discard(subscription)
+            self._subscriptions.remove(subscription)
 
     def close(self) -> None:
         """End every subscription, present and future; for a server that drains."""

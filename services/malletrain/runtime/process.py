@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from typing import Protocol
@@ -21,8 +20,8 @@ GRACE_SECONDS = 2.0
 """How long calls may go on after the process was told to end."""
 
 _SWITCH_SECONDS = 0.0005
-"""How long the loop waits at most for the interpreter when a thread has it, as one that stores: Python's 5 ms would be
-a release's, too, each time that the loop has waited for something."""
+"""How long the loop waits at most for the interpreter when a thread has it, as one that stores. Beside a thread that
+makes JSON, the loop goes on 0.7 ms after what it has waited for, with Python's default 5 ms; a release waits often."""
 
 
 class Service(Protocol):
@@ -70,7 +69,7 @@ async def run_service(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    _shorten_pauses()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     port = await host.start()
     host.metrics.open()
     log.info("serving", address=f"{address.rpartition(':')[0]}:{port}")
@@ -91,10 +90,3 @@ async def run_service(
         await host.stop(GRACE_SECONDS)
         host.tracer.close()
         log.info("drained")
-
-
-def _shorten_pauses() -> None:
-    """Leave what has been imported and loaded out of garbage collections: it stays, and takes 60 ms to look through."""
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_SECONDS)

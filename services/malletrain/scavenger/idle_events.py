@@ -145,8 +145,11 @@ class IdleEvents:
             await asyncio.sleep(0)
         return message
 
-    async def watch(self) -> AsyncGenerator[scavenger_pb2.WatchNodesResponse]:
+    async def watch(self, *, first: bool = False) -> AsyncGenerator[scavenger_pb2.WatchNodesResponse]:
         """The present nodes, then every event. Waits for the first observation: before it, no set would be true.
+
+        Args:
+            first: Whether events are told before they are told to others.
 
         Raises:
             UnavailableError: the service is ending.
@@ -154,7 +157,7 @@ class IdleEvents:
         await self._ready.wait()
         if self._closing:
             raise UnavailableError("the Scavenger is ending")
-        with self._events.subscribe() as events:
+        with self._events.subscribe(first=first) as events:
             snapshot = scavenger_pb2.WatchNodesResponse(
                 snapshot=True,
                 event_time=timestamp(self._event_time),

@@ -11,7 +11,7 @@ import grpc.aio
 import structlog
 
 from malletrain.runtime.access.credentials import Credential
-from malletrain.runtime.access.identity import current_caller
+from malletrain.runtime.access.identity import Role, current_caller
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.clock_steps import WatchedClock
@@ -44,6 +44,7 @@ from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name
 
 _LONGEST_REASON = 500
+_JOB_MANAGER = "job_manager"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -165,9 +166,11 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     async def WatchNodes(
         self, request: scavenger_pb2.WatchNodesRequest, context: _Context
     ) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
-        """The present nodes, then every event."""
+        """The present nodes, then every event; JobManager, which releases nodes, is told first."""
         del request, context
-        async with contextlib.aclosing(self._events.watch()) as events:
+        caller = current_caller()
+        releases = caller.role is Role.SERVICE and caller.user == _JOB_MANAGER
+        async with contextlib.aclosing(self._events.watch(first=releases)) as events:
             async for event in events:
                 yield event
 
