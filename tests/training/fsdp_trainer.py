@@ -18,9 +18,11 @@ from torch.distributed.tensor import DTensor
 
 from malletrain.client import current_job
 from malletrain.client.fsdp import ShardedTraining, init
+from tests.training import exact_numbers
 
 SIZE, BATCH = 240, 12
 """Samples, and the global batch at every scale: it can be divided by 2, 3 and 4."""
+WIDTH, RATE = 13, 0.01
 
 
 def network(width: int) -> nn.Sequential:
@@ -67,24 +69,29 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=10**9)
     parser.add_argument("--step-seconds", type=float, default=0.02)
-    parser.add_argument("--width", type=int, default=13)
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--exact", action="store_true")
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     parser.add_argument("--copy-seconds", type=float, default=None)
     options = parser.parse_args()
     job = current_job()
     assert job is not None
-    inputs, targets = data()
+    inputs, targets = exact_numbers.data(SIZE) if options.exact else data()
     init()
-    model = network(options.width)
+    model = exact_numbers.network(options.width) if options.exact else network(options.width)
     fully_shard(model[0])
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=exact_numbers.RATE if options.exact else RATE)
+    if options.exact:
+        optimizer.register_step_post_hook(lambda *_: exact_numbers.round_weights(model))
     training = ShardedTraining(
         model,
         optimizer,
         dataset_size=SIZE,
         batch_per_worker=BATCH // dist.get_world_size(),
         seed=3,
+        # Commits may be saved as well, so that a test would have more checkpoints than it asks for.
+        commit_seconds=options.checkpoint_seconds,
         checkpoint_seconds=options.checkpoint_seconds,
         copy_seconds=options.copy_seconds,
     )
@@ -100,13 +107,19 @@ def main() -> None:
             with notes.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
+    def loss_of(indices: list[int]) -> torch.Tensor:
+        outputs = training.model(inputs[indices])
+        if options.exact:
+            return exact_numbers.loss_of(outputs, targets[indices], dist.get_world_size())
+        return nn.functional.mse_loss(outputs, targets[indices])
+
     @training.run
     def train() -> None:
         note("loaded")
         for indices in training.batches(options.samples):
             began = time.monotonic()
             training.optimizer.zero_grad()
-            nn.functional.mse_loss(training.model(inputs[indices]), targets[indices]).backward()
+            loss_of(indices).backward()
             # Before the check in it: a worker may end there.
             training.step(lambda: note("stepped"))
             time.sleep(max(0.0, options.step_seconds - (time.monotonic() - began)))

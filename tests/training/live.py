@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -31,6 +32,7 @@ STEPS = 8
 """Steps of rank 0 at a scale before the next change."""
 PATIENCE = 150.0
 """Seconds. Frameworks take long to import where others use the machine, too."""
+_LOADED = re.compile(r"resumed at (\d+) samples, loaded in ([\d.]+) s")
 SETTINGS = f"""
 [scavenger]
 source = "static"
@@ -230,6 +232,7 @@ class Pause:
         seconds: From the last step at the old scale to the first at the new one, less a usual step.
         repeated: Samples that were trained with again.
         resumed: The sample counter that the training went on from.
+        loading: Seconds of the pause in which rank 0 filled weights and optimizer from disk, where it says so.
     """
 
     change: int
@@ -239,12 +242,13 @@ class Pause:
     seconds: float
     repeated: int
     resumed: int
+    loading: float | None
 
 
 def pauses(training: LiveTraining) -> list[Pause]:
     """What each change has cost."""
     steps = training.steps()
-    members = _members(training.folder)
+    members, loading = _members(training.folder), _loading_seconds(training.folder)
     found = []
     for last, first in itertools.pairwise(steps):
         if members(last) == members(first):
@@ -255,8 +259,15 @@ def pauses(training: LiveTraining) -> list[Pause]:
         reached = last.get("reached", last["before"] + last["size"] * len(last["indices"]))
         gap = first["time"] - last["time"] - usual
         repeated, sizes = reached - first["before"], (last["size"], first["size"])
-        found.append(Pause(change, what, *sizes, round(gap, 2), repeated, first["before"]))
+        seconds = loading.get(first["before"])
+        found.append(Pause(change, what, *sizes, round(gap, 2), repeated, first["before"], seconds))
     return found
+
+
+def _loading_seconds(folder: Path) -> dict[int, float]:
+    """How long loading took, by the sample counter from which workers went on."""
+    said = "".join(path.read_text() for path in folder.glob("logs/*.log"))
+    return {int(samples): float(seconds) for samples, seconds in _LOADED.findall(said)}
 
 
 def add_last_batch(accounts: Accounts, killed: int) -> None:

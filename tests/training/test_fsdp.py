@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("fsdp_trainer.py")
 PATIENCE = 40.0
 VARIABLES = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "1"}
 CLOSE = 1e-5
-"""Largest difference of a weight to the reference: sums over workers are rounded in another order."""
+"""Largest difference of a weight to one process that sums a batch at once: workers round in another order."""
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def tensors(note: dict[str, Any]) -> list[Any]:
     return loaded
 
 
-def train_at(launcher: Launcher, workers: int, steps: int) -> None:
+def train_at(launcher: Launcher, workers: int, steps: int, *arguments: str) -> None:
     """Train some steps, then have all save and leave."""
-    with launcher.generation(workers) as running:
+    with launcher.generation(workers, *arguments) as running:
         wait_until(
             lambda: len(stepped(launcher.folder, workers)) >= steps, PATIENCE, f"{steps} steps of {workers} workers"
         )
@@ -64,51 +64,80 @@ def said(folder: Path) -> str:
     return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
 
 
-def unsharded(steps: int) -> list[list[Any]]:
-    """Weights and optimizer of one process without FSDP after each step."""
-    from malletrain.client.sampling import EpochOrder
-    from malletrain.client.training import permutation
-    from tests.training.fsdp_trainer import BATCH, SIZE, data, network, tensors_of
-
-    model = network(13)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    order = EpochOrder(SIZE, 3, permutation)
-    inputs, targets = data()
-    found = []
-    for step in range(steps):
-        indices = order.span(step * BATCH, BATCH)
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(inputs[indices]), targets[indices]).backward()
-        optimizer.step()
-        found.append([tensor.clone() for tensor in tensors_of(model, optimizer)])
-    return found
-
-
-def test_the_state_of_4_workers_goes_on_with_2_and_3_bit_by_bit(launcher: Launcher) -> None:
+def train_over_4_2_and_3_workers(launcher: Launcher, *arguments: str) -> list[dict[str, Any]]:
+    """Rank 0's notes after each step. Each scale goes on from what the one before it has saved."""
     from tests.training.fsdp_trainer import BATCH
 
     for workers in (4, 2, 3):
-        train_at(launcher, workers, 6)
-    found = notes(launcher.folder)
+        train_at(launcher, workers, 6, *arguments)
+    steps = [line for line in notes(launcher.folder) if line["event"] == "stepped"]
+    steps.sort(key=lambda line: line["samples"])
+    assert [line["samples"] for line in steps] == list(range(0, len(steps) * BATCH, BATCH))
+    return steps
+
+
+def farthest(note: dict[str, Any], reference: list[Any]) -> float:
+    """Largest difference of a weight, or a number of the optimizer, to a reference."""
+    pairs = zip(tensors(note), reference, strict=True)
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+
+
+def same_bits(note: dict[str, Any], reference: list[Any]) -> bool:
+    return all(torch.equal(ours, theirs) for ours, theirs in zip(tensors(note), reference, strict=True))
+
+
+def test_the_state_of_4_workers_goes_on_with_2_and_3_bit_by_bit(launcher: Launcher) -> None:
+    from tests.training.fsdp_reference import Unsharded
+    from tests.training.fsdp_trainer import BATCH
+
+    steps = train_over_4_2_and_3_workers(launcher)
     ends: dict[int, dict[str, Any]] = {}
     for workers in (4, 2, 3):
         last = max(stepped(launcher.folder, workers).values(), key=lambda line: line["samples"])
         ends[last["samples"] + BATCH] = last
-    joints = [line for line in found if line["event"] == "loaded" and line["samples"] > 0]
+    joints = [line for line in notes(launcher.folder) if line["event"] == "loaded" and line["samples"] > 0]
     assert {line["workers"] for line in joints} == {2, 3}
     assert len(joints) == 2 + 3
     for line in joints:
         assert line["samples"] in ends, "it goes on from where the others had stopped"
         assert line["digest"] == ends[line["samples"]]["digest"]
-    steps = [line for line in found if line["event"] == "stepped"]
-    assert sorted(line["samples"] for line in steps) == list(range(0, len(steps) * BATCH, BATCH))
-    reference = unsharded(len(steps))
+    at_once, in_order = Unsharded(exact=False), Unsharded(exact=False)
     worst = 0.0
-    for line in steps:
-        pairs = zip(tensors(line), reference[line["samples"] // BATCH], strict=True)
-        worst = max(worst, *(float((ours - theirs).abs().max()) for ours, theirs in pairs))
-    print(f"largest difference to the unsharded reference after {len(steps)} steps: {worst:.3g}")
+    for number, line in enumerate(steps):
+        worst = max(worst, farthest(line, at_once.step(number)))
+        assert same_bits(line, in_order.step_in_order_of_gloo(number, line["workers"])), f"step {number}"
+    print(f"largest difference to a batch that is summed at once, after {len(steps)} steps: {worst:.3g}")
     assert worst <= CLOSE
+
+
+def test_with_exact_sums_it_is_the_training_of_one_process_bit_by_bit(launcher: Launcher) -> None:
+    from tests.training.fsdp_reference import Unsharded
+
+    steps = train_over_4_2_and_3_workers(launcher, "--exact")
+    reference = Unsharded(exact=True)
+    for number, line in enumerate(steps):
+        assert same_bits(line, reference.step(number)), f"step {number}"
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_only_sums_of_exact_numbers_do_not_depend_on_their_order(exact: bool) -> None:
+    from tests.training.fsdp_reference import Unsharded
+    from tests.training.fsdp_trainer import BATCH
+
+    reference, apart = Unsharded(exact=exact), Unsharded(exact=exact)
+    same, moved = [], False
+    for number in range(40):
+        indices = reference.indices(number)
+        whole = [gradient.clone() for gradient in reference.gradients(indices)]
+        apart.model.load_state_dict(reference.model.state_dict())
+        one_by_one = [apart.gradients([index], BATCH) for index in reversed(indices)]
+        sums = [torch.stack(parts).sum(0) / BATCH for parts in zip(*one_by_one, strict=True)]
+        same += [torch.equal(ours, theirs) for ours, theirs in zip(whole, sums, strict=True)]
+        before = [parameter.detach().clone() for parameter in reference.model.parameters()]
+        after = reference.apply(whole)
+        moved = moved or not all(map(torch.equal, before, after[: len(before)]))
+    assert moved, "it trains"
+    assert all(same) if exact else not all(same)
 
 
 def test_each_worker_holds_its_part_only(launcher: Launcher) -> None:

@@ -38,6 +38,8 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Pat
     after = next(pause for pause in found if pause.what == "kill -9")
     assert after.resumed in written
     assert set(undone) <= {"kill -9"}
+    loading = {pause.change for pause in found if pause.loading is not None}
+    assert loading == {pause.change for pause in found}, "each generation says how long it loads"
     assert len(accounts.repeated) <= sum(undone.values())
     losses = [batch["loss"] for batch in accounts.batches]
     assert fmean(losses[-30:]) < 3.0 < 5.0 < fmean(losses[:3])

@@ -131,10 +131,13 @@ class ShardedTraining(DistributedTraining):
         state = PlainTrainingState()
         path = self._agreed(self._sharded.newest())
         if path is not None:
+            began = time.monotonic()
             shards = self._shards()
             self._sharded.load_shards(path, shards)
             set_state_dict(model, optimizer, model_state_dict=shards["model"], optim_state_dict=shards["optimizer"])
             self._restore_plain(self._sharded.load_plain(path), state)
+            if self.rank == 0:
+                say_where(state.samples, time.monotonic() - began)
         self._sampler.set_scale(self.rank, self.workers)
         return state
 
@@ -151,8 +154,6 @@ class ShardedTraining(DistributedTraining):
         state.ramp = RateRamp(*content["ramp"])
         state.random_states = content["random_states"]
         self._extra_on_disk = content["extra"]
-        if self.rank == 0:
-            say_where(state.samples)
 
     def _shards(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._plain_model, self.optimizer)

@@ -82,7 +82,7 @@ class ShardedCheckpoints:
         if path.suffix == _PARTS:
             dcp.load(shards, storage_reader=PartsReader(path))
         else:
-            dcp.load(shards, checkpoint_id=path)
+            dcp.load(shards, storage_reader=dcp.FileSystemReader(path))
         self._loaded = _samples_of(path)
 
     def is_saved(self, samples: int) -> bool:
@@ -165,7 +165,8 @@ class ShardedCheckpoints:
             # Of its own: operations of the training go on meanwhile.
             self._group = dist.new_group(backend="gloo")
         # It returns when torch has copied the tensors to the CPU: no second copy is needed.
-        started = dcp.async_save(shards, checkpoint_id=path, process_group=self._group)
+        # Told which writer to use, torch does not import others to choose from, here and when it reads.
+        started = dcp.async_save(shards, storage_writer=dcp.FileSystemWriter(path), process_group=self._group)
         written: Future[Any] = started.upload_completion if isinstance(started, AsyncSaveResponse) else started
         return written
 
@@ -191,6 +192,6 @@ def _samples_of(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
-def say_where(samples: int) -> None:
-    """Print from which sample counter a training goes on."""
-    print(f"malletrain: resumed at {samples} samples", file=sys.stderr)
+def say_where(samples: int, seconds: float) -> None:
+    """Print from which sample counter a training goes on, and how long loading took."""
+    print(f"malletrain: resumed at {samples} samples, loaded in {seconds:.2f} s", file=sys.stderr)
