@@ -71,12 +71,12 @@ class FeedTrainings:
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def start(self, name: str, **settings: Any) -> ForkServerProcess:
-        """Start a training."""
+    def start(self, name: str, variables: dict[str, str] | None = None, **settings: Any) -> ForkServerProcess:
+        """Start a training, with some variables of its own."""
         self.settings[name] = DEFAULTS | {"folder": str(self.folder)} | settings
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch.utils.data", "malletrain.client.feed"])
-        environment = {"MALLETRAIN_FEED_FOLDER": str(self.feeds), "OMP_NUM_THREADS": "1"}
+        environment = {"MALLETRAIN_FEED_FOLDER": str(self.feeds), "OMP_NUM_THREADS": "1", **(variables or {})}
         self.processes[name] = context.Process(target=_work, args=(name, self.settings[name], environment))
         self.processes[name].start()
         return self.processes[name]
@@ -182,7 +182,8 @@ class FeedTrainings:
         for process in psutil.process_iter():
             try:
                 words = process.cmdline()
-                if "malletrain.client.feeding.process" in words and str(self.feeds) in words:
+                named = any(word.startswith(str(self.feeds)) for word in words)
+                if named and "malletrain.client.feeding.process" in words:
                     found.append(process)
             except psutil.Error:
                 continue
