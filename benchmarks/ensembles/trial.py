@@ -100,7 +100,7 @@ def run_trial(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
     log.touch()
     environment = {
         "OMP_NUM_THREADS": "1",
-        "MALLETRAIN_FEED_FOLDER": f"{folder}/feeds",
+        "MALLETRAIN_FEED_FOLDER": f"{folder}/feeds/{{node}}",
         "ENSEMBLE_LOG": str(log),
         "ENSEMBLE_TEST": str(trial.test),
         "ENSEMBLE_WORKERS": str(trial.workers),

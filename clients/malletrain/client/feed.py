@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from malletrain.client import note_feed
-from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.launching import FeedLauncher
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.own_reading import Collate, read_batches
@@ -148,6 +148,10 @@ class SharedSamples:
         while (ahead := upcoming.see(_LEAST_AHEAD)) and feed.poll(upcoming.position):
             try:
                 offered = feed.take(ahead)
+            except MovedError as error:
+                feed.lost(error)
+                feed.wait_open(upcoming.position)
+                continue
             except FeedError as error:
                 feed.lost(error)
                 return

@@ -178,17 +178,17 @@ class FeedTrainings:
 
     def feed_processes(self) -> list[psutil.Process]:
         """Feeds of these trainings that run, without their own processes."""
-        found = []
+        found: dict[psutil.Process, int] = {}
         for process in psutil.process_iter():
             try:
                 words = process.cmdline()
                 named = any(word.startswith(str(self.feeds)) for word in words)
                 if named and "malletrain.client.feeding.process" in words:
-                    found.append(process)
+                    found[process] = process.ppid()
             except psutil.Error:
                 continue
         ids = {process.pid for process in found}
-        return [process for process in found if process.ppid() not in ids]
+        return [process for process, parent in found.items() if parent not in ids]
 
     def wait_feed(self) -> psutil.Process:
         """Wait until there is a feed with its processes."""

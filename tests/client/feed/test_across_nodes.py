@@ -19,6 +19,7 @@ from malletrain.common.job_folder import FEED_CERTIFICATE_FILE
 from malletrain.tls.names import feed_name
 from tests.client.feed.fleets import FLEET, NodesOfFleet, certificate_for
 from tests.client.feed.running import ENDLESS, PATIENCE, FeedTrainings
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 LARGE = 1_000_000
@@ -112,6 +113,21 @@ def test_nodes_at_other_positions_prepare_their_own_samples(nodes: NodesOfFleet)
         assert trainings.check_exact(name)[-1]["prepared"] == 0
     assert set(trainings.prepared().values()) == {1}
     assert "expected one where trainings of this node are" in nodes.log()
+
+
+def test_groups_that_come_near_each_other_become_one(nodes: NodesOfFleet) -> None:
+    trainings = nodes.trainings
+    settings = SETTINGS | {"limits": {"samples": 192, "linger_seconds": 0.5}}
+    trainings.start("ahead", **settings | {"step": 0.06}, start=320)
+    trainings.wait_received("ahead")
+    trainings.start("behind", **settings | {"step": 0.035})
+    trainings.wait_received("behind")
+    apart = len(trainings.wait_feed().children())
+    nodes.wait_shared("ahead", "behind", owners=1)
+    wait_until(lambda: len(trainings.wait_feed().children()) < apart, PATIENCE, "the end of a group")
+    trainings.stop("ahead", "behind")
+    for name in ("ahead", "behind"):
+        assert trainings.check_exact(name)[-1]["prepared"] == 0, trainings.log(name)
 
 
 def test_strangers_get_nothing_and_disturb_nobody(nodes: NodesOfFleet, tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ class FeedError(Exception):
         self.final = final
 
 
+class MovedError(FeedError):
+    """Others have come near: a training goes on with these, as soon as it has asked again."""
+
+
 class UnsuitableSampleError(FeedError):
     """Samples of a dataset can't be shared."""
 

@@ -114,6 +114,16 @@ class FeedGroup:
             return False
         return True
 
+    def is_near_all_of(self, other: FeedGroup) -> bool:
+        """Whether all trainings of another group can share with those that are here."""
+        positions = other._schedule.positions(other._members)
+        return bool(positions) and self.is_near(min(positions)) and self.is_near(max(positions))
+
+    @property
+    def trainings(self) -> list[int]:
+        """The trainings that are in it."""
+        return sorted(self._members)
+
     def distance(self, position: int) -> int:
         """How far a position is from where a training of this group was last."""
         return abs(position - self._position)
@@ -189,7 +199,7 @@ class FeedGroup:
         held, self._held = sorted(self._held, key=lambda prepared: prepared.task), []
         for prepared in held:
             self._put(prepared)
-        position = self._schedule.least_position(self._members)
+        position = min(self._schedule.positions(self._members), default=None)
         if position is not None:
             self._peers.look(position, now, self._schedule.is_waited_for, idle=self._was_idle)
         self._give()

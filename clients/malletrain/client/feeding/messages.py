@@ -66,10 +66,12 @@ class Refused(NamedTuple):
     Attributes:
         reason: Why.
         final: Whether asking again is of no use.
+        moved: Whether it is to ask again at once: others have come near, with which it goes on.
     """
 
     reason: str
     final: bool
+    moved: bool = False
 
 
 class Request(NamedTuple):
@@ -165,8 +167,8 @@ def pack(message: Message) -> bytes:
             return _text(_HELLO, message._asdict())
         case Welcome():
             return _text(_WELCOME, message._asdict())
-        case Refused(reason, final):
-            return _text(_REFUSED, {"reason": reason[:_MOST_TEXT], "final": final})
+        case Refused(reason, final, moved):
+            return _text(_REFUSED, {"reason": reason[:_MOST_TEXT], "final": final, "moved": moved})
         case Request(position, first, indices, waiting):
             head = _REQUEST_HEAD.pack(_REQUEST, waiting, len(indices), position, first)
             return head + array("q", indices).tobytes()
@@ -269,7 +271,7 @@ def _unpack_welcome(packet: bytes) -> Welcome:
 
 def _unpack_refused(packet: bytes) -> Refused:
     content = _read_text(packet)
-    return Refused(str(content["reason"])[:_MOST_TEXT], content["final"] is True)
+    return Refused(str(content["reason"])[:_MOST_TEXT], content["final"] is True, content.get("moved") is True)
 
 
 def _unpack_request(packet: bytes) -> Request:

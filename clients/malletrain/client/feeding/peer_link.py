@@ -57,6 +57,7 @@ class PeerLink:
 
     Attributes:
         name: The other feed.
+        address: Where it listens.
         share: What it has been asked for.
         is_open: Whether it shares samples.
         error: Why it does not any more; None: it does, or may.
@@ -83,7 +84,7 @@ class PeerLink:
             selector: Where its answers are waited for.
             take: Called with a sample, and its content; None: it has to be prepared here.
         """
-        self.name, self._identity, self._address = name, identity, address
+        self.name, self.address, self._identity = name, address, identity
         self.share = PeerShare(identity.seconds, position)
         self.is_open = False
         self.error: Exception | None = None
@@ -200,7 +201,7 @@ class PeerLink:
 
     def __str__(self) -> str:
         """The other feed, for people."""
-        return f"feed {self.name} at {self._address.host}:{self._address.port}"
+        return f"feed {self.name} at {self.address.host}:{self.address.port}"
 
     @property
     def reason(self) -> str:

@@ -51,7 +51,8 @@ class GroupPeers:
         """
         self._known, self._selector, self._take = known, selector, take
         self._links: dict[str, PeerLink] = {}
-        self._pauses: defaultdict[str, PeerPause] = defaultdict(PeerPause)
+        # By address, too: one that has been started anew has not failed yet.
+        self._pauses: defaultdict[tuple[str, PeerAddress], PeerPause] = defaultdict(PeerPause)
 
     @property
     def descriptors(self) -> list[int]:
@@ -119,7 +120,7 @@ class GroupPeers:
         assert self._known is not None
         link = self._links.pop(name)
         self._known.warnings.warn(f"{name} {type(link.error).__name__}", f"{link} is tried again later: {link.reason}")
-        self._pauses[name].lost(now)
+        self._pauses[name, link.address].lost(now)
         for task in link.close():
             self._take(task, None)
 
@@ -127,19 +128,23 @@ class GroupPeers:
         assert self._known is not None
         known = self._known
         for name in team_of(known.identity.settings.name, known.addresses):
-            if name not in self._links and now >= self._pauses[name].try_at:
-                try:
-                    self._links[name] = PeerLink(
-                        known.identity, name, known.addresses[name], position, now, self._selector, self._used(name)
-                    )
-                except OSError as error:
-                    known.warnings.warn("connect", f"no connection to other feeds: {error}")
-                    self._pauses[name].lost(now)
+            address = known.addresses[name]
+            pause = self._pauses[name, address]
+            if name in self._links or now < pause.try_at:
+                continue
+            take = self._noting(pause)
+            try:
+                self._links[name] = PeerLink(known.identity, name, address, position, now, self._selector, take)
+            except OSError as error:
+                known.warnings.warn("connect", f"no connection to other feeds: {error}")
+                pause.lost(now)
 
-    def _used(self, name: str) -> Callable[[Task, bytes | None], None]:
+    def _noting(self, pause: PeerPause) -> Callable[[Task, bytes | None], None]:
+        """Take what a feed sends, and note that it does."""
+
         def take(task: Task, content: bytes | None) -> None:
             if content is not None:
-                self._pauses[name].used()
+                pause.used()
             self._take(task, content)
 
         return take

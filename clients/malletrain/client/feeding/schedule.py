@@ -163,10 +163,10 @@ class FeedSchedule:
             return
         known.wanted.add(number)
 
-    def least_position(self, consumers: Iterable[int]) -> int | None:
-        """Below which none of some consumers asks for anything; None if none of them is known."""
+    def positions(self, consumers: Iterable[int]) -> list[int]:
+        """Where some consumers are: each asks for nothing below."""
         known = (self._consumers.get(consumer) for consumer in consumers)
-        return min((each.position for each in known if each is not None), default=None)
+        return [each.position for each in known if each is not None]
 
     def is_wanted(self, number: int, consumers: Iterable[int] | None = None) -> bool:
         """Whether any consumer, or one of some, waits for a sample or will."""

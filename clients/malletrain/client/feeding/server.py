@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.messages import (
@@ -42,8 +42,8 @@ from malletrain.client.feeding.source import FeedSource
 _TICK_SECONDS = 0.1
 _MOST_CONNECTIONS = 256
 _MOST_UNSENT = 4096
-_COSTS_SECONDS = 1.0
-"""How often trainings are told what samples cost."""
+_NEWS_SECONDS = 1.0
+"""How often trainings are told what samples cost, and whether others have come near."""
 
 
 @dataclass(slots=True)
@@ -229,7 +229,10 @@ class FeedServer:
             self._deliver(group.turn(now))
         if self._peers is not None:
             self._peers.turn(now)
-        self._tell_costs(now)
+        if now >= self._told_at + _NEWS_SECONDS:
+            self._told_at = now
+            self._tell_costs()
+            self._join_groups()
         for connection in list(self._connections.values()):
             if connection.unsent:
                 self._flush(connection)
@@ -261,11 +264,8 @@ class FeedServer:
                 if connection := self._connections.get(consumer):
                     self._send(connection, Ready(found[start : start + MOST_PLACES]))
 
-    def _tell_costs(self, now: float) -> None:
-        """Tell trainings what samples cost here, now and then."""
-        if now < self._told_at + _COSTS_SECONDS:
-            return
-        self._told_at = now
+    def _tell_costs(self) -> None:
+        """Tell trainings what samples cost here."""
         for connection in list(self._connections.values()):
             group = connection.group
             if group is None or connection.unsent or not (seconds := group.costs.cpu_seconds):
@@ -344,6 +344,14 @@ class FeedServer:
         used = (group for group in self._groups if group.empty_since is None)
         return next((group for group in used if group.is_near(position)), None)
 
+    def _join_groups(self) -> None:
+        """Have the trainings of a group go on with those of an earlier one that have come near."""
+        used = [group for group in self._groups if group.empty_since is None]
+        for place, group in enumerate(used):
+            if any(other.trainings and other.is_near_all_of(group) for other in used[:place]):
+                for number in group.trainings:
+                    self._refuse(self._connections[number], MovedError("others have come near: it goes on with these"))
+
     def _close_empty_groups(self, now: float) -> None:
         """Close groups that have had no training for some time. One stays, as long as the feed does."""
         for group in list(self._groups):
@@ -382,7 +390,7 @@ def refuse_all(listening: socket.socket, error: FeedError) -> None:
 def _dismiss(connection: socket.socket, error: FeedError) -> None:
     """Say why, and close. What the other side has sent is read first: else its kernel would not show it the reason."""
     with contextlib.suppress(OSError):
-        connection.send(pack(Refused(str(error), error.final)))
+        connection.send(pack(Refused(str(error), error.final, isinstance(error, MovedError))))
     with contextlib.suppress(OSError):
         while connection.recv(LONGEST + 1):
             pass
