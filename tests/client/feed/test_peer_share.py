@@ -67,6 +67,8 @@ def test_pauses_grow_and_begin_anew_with_a_sample() -> None:
         pauses.append(pause.try_at - now)
         now = pause.try_at
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    pause.lost(now, refused=True)
+    assert pause.try_at - now == 4.0, "it answers: its trainings may soon be near"
     pause.used()
     pause.lost(now)
     assert pause.try_at - now == 1.0

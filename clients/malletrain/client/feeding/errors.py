@@ -19,6 +19,10 @@ class MovedError(FeedError):
     """Others have come near: a training goes on with these, as soon as it has asked again."""
 
 
+class RefusedError(FeedError):
+    """The feed of another node shares nothing with this one now."""
+
+
 class UnsuitableSampleError(FeedError):
     """Samples of a dataset can't be shared."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.errors import FeedError, RefusedError
 from malletrain.client.feeding.messages import (
     SAMPLE_HEAD_BYTES,
     Hello,
@@ -186,7 +186,7 @@ class PeerLink:
             case Unable(number) if self.is_open:
                 self._answer(number, None, None)
             case Refused(reason):
-                raise FeedError(reason)
+                raise RefusedError(reason)
             case _:
                 raise FeedError(f"message: expected samples, got {type(message).__name__}")
 
@@ -206,7 +206,9 @@ class PeerLink:
     @property
     def reason(self) -> str:
         """Why it is lost, in words."""
-        return str(self.error) if isinstance(self.error, FeedError) else describe(self.error or FeedError("closed"))
+        if self.error is None:
+            return "it has kept trainings here waiting for what they were to send it"
+        return str(self.error) if isinstance(self.error, FeedError) else describe(self.error)
 
 
 def _runs(tasks: Iterable[Task]) -> Iterator[tuple[int, list[int]]]:

@@ -8,6 +8,7 @@ from malletrain.client.feeding.schedule import Task
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
+_LONGEST_REFUSAL_SECONDS = 4.0
 MOST_ASKED = 4096
 """Samples that one feed is asked for at a time."""
 
@@ -97,10 +98,16 @@ class PeerPause:
     try_at: float = 0.0
     _seconds: float = field(default=_FIRST_PAUSE_SECONDS)
 
-    def lost(self, now: float) -> None:
-        """It can't be used. The pauses grow."""
-        self.try_at = now + self._seconds
-        self._seconds = min(2 * self._seconds, _LONGEST_PAUSE_SECONDS)
+    def lost(self, now: float, *, refused: bool = False) -> None:
+        """It can't be used. The pauses grow.
+
+        Args:
+            now: Monotonic time in seconds.
+            refused: Whether it has said so itself, such as one whose trainings are elsewhere: they may soon be near.
+        """
+        longest = _LONGEST_REFUSAL_SECONDS if refused else _LONGEST_PAUSE_SECONDS
+        self.try_at = now + min(self._seconds, longest)
+        self._seconds = min(2 * self._seconds, longest)
 
     def used(self) -> None:
         """It has sent a sample."""
