@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -13,11 +13,22 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-from malletrain.client.feeding.messages import Hello, PeerHello, Refused, Welcome, pack, unpack_from_peer
+from malletrain.client.feeding.messages import (
+    Hello,
+    PeerHello,
+    Refused,
+    Request,
+    Unable,
+    Welcome,
+    pack,
+    sample_head,
+    unpack_from_peer,
+)
 from malletrain.client.feeding.peer_stream import PeerStream, tls_context
 from malletrain.common.job_folder import FEED_CERTIFICATE_FILE
 from malletrain.tls.names import feed_name
 from tests.client.feed.fleets import FLEET, NodesOfFleet, certificate_for
+from tests.client.feed.lying_feed import lying_feed
 from tests.client.feed.running import ENDLESS, PATIENCE, FeedTrainings
 from tests.support.waiting import wait_until
 
@@ -113,6 +124,36 @@ def test_nodes_at_other_positions_prepare_their_own_samples(nodes: NodesOfFleet)
         assert trainings.check_exact(name)[-1]["prepared"] == 0
     assert set(trainings.prepared().values()) == {1}
     assert "expected one where trainings of this node are" in nodes.log()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda asked: sample_head(asked.first, asked.indices[0]) + b"no sample", "sample: expected a header"),
+        (lambda asked: sample_head(asked.first, asked.indices[0] + 1) + b"another", "expected dataset index"),
+        (lambda _: b"\x63nothing", "expected a known type"),
+        (lambda asked: pack(Unable(asked.first, "no")), "holds up trainings"),
+    ],
+    ids=["no sample", "another sample", "no message", "one answer of many"],
+)
+def test_what_another_feed_sends_is_checked(nodes: NodesOfFleet, answer: Callable[[Request], bytes], told: str) -> None:
+    trainings = nodes.trainings
+    nodes.start("one", "n1", **SETTINGS)
+    trainings.wait_received("one")
+    key, _, _ = next(nodes.registry.iterdir()).name.split(".")
+    certificate = trainings.folder / f"state-{FLEET}" / FEED_CERTIFICATE_FILE
+    with lying_feed(nodes.registry, key, certificate, FLEET, answer) as asked:
+        wait_until(lambda: asked, PATIENCE, "a request")
+        trainings.wait_received("one", more=400)
+    trainings.stop("one")
+    lines = trainings.check_exact("one")
+    assert lines[-1]["prepared"] == 0, trainings.log("one")
+    assert told in nodes.log()
+    trainings.processes.clear()
+    (trainings.folder / "stop").unlink()
+    trainings.start("alone", size=LARGE, until=4 * len(lines), feed="", workers=0)
+    trainings.wait("alone")
+    assert [line["loss"] for line in lines] == [line["loss"] for line in trainings.lines("alone")]
 
 
 def test_groups_that_come_near_each_other_become_one(nodes: NodesOfFleet) -> None:

@@ -110,9 +110,9 @@ class PeerStream:
         """
         if not self.is_open and not self._shake_hands():
             return
-        self._push()
+        self.flush()
         yield from self._receive()
-        self._push()
+        self.flush()
 
     def close(self) -> None:
         """End the connection."""
@@ -134,7 +134,12 @@ class PeerStream:
         self.is_open = True
         return True
 
-    def _push(self) -> None:
+    def flush(self) -> None:
+        """Send what the other side takes now.
+
+        Raises:
+            OSError: it has gone.
+        """
         while self._unsent:
             try:
                 sent = self._socket.send(self._unsent[0])
