@@ -29,6 +29,7 @@ class FeedGroup:
 
     Attributes:
         costs: What samples have cost.
+        shares: Whether it may share with feeds of other nodes.
         empty_since: Since when no training is in it, in monotonic seconds; None: one is.
     """
 
@@ -58,6 +59,7 @@ class FeedGroup:
         """
         self._preparation, self._limits, self._selector, self._inherited = preparation, limits, selector, inherited
         self.costs = PreparingCosts()
+        self.shares = True
         self.empty_since: float | None = now
         self._schedule = FeedSchedule(limits)
         self._ring = FeedRingWriter(limits.memory_bytes)
@@ -140,7 +142,15 @@ class FeedGroup:
 
     def request(self, training: int, position: int, tasks: Iterable[Task], *, waiting: bool) -> None:
         """See `FeedSchedule.request`."""
-        self._schedule.request(training, position, tasks, waiting=waiting)
+        try:
+            self._schedule.request(training, position, tasks, waiting=waiting)
+        except FeedError as error:
+            if not (error.final and self._peer_members):
+                raise
+            # It may be those of other nodes that have another order: better without them than without a training.
+            self.shares = False
+            self._peers.close()
+            raise FeedError(str(error)) from error
         self._position = position
 
     def join_peer(self, consumer: int, position: int) -> None:
@@ -148,7 +158,10 @@ class FeedGroup:
 
         Raises:
             FarAwayError: the trainings here are elsewhere.
+            FeedError: this group shares with no other node.
         """
+        if not self.shares:
+            raise FeedError("order: expected that of the trainings here, and that of other nodes was another")
         self._schedule.request(consumer, position, (), waiting=False)
         self._peer_members.add(consumer)
 
@@ -176,7 +189,7 @@ class FeedGroup:
         if training in self._members:
             self._members.discard(training)
             if not self._members:
-                self.empty_since = now
+                self.empty_since, self.shares = now, True
                 self._peers.close()
 
     def overdue(self, now: float) -> list[int]:
@@ -200,14 +213,14 @@ class FeedGroup:
         for prepared in held:
             self._put(prepared)
         position = min(self._schedule.positions(self._members), default=None)
-        if position is not None:
+        if position is not None and self.shares:
             self._peers.look(position, now, self._schedule.is_waited_for, idle=self._was_idle)
         self._give()
         while self._wants_tasks() and (task := self._schedule.next_task()) is not None:
             if self._schedule.is_wanted(task.number, self._peer_members) or not self._peers.ask(task):
                 heapq.heappush(self._local, task)
                 self._give()
-        if position is not None:
+        if position is not None and self.shares:
             self._peers.tell(position, now, self._schedule.is_waited_for)
         self._was_idle = not self._local and not any(process.tasks for process in self._processes)
         self._erase()

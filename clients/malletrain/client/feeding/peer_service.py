@@ -123,6 +123,8 @@ class PeerService:
                 self._close(peer)
             elif peer.group is not None and peer.group.empty_since is not None:
                 self.refuse(peer.number, FeedError("no training is here any more"))
+            elif peer.group is not None and not peer.group.shares:
+                self.refuse(peer.number, FeedError("order: expected that of the trainings here"))
             else:
                 self._step(peer)
         if now - self._looked_at >= _LOOK_SECONDS:
