@@ -1,7 +1,7 @@
 """Time to train a real ensemble: `python benchmarks/ensemble_training.py [--variants fleet,list] [--json]`.
 
 Run from the repository's root. Six small CNNs with emulated accelerators train on pictures that are costly to prepare,
-on two virtual nodes of two GPUs, with the five real services; the whole ensemble once in each way:
+on two virtual nodes of two GPUs with a feed each, with the five real services; the whole ensemble once in each way:
 
     fleet, makespan, list, milp, auto   that planner, with the feed
     no-feed, list-no-feed               `auto` and `list`; each member has a DataLoader of its own
@@ -10,8 +10,11 @@ on two virtual nodes of two GPUs, with the five real services; the whole ensembl
 All have the same members, seeds and numbers of samples. A member makes the same steps on any number of GPUs, so that
 test losses say whether one has learned less. Time counts from the submission to the end of the last member. Runs that
 were done apart (`--json > FILE`) are shown beside others with `--earlier FILE`, which may be repeated. With `--scarce`
-four members train on pictures that cost four times as much, so that they ask for more than all cores prepare. Exits
-with 1 if one failed, a goal was missed, or processes were left.
+four members train on pictures that cost four times as much, so that they ask for more than all cores prepare.
+
+A way that takes longer than `--seconds` is given up, and no way is begun that can't end within `--budget` seconds in
+all; the table says so. Exits with 1 if one was not run for another reason than that it is not installed, if a goal was
+missed, or if processes were left.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,8 +56,15 @@ from benchmarks.nas import machine_in_words
 from benchmarks.rescaling.processes import interrupt_once
 from malletrain.fleet.lower_bound import lower_bound
 
-_UNUSUAL = ("list-no-feed", "list-tensorsocket")
-"""Variants that are run only where they are asked for: all together take more than ten minutes on two cores."""
+_USUAL = ("no-feed", "list", "auto", "tensorsocket", "fleet", "makespan", "milp")
+"""Variants that are run where none are asked for, those first that others are compared with."""
+_USUAL_SCARCE = ("auto", "no-feed", "tensorsocket", "list")
+_BUDGET, _BUDGET_SCARCE = 700, 350
+_LEAST_SECONDS = 40.0
+"""No training of the ensemble is begun with less time than this."""
+_NOT_INSTALLED = "not installed"
+_STARTING_SECONDS = 30.0
+"""What services and imports take before a training of the ensemble, and the end of its processes after it."""
 _TESTED = 200
 _PREPARED = 80
 
@@ -91,11 +101,13 @@ def main() -> int:
         print(json.dumps(_described(bound) | asdict(found)))
     else:
         _print(found, bound, networks)
-    return 1 if missed or any(run.left for run in found.runs) or "failed" in found.missing.values() else 0
+    failed = any(why != _NOT_INSTALLED for why in found.missing.values())
+    return 1 if missed or failed or any(run.left for run in found.runs) else 0
 
 
 def _measured(networks: tuple[Network, ...], options: argparse.Namespace) -> Evaluation:
-    missing = {variant: "not installed" for variant in options.variants if not WAYS[variant].possible}
+    deadline = time.monotonic() + options.budget
+    missing = {variant: _NOT_INSTALLED for variant in options.variants if not WAYS[variant].possible}
     cores = len(os.sched_getaffinity(0))
     runs: list[EnsembleRun] = []
     with tempfile.TemporaryDirectory(prefix="ensemble-") as scratch:
@@ -106,11 +118,19 @@ def _measured(networks: tuple[Network, ...], options: argparse.Namespace) -> Eva
         trial = EnsembleTrial(networks, rate, cores, options.kept, options.side, folder / "test.npz", options.seconds)
         for repeat in range(options.repeats):
             for variant in (variant for variant in options.variants if variant not in missing):
+                seconds = min(options.seconds, deadline - time.monotonic() - _STARTING_SECONDS)
+                if seconds < _LEAST_SECONDS:
+                    missing[variant] = f"not run: {options.budget} s were over"
+                    continue
                 try:
-                    runs.append(_run(trial, variant, folder / f"{variant}-{repeat}"))
+                    runs.append(_run(replace(trial, most_seconds=seconds), variant, folder / f"{variant}-{repeat}"))
+                except TimeoutError as error:
+                    missing[variant] = f"given up after {seconds:.0f} s"
+                    print(f"{variant}: {error}", file=sys.stderr, flush=True)
                 except (AssertionError, RuntimeError) as error:
                     missing[variant] = "failed"
                     print(f"{variant}: {error}", file=sys.stderr, flush=True)
+    runs.sort(key=lambda run: list(WAYS).index(run.variant))
     return Evaluation((rate,), tuple(runs), missing)
 
 
@@ -129,9 +149,8 @@ def _described(bound: float) -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    usual = [variant for variant in WAYS if variant not in _UNUSUAL]
-    words = f"separated by commas; none: --variants= ({','.join(usual)})"
-    parser.add_argument("--variants", type=_variants, default=usual, help=words)
+    words = f"separated by commas; none: --variants= ({','.join(_USUAL)}; --scarce: {','.join(_USUAL_SCARCE)})"
+    parser.add_argument("--variants", type=_variants, help=words)
     parser.add_argument("--members", type=positive, choices=range(1, len(NETWORKS) + 1), help=f"({len(NETWORKS)})")
     parser.add_argument("--side", type=positive, help=f"pixels of pictures: the cost of one ({SIDE})")
     words = f"preparing is the bottleneck: {SCARCE_MEMBERS} members, pictures of {SCARCE_SIDE} pixels"
@@ -139,11 +158,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kept", type=positive, default=KEPT, help=f"samples that a feed keeps ({KEPT})")
     parser.add_argument("--repeats", type=positive, default=1, help="of each variant (1)")
     parser.add_argument("--seconds", type=positive, default=120, help="how long one may take (120)")
+    words = f"how long all may take ({_BUDGET}; --scarce: {_BUDGET_SCARCE})"
+    parser.add_argument("--budget", type=positive, help=words)
     parser.add_argument("--earlier", type=Path, action="append", default=[], help="JSON of runs that were done apart")
     parser.add_argument("--folder", type=Path, help="keep all logs there")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     options.members = options.members or (SCARCE_MEMBERS if options.scarce else len(NETWORKS))
+    usual, budget = (_USUAL_SCARCE, _BUDGET_SCARCE) if options.scarce else (_USUAL, _BUDGET)
+    options.variants = usual if options.variants is None else options.variants
+    options.budget = options.budget or budget
     options.side = options.side or (SCARCE_SIDE if options.scarce else SIDE)
     return options
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.nas import table
@@ -31,6 +32,7 @@ HEADS = (
     "of `list`",
     "of the bound",
     "members at once",
+    "at one position",
     "samples prepared",
     "CPU of preparing, s",
     "of no feed",
@@ -73,6 +75,7 @@ class EnsembleRun:
         planners: Who divided the GPUs, one after the other.
         left: Processes that were there at the end, and had to be killed.
         members: The members.
+        members_together: Members that trained at about one position, on average; 0: not known.
     """
 
     variant: str
@@ -84,6 +87,7 @@ class EnsembleRun:
     planners: tuple[str, ...]
     left: int
     members: tuple[MemberResult, ...]
+    members_together: float = 0.0
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> EnsembleRun:
@@ -102,6 +106,7 @@ class Summary:
         of_list: That time over that of `list`; None where it was not run.
         of_bound: That time over the lower bound.
         members_at_once: As of a run.
+        members_together: As of a run.
         prepared: As of a run.
         preparing_cpu_seconds: As of a run.
         cpu_share: That time over that without a feed; None where it was not run.
@@ -115,6 +120,7 @@ class Summary:
     of_list: float | None
     of_bound: float
     members_at_once: float
+    members_together: float
     prepared: int
     preparing_cpu_seconds: float
     cpu_share: float | None
@@ -124,8 +130,12 @@ class Summary:
 
     @property
     def most_cpu_share(self) -> float:
-        """The goal for `cpu_share`: 1.2 divided by the number of members that train at once."""
-        return 1.2 / self.members_at_once
+        """The goal for `cpu_share`: 1.2 divided by the number of members that can share.
+
+        Members of a flotilla begin together. Those at other positions need other samples, so that nobody can share with
+        them; where positions are not known, all that train at once count.
+        """
+        return 1.2 / (self.members_together or self.members_at_once)
 
 
 def by_variant(runs: Iterable[EnsembleRun]) -> dict[str, list[EnsembleRun]]:
@@ -159,6 +169,7 @@ def _summary(group: Sequence[EnsembleRun], bound: float, reference: float | None
         seconds / reference if reference else None,
         seconds / bound,
         statistics.median(run.members_at_once for run in group),
+        statistics.median(run.members_together for run in group),
         round(statistics.median(run.prepared for run in group)),
         cpu,
         cpu / alone if alone else None,
@@ -187,6 +198,7 @@ def _row(each: Summary) -> tuple[object, ...]:
         _ratio(each.of_list),
         _ratio(each.of_bound),
         f"{each.members_at_once:.1f}",
+        f"{each.members_together:.1f}" if each.members_together else None,
         f"{each.prepared:,}",
         f"{each.preparing_cpu_seconds:.1f}",
         _ratio(each.cpu_share),
@@ -244,9 +256,28 @@ def goals(found: Sequence[Summary]) -> list[Goal]:
 def _cpu_goal(each: Summary, share: float) -> Goal:
     return Goal(
         f"{WORDS[each.variant]}: {share:.2f} of the CPU time of preparing; the goal is at most "
-        f"{each.most_cpu_share:.2f} with {each.members_at_once:.1f} members at once",
+        f"{each.most_cpu_share:.2f} with {_members(each)}",
         share <= each.most_cpu_share,
     )
+
+
+def _members(each: Summary) -> str:
+    at_once = f"{each.members_at_once:.1f} members at once"
+    if not each.members_together:
+        return at_once
+    all_at_once = f"{1.2 / each.members_at_once:.2f} if all {at_once} were"
+    return f"{each.members_together:.1f} members at one position, {all_at_once}"
+
+
+def positions_apart(positions: Iterable[int], near: int) -> int:
+    """How many groups of members there are, of which none is nearer to another than some samples.
+
+    Args:
+        positions: Samples that each member has trained on.
+        near: Members that are at most so far from the next one are in one group.
+    """
+    ordered = sorted(positions)
+    return sum(after - before > near for before, after in pairwise(ordered)) + bool(ordered)
 
 
 def _time_goal(found: Sequence[Summary]) -> list[Goal]:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.ensembles.networks import NODES, SIZE, TRAINER, Network, ensemble_file
-from benchmarks.ensembles.results import EnsembleRun, MemberResult
+from benchmarks.ensembles.results import EnsembleRun, MemberResult, positions_apart
 from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.fleet_jobs import members_of
 from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs
@@ -92,7 +92,8 @@ def run_trial(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
     """Train the ensemble in one way, in a folder that does not exist.
 
     Raises:
-        RuntimeError: a member fails, or it takes too long.
+        RuntimeError: a member fails.
+        TimeoutError: it takes too long.
     """
     way = WAYS[variant]
     folder.mkdir(parents=True)
@@ -100,7 +101,7 @@ def run_trial(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
     log.touch()
     environment = {
         "OMP_NUM_THREADS": "1",
-        "MALLETRAIN_FEED_FOLDER": f"{folder}/feeds",
+        "MALLETRAIN_FEED_FOLDER": f"{folder}/feeds/{{node}}",
         "ENSEMBLE_LOG": str(log),
         "ENSEMBLE_TEST": str(trial.test),
         "ENSEMBLE_WORKERS": str(trial.workers),
@@ -114,7 +115,7 @@ def run_trial(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
             environment |= {"ENSEMBLE_SOCKET": ports} if ports else {}
             path = folder / "ensemble.toml"
             path.write_text(ensemble_file(trial.networks, way.planner, trial.preprocess_rate, environment))
-            jobs, at_once, planners = _train(system, path, way, trial.most_seconds)
+            jobs, counts, planners = _train(system, path, way, trial)
     costs = [float(line.split()[1]) for line in log.read_text().splitlines()]
     begin = min(_seconds(job.create_time) for job in jobs)
     members = tuple(_member(job, begin) for job in jobs)
@@ -124,11 +125,12 @@ def run_trial(trial: EnsembleTrial, variant: str, folder: Path) -> EnsembleRun:
         round(max(member.seconds for member in members), 2),
         len(costs),
         round(sum(costs), 2),
-        round(at_once, 2),
+        round(counts.at_once, 2),
         sum(job.rescales for job in jobs),
         tuple(planners),
         len(left),
         members,
+        round(counts.together, 2),
     )
 
 
@@ -177,9 +179,40 @@ def _producer(way: Way, trial: EnsembleTrial, log: Path) -> Iterator[str]:
         process.wait()
 
 
+@dataclass
+class _Counts:
+    """How many members trained, over time.
+
+    Attributes:
+        seconds: How long.
+        members: Members that trained, times seconds.
+        groups: Groups of these at about one position, times seconds.
+    """
+
+    seconds: float = 0.0
+    members: float = 0.0
+    groups: float = 0.0
+
+    def add(self, seconds: float, positions: list[int], near: int) -> None:
+        """For so long, members trained at these positions."""
+        self.seconds += seconds
+        self.members += seconds * len(positions)
+        self.groups += seconds * positions_apart(positions, near)
+
+    @property
+    def at_once(self) -> float:
+        """Members that trained at once, on average."""
+        return self.members / self.seconds
+
+    @property
+    def together(self) -> float:
+        """Members at about one position, on average."""
+        return self.members / max(self.groups, 1e-9)
+
+
 def _train(
-    system: Deployment, path: Path, way: Way, most_seconds: float
-) -> tuple[list[resources_pb2.Job], float, list[str]]:
+    system: Deployment, path: Path, way: Way, trial: EnsembleTrial
+) -> tuple[list[resources_pb2.Job], _Counts, list[str]]:
     """Train the ensemble; its jobs, how many members trained at once, and who divided the GPUs."""
     options = [] if way.feed else ["--no-feed"]
     done = system.command("fleet", "submit", str(path), *options, "--json")
@@ -188,27 +221,30 @@ def _train(
     fleet_id = json.loads(done.stdout)["fleetId"]
     stubs = system.stubs
     try:
-        return _follow(stubs, fleet_id, time.monotonic() + most_seconds)
+        return _follow(stubs, fleet_id, time.monotonic() + trial.most_seconds, trial.kept)
     finally:
         stubs.close()
 
 
-def _follow(stubs: ServiceStubs, fleet_id: str, deadline: float) -> tuple[list[resources_pb2.Job], float, list[str]]:
+def _follow(
+    stubs: ServiceStubs, fleet_id: str, deadline: float, near: int
+) -> tuple[list[resources_pb2.Job], _Counts, list[str]]:
     planners: list[str] = []
-    trained = seen = 0.0
+    counts = _Counts()
     before = time.monotonic()
     while True:
         jobs = members_of(stubs, fleet_id)
         now = time.monotonic()
-        trained += (now - before) * sum(job.state == resources_pb2.JOB_STATE_RUNNING for job in jobs)
-        seen, before = seen + now - before, now
+        running = [job.samples for job in jobs if job.state == resources_pb2.JOB_STATE_RUNNING]
+        counts.add(now - before, running, near)
+        before = now
         for name in _dividers(stubs, fleet_id):
             planners += [name] if planners[-1:] != [name] else []
         if all(job.state in FINAL_JOB_STATES for job in jobs):
-            return jobs, trained / seen, planners
+            return jobs, counts, planners
         if now > deadline:
             states = {job.spec.name: resources_pb2.JobState.Name(job.state) for job in jobs}
-            raise RuntimeError(f"the ensemble takes too long: {states}")
+            raise TimeoutError(f"the ensemble takes too long: {states}")
         time.sleep(_LOOK_SECONDS)
 
 

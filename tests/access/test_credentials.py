@@ -14,7 +14,7 @@ import pytest
 from malletrain.cli.credentials import MungeToken, caller_credential, owner_credential
 from malletrain.cli.stubs import explain
 from malletrain.client.monitor_stream import read_job_token
-from malletrain.common.job_folder import LAUNCH_FILE, TOKEN_FILE
+from malletrain.common.job_folder import FEED_CERTIFICATE_FILE, LAUNCH_FILE, TOKEN_FILE
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.credentials import FixedToken, SelfSignedToken, header_of, service_credential
 from malletrain.runtime.access.identity import Role
@@ -146,13 +146,14 @@ async def test_tokens_of_jobs_that_were_started_are_renewed(tmp_path: Path) -> N
     started.path.mkdir()
     waiting.path.mkdir()
     (started.path / LAUNCH_FILE).write_text("{}")
-    jobs = [("j000001", gone), ("j000002", waiting), ("j000003", started)]
+    jobs = [("j000001", gone, ""), ("j000002", waiting, "f000002"), ("j000003", started, "f000002")]
     keeping = asyncio.create_task(job_secrets(tokens=Tokens(KEY, SystemClock())).keep(lambda: jobs))
     await asyncio.sleep(0)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     assert read_job_token(started.path / TOKEN_FILE)
-    assert not (waiting.path / TOKEN_FILE).exists()
+    assert (started.path / FEED_CERTIFICATE_FILE).read_text() == "for f000002"
+    assert not any((waiting.path / name).exists() for name in (TOKEN_FILE, FEED_CERTIFICATE_FILE))
 
 
 def test_the_sidecar_needs_no_library_for_tokens() -> None:

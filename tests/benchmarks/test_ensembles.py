@@ -25,6 +25,7 @@ from benchmarks.ensembles.results import (
     EnsembleRun,
     MemberResult,
     goals,
+    positions_apart,
     summaries,
     table_of_members,
     table_of_variants,
@@ -61,14 +62,14 @@ def test_ratios_are_left_out_where_their_base_was_not_run() -> None:
     assert (
         table_of_variants([fleet])
         .splitlines()[2]
-        .startswith("| `fleet`, feed | 20.0 |  | 2.00 | 2.0 | 1,152 | 8.0 |  |")
+        .startswith("| `fleet`, feed | 20.0 |  | 2.00 | 2.0 |  | 1,152 | 8.0 |  |")
     )
     assert goals([fleet]) == []
 
 
 def test_tables() -> None:
     lines = table_of_variants(summaries(RUNS, 10.0), {"tensorsocket": "not installed"}).splitlines()
-    assert lines[3] == "| `fleet`, feed | 16.0 | 0.80 | 1.60 | 2.0 | 650 | 4.6 | 0.57 | 1 | 0.600 | 0.85 |"
+    assert lines[3] == "| `fleet`, feed | 16.0 | 0.80 | 1.60 | 2.0 |  | 650 | 4.6 | 0.57 | 1 | 0.600 | 0.85 |"
     assert lines[5].startswith("| `auto`, TensorSocket | not installed |")
     assert len({line.count("|") for line in lines}) == 1
     members = table_of_members(RUNS).splitlines()
@@ -87,6 +88,15 @@ def test_goals_are_met_or_missed() -> None:
     # Two members at once: at most 1.2 / 2.
     assert [goal.met for goal in goals(summaries([cheap, alone], 10.0))] == [True]
     assert [goal.met for goal in goals(summaries([dear, alone], 10.0))] == [False]
+
+
+def test_members_at_other_positions_cannot_share() -> None:
+    assert [positions_apart(each, 10) for each in ([], [5], [0, 10, 20], [0, 11, 21, 40])] == [0, 1, 1, 3]
+    run = replace(RUN, variant="fleet", preparing_cpu_seconds=7.0, members_at_once=3.0, members_together=1.5)
+    (goal,) = goals(summaries([run, replace(RUN, variant="no-feed", preparing_cpu_seconds=10.0)], 10.0))
+    assert goal.met
+    assert "at most 0.80 with 1.5 members at one position, 0.40 if all 3.0 members at once were" in goal.words
+    assert EnsembleRun.of(asdict(run)) == run
 
 
 def test_auto_is_to_be_about_as_quick_as_the_best_other_way() -> None:

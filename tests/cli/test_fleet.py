@@ -329,6 +329,13 @@ def test_without_a_feed_members_are_told_so(tmp_path: Path) -> None:
     assert members(tmp_path, COMMANDS)[1].fleet.feed == "data:training_set"
 
 
+def test_feeds_of_a_fleet_share_across_nodes_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    text = COMMANDS.replace("max_nodes = 3\n", "max_nodes = 3\nfeed_across_nodes = false\n")
+    apart = members(tmp_path, text)[1]
+    assert apart.environment == {"MALLETRAIN_FEED": "data:training_set", "MALLETRAIN_FEED_ACROSS_NODES": "0"}
+    assert members(tmp_path, text, with_feed=False)[1].environment == {"MALLETRAIN_FEED": ""}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from malletrain.common.processes import find_processes
+from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching.accounts import CommonAccount
 from malletrain.job_manager.launching.environment import MonitorAddress
@@ -57,6 +59,70 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
     finally:
         await launcher.stop(ORDER.job_id, 1, 0.0)
         await launcher.collect(ORDER.job_id, 1)
+
+
+async def test_members_of_a_fleet_are_told_where_their_feeds_find_each_other(tmp_path: Path) -> None:
+    launcher = _launcher(tmp_path)
+    launcher.update_hosts({"n1": NodeHost()})
+    # Its first member has not been started yet.
+    member = replace(ORDER, job_id="j000004", sharing_fleet="f000003")
+    await launcher.start(member.job_id, 1, lambda: member)
+    try:
+        launch = launcher.folder(member.job_id).launched()
+        assert launch is not None
+        feeds = tmp_path / "jobs" / "j000003" / "feeds"
+        assert launch["environment"].items() >= {
+            ("MALLETRAIN_FEED_PEERS", str(feeds)),
+            ("MALLETRAIN_FLEET", "f000003"),
+            ("MALLETRAIN_NODE_ADDRESS", "127.0.0.1"),
+        }
+        assert stat.S_IMODE(feeds.stat().st_mode) == 0o700
+        certificate = tmp_path / "jobs" / member.job_id / "feed.pem"
+        assert certificate.read_text() == "for f000003"
+        assert stat.S_IMODE(certificate.stat().st_mode) == 0o600
+        assert not launcher.folder("j000003").is_launched
+        (feeds / "one.json").touch()
+        launcher.folder("j000003").remove_own_files()
+        assert not feeds.parent.exists()
+    finally:
+        await launcher.stop(member.job_id, 1, 0.0)
+        await launcher.collect(member.job_id, 1)
+
+
+async def test_other_jobs_are_told_of_no_other_feeds(tmp_path: Path) -> None:
+    launcher = _launcher(tmp_path)
+    launcher.update_hosts({"n1": NodeHost()})
+    await launcher.start(ORDER.job_id, 1, lambda: ORDER)
+    try:
+        launch = launcher.folder(ORDER.job_id).launched()
+        assert launch is not None
+        assert not {"MALLETRAIN_FEED_PEERS", "MALLETRAIN_FLEET", "MALLETRAIN_NODE_ADDRESS"} & set(launch["environment"])
+        assert not (tmp_path / "jobs" / ORDER.job_id / "feed.pem").exists()
+    finally:
+        await launcher.stop(ORDER.job_id, 1, 0.0)
+        await launcher.collect(ORDER.job_id, 1)
+
+
+FLEET = FleetSpec("fleet", 2)
+FEED = {"MALLETRAIN_FEED": "data:training_set"}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "environment", "shares"),
+    [
+        (FLEET, FEED, True),
+        (FLEET, FEED | {"MALLETRAIN_FEED_ACROSS_NODES": "1"}, True),
+        (FLEET, FEED | {"MALLETRAIN_FEED_ACROSS_NODES": "0"}, False),
+        (FLEET, {"MALLETRAIN_FEED": ""}, False),
+        (FLEET, {}, False),
+        (replace(FLEET, max_nodes=1), FEED, False),
+        (None, FEED, False),
+    ],
+)
+def test_members_of_fleets_with_a_feed_share_across_nodes(
+    fleet: FleetSpec | None, environment: dict[str, str], shares: bool
+) -> None:
+    assert replace(SPEC, fleet=fleet, environment=environment).shares_across_nodes == shares
 
 
 async def test_a_job_that_shall_not_start_any_more_does_not_wait_for_that(tmp_path: Path) -> None:

@@ -16,4 +16,5 @@ def job_secrets(shared: Path = Path("own.pem"), tokens: Tokens = TOKENS) -> JobS
         shared: Path of the certificate of all supervisors.
         tokens: Signs the tokens.
     """
-    return JobSecrets(tokens, 1e9, SupervisorCertificates(shared, lambda *_: "", 3600.0))
+    certificates = SupervisorCertificates(shared, lambda *_: "", 3600.0, lambda fleet_id: f"for {fleet_id}")
+    return JobSecrets(tokens, 1e9, certificates)

@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Any
 
 from malletrain.client import note_feed
-from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.launching import FeedLauncher
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.own_reading import Collate, read_batches
+from malletrain.client.feeding.peer_registry import peer_settings
 from malletrain.client.feeding.private_folder import default_folder
 from malletrain.client.feeding.seeding import MapDataset, Preparation
 from malletrain.client.feeding.source import Argument, find_source
@@ -95,7 +96,9 @@ class SharedSamples:
         if spec := os.environ.get(env.FEED, feed):
             field = env.FEED if os.environ.get(env.FEED) else "feed"
             source = find_source(spec, arguments or {}, dataset, order.seed, field)
-            launcher = FeedLauncher(source, default_folder(os.environ), limits or FeedLimits(), max(1, workers))
+            folder = default_folder(os.environ)
+            peers = peer_settings(os.environ, folder)
+            launcher = FeedLauncher(source, folder, limits or FeedLimits(), max(1, workers), peers)
             self._feed = FeedSubscription(launcher, source, patience_seconds, WarnOnce())
 
     def __iter__(self) -> Iterator[Any]:
@@ -145,6 +148,10 @@ class SharedSamples:
         while (ahead := upcoming.see(_LEAST_AHEAD)) and feed.poll(upcoming.position):
             try:
                 offered = feed.take(ahead)
+            except MovedError as error:
+                feed.lost(error)
+                feed.wait_open(upcoming.position)
+                continue
             except FeedError as error:
                 feed.lost(error)
                 return

@@ -121,7 +121,8 @@ class Agent:
         def monitor_at(monitor: str) -> str:
             return self._forwarder.address_for(monitor, user_id)
 
-        session = SupervisorSession(self._config.node, head, send, monitor_at, owner, self._standbys.of(account))
+        standby, address = self._standbys.of(account), self._config.listen.strip("[]")
+        session = SupervisorSession(self._config.node, head, send, monitor_at, owner, standby, address)
         if self._leave_by is not None:
             session.report_leaving()
         return session

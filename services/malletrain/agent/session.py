@@ -46,6 +46,7 @@ class SupervisorSession:
         monitor_at: Callable[[str], str],
         owner: JobOwner | None = None,
         standby: WorkerForks | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         """Begin without workers.
 
@@ -56,11 +57,13 @@ class SupervisorSession:
             monitor_at: Returns the address on this node that leads to Monitor, given Monitor's address for nodes.
             standby: Has standby processes of the account as whom the workers run.
             owner: For which job the supervisor may speak, and as whom the workers run; None: for any, and as the agent.
+            address: Address of this node, as other nodes see it.
         """
         self.ended = False
         self._leaving = False
         self._node = node
         self._head = head
+        self._address = address
         self._send = send
         self._monitor_at = monitor_at
         self._owner = owner
@@ -160,6 +163,8 @@ class SupervisorSession:
         self._check(start)
         programs, cpus = str(Path(sys.executable).parent), len(os.sched_getaffinity(0))
         environment = worker_environment(os.environ, dict(start.environment), programs, cpus, self._account)
+        if env.FEED_PEERS in environment:
+            environment[env.NODE_ADDRESS] = self._address
         self._job_folders[environment[env.JOB_ID]] = environment[env.JOB_DIR]
         self._names.add(environment.get(env.NODE, self._node))
         self._waiting[start.worker] = start, environment

@@ -16,6 +16,8 @@ CERTIFICATE_FILE = "supervisor.pem"
 """The certificate of the supervisor of a job that runs as its owner. JobManager writes and renews it."""
 AUTHORITY_FILE = "ca.pem"
 """Certificates by which a trainer knows Monitor, for a job that runs as its owner. JobManager writes it."""
+FEED_CERTIFICATE_FILE = "feed.pem"
+"""By which feeds of a fleet know those of its other nodes. JobManager writes and renews it, for members of fleets."""
 HOSTS_FILE = "hosts"
 """Backend `command`: the hosts, one `NAME slots=N` a line."""
 STOP_REQUESTS_FOLDER = "stop-requests"
@@ -36,6 +38,8 @@ SAVING_FOLDER = "saving"
 """A file PID for each worker that is saving its last checkpoint. The supervisor waits for it."""
 SHARDED_FOLDER = "sharded"
 """A file PID for each worker with a part of the state that others do not have. After a loss, it may save as well."""
+FEEDS_FOLDER = "feeds"
+"""Where the feeds of a fleet's nodes listen, one file each, in the folder of its first member. The feeds write them."""
 OBSERVED_FOLDER = "observed"
 """What `malletrain check` has seen of each worker's steps, in a file PID.jsonl."""
 OWN_FILES = (
@@ -46,11 +50,18 @@ OWN_FILES = (
     TOKEN_FILE,
     CERTIFICATE_FILE,
     AUTHORITY_FILE,
+    FEED_CERTIFICATE_FILE,
     HOSTS_FILE,
     SUPERVISOR_LOG,
 )
 """What MalleTrain writes into the folder itself. Checkpoints are the owner's."""
-OWN_FOLDERS = {LOGS_FOLDER: ".log", STOP_REQUESTS_FOLDER: "", SAVING_FOLDER: "", SHARDED_FOLDER: ""}
+OWN_FOLDERS = {
+    LOGS_FOLDER: ".log",
+    STOP_REQUESTS_FOLDER: "",
+    SAVING_FOLDER: "",
+    SHARDED_FOLDER: "",
+    FEEDS_FOLDER: ".json",
+}
 """Folders whose files MalleTrain writes, with the ends of their names."""
 
 

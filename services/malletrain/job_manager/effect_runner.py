@@ -192,4 +192,5 @@ class EffectRunner:
         job = self._jobs().get(job_id)
         if job is None or job.incarnation != incarnation or job.stop is not None:
             return None
-        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded)
+        fleet = job.fleet_id if job.spec.shares_across_nodes else ""
+        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.common import environment as env
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.fleets import fleet_id
 from malletrain.job_manager.transitions import JobReason
@@ -79,6 +80,14 @@ class JobSpec:
         if self.fleet is None:
             return 0
         return self.fleet.gpus_per_node or max(1, min(gpus, default=1))
+
+    @property
+    def shares_across_nodes(self) -> bool:
+        """Whether the feed of a node shares samples with those of the other nodes of its fleet."""
+        fleet, environment = self.fleet, self.environment
+        if fleet is None or fleet.max_nodes < 2 or not environment.get(env.FEED):
+            return False
+        return environment.get(env.FEED_ACROSS_NODES) != "0"
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run at a scale, in nodes."""

@@ -43,7 +43,7 @@ from malletrain.runtime.access.certificate_keeper import CertificateKeeper
 from malletrain.runtime.access.identity import current_caller
 from malletrain.runtime.access.installation import Installation, own_user
 from malletrain.runtime.access.ownership import require_owner
-from malletrain.runtime.access.pki import issue_to_job
+from malletrain.runtime.access.pki import issue_to_fleet, issue_to_job
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
@@ -85,7 +85,10 @@ def _supervisor_certificates(shared: Path, settings: Settings, clock: Clock) -> 
     def issue(job_id: str, account: Account) -> str:
         return issue_to_job(settings.state_dir.resolve(), job_id, account.user_id, clock, lifespan)
 
-    return SupervisorCertificates(shared, issue, lifespan)
+    def issue_feed(fleet_id: str) -> str:
+        return issue_to_fleet(settings.state_dir.resolve(), fleet_id, clock, lifespan)
+
+    return SupervisorCertificates(shared, issue, lifespan, issue_feed)
 
 
 class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
@@ -180,8 +183,12 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     def _active_specs(self) -> Iterator[JobSpec]:
         return (job.spec for job in self._engine.state.jobs.values())
 
-    def _active_folders(self) -> list[tuple[str, JobFolder]]:
-        return [(job_id, self._launcher.folder(job_id)) for job_id in self._engine.state.jobs]
+    def _active_folders(self) -> list[tuple[str, JobFolder, str]]:
+        jobs = self._engine.state.jobs.items()
+        return [
+            (job_id, self._launcher.folder(job_id), job.fleet_id if job.spec.shares_across_nodes else "")
+            for job_id, job in jobs
+        ]
 
     async def close(self) -> None:
         """End streams, stop the jobs if the settings say so, and close the store.

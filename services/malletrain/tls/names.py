@@ -38,6 +38,11 @@ def job_name(job_id: str, user_id: int) -> str:
     return f"{job_id}.u{user_id}.{_JOB}.{DOMAIN}"
 
 
+def feed_name(fleet_id: str) -> str:
+    """The name in the certificates of a fleet's members, e.g. `f000012.feed.malletrain.internal`; it is of no role."""
+    return f"{fleet_id}.feed.{DOMAIN}"
+
+
 def job_of(name: str) -> PeerJob | None:
     """The job and the user of such a name; None for other names. One that ends like it and is not has no user, 0."""
     if not name.endswith(f".{_JOB}.{DOMAIN}"):

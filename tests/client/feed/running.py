@@ -71,12 +71,12 @@ class FeedTrainings:
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def start(self, name: str, **settings: Any) -> ForkServerProcess:
-        """Start a training."""
+    def start(self, name: str, variables: dict[str, str] | None = None, **settings: Any) -> ForkServerProcess:
+        """Start a training, with some variables of its own."""
         self.settings[name] = DEFAULTS | {"folder": str(self.folder)} | settings
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch.utils.data", "malletrain.client.feed"])
-        environment = {"MALLETRAIN_FEED_FOLDER": str(self.feeds), "OMP_NUM_THREADS": "1"}
+        environment = {"MALLETRAIN_FEED_FOLDER": str(self.feeds), "OMP_NUM_THREADS": "1", **(variables or {})}
         self.processes[name] = context.Process(target=_work, args=(name, self.settings[name], environment))
         self.processes[name].start()
         return self.processes[name]
@@ -178,16 +178,17 @@ class FeedTrainings:
 
     def feed_processes(self) -> list[psutil.Process]:
         """Feeds of these trainings that run, without their own processes."""
-        found = []
+        found: dict[psutil.Process, int] = {}
         for process in psutil.process_iter():
             try:
                 words = process.cmdline()
-                if "malletrain.client.feeding.process" in words and str(self.feeds) in words:
-                    found.append(process)
+                named = any(word.startswith(str(self.feeds)) for word in words)
+                if named and "malletrain.client.feeding.process" in words:
+                    found[process] = process.ppid()
             except psutil.Error:
                 continue
         ids = {process.pid for process in found}
-        return [process for process in found if process.ppid() not in ids]
+        return [process for process, parent in found.items() if parent not in ids]
 
     def wait_feed(self) -> psutil.Process:
         """Wait until there is a feed with its processes."""

@@ -14,6 +14,8 @@ from malletrain.client.feeding.messages import (
     Costs,
     Hello,
     Message,
+    PeerHello,
+    PeerSample,
     Ready,
     ReadyPlace,
     Refused,
@@ -22,12 +24,16 @@ from malletrain.client.feeding.messages import (
     Welcome,
     pack,
     requests,
+    sample_head,
     unpack,
+    unpack_from_peer,
 )
 
 numbers = st.integers(0, (1 << 62) - 1)
+hellos = st.builds(Hello, st.text(max_size=40), numbers, st.text(max_size=40), numbers, numbers)
 messages = (
-    st.builds(Hello, st.text(max_size=40), numbers, st.text(max_size=40), numbers, numbers)
+    hellos
+    | st.builds(PeerHello, hellos, st.text(max_size=40), st.text(max_size=40))
     | st.builds(Welcome, numbers)
     | st.builds(Refused, st.text(max_size=100), st.booleans())
     | st.builds(Request, numbers, numbers, st.lists(numbers, max_size=20), st.booleans())
@@ -79,3 +85,23 @@ def test_numbers_out_of_range_are_refused() -> None:
         unpack(pack(Request(-1, 0, [], False)))
     with pytest.raises(FeedError, match="message: expected"):
         unpack(pack(Request(0, 0, [1 << 62], False)))
+
+
+@given(numbers, numbers, st.binary(max_size=200))
+def test_a_sample_for_another_node_is_read_as_it_was_sent(number: int, index: int, content: bytes) -> None:
+    frame = sample_head(number, index) + content
+    assert unpack_from_peer(frame) == PeerSample(number, index, content)
+    with pytest.raises(FeedError):
+        unpack(frame)  # no message for a training
+
+
+@given(st.binary(max_size=60))
+def test_another_feed_may_send_anything(frame: bytes) -> None:
+    for content in (frame, b"\x08" + frame, b"\x09" + frame):
+        with suppress(FeedError):
+            unpack_from_peer(content)
+
+
+@given(messages)
+def test_messages_of_other_feeds_are_those_of_trainings(message: Message) -> None:
+    assert plain(unpack_from_peer(pack(message))) == plain(message)  # type: ignore[arg-type]

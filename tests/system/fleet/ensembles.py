@@ -100,7 +100,7 @@ def submit(
         "[fleet.environment]",
         f'TEST_LOG = "{feeds.folder / "prepared.log"}"',
         f'TEST_COST = "{cost}"',
-        f'MALLETRAIN_FEED_FOLDER = "{feeds.feeds}"',
+        f'MALLETRAIN_FEED_FOLDER = "{feeds.feeds}/{{node}}"',
     ]
     for one in networks:
         words = {"channels": one.channels, "layers": one.layers, "epochs": one.epochs, "step-seconds": one.step_seconds}

@@ -15,6 +15,14 @@ class FeedError(Exception):
         self.final = final
 
 
+class MovedError(FeedError):
+    """Others have come near: a training goes on with these, as soon as it has asked again."""
+
+
+class RefusedError(FeedError):
+    """The feed of another node shares nothing with this one now."""
+
+
 class UnsuitableSampleError(FeedError):
     """Samples of a dataset can't be shared."""
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import selectors
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from malletrain.client.feeding.codec import decode
 from malletrain.client.feeding.costs import PreparingCosts
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
+from malletrain.client.feeding.ownership import BLOCK
+from malletrain.client.feeding.peering import GroupPeers, KnownPeers
 from malletrain.client.feeding.preparing import PreparedSample, PreparingProcess, TaskOutcome
 from malletrain.client.feeding.ring_memory import HEAD_BYTES, FeedRingWriter
 from malletrain.client.feeding.schedule import Delivery, FarAwayError, FeedSchedule, Task
@@ -25,6 +29,7 @@ class FeedGroup:
 
     Attributes:
         costs: What samples have cost.
+        shares: Whether it may share with feeds of other nodes.
         empty_since: Since when no training is in it, in monotonic seconds; None: one is.
     """
 
@@ -36,6 +41,7 @@ class FeedGroup:
         selector: selectors.BaseSelector,
         inherited: Callable[[], Sequence[int]],
         now: float,
+        peers: KnownPeers | None = None,
     ) -> None:
         """Start the processes.
 
@@ -46,16 +52,22 @@ class FeedGroup:
             selector: Where their answers are waited for.
             inherited: Tells the descriptors of the feed that processes must not keep open.
             now: Monotonic time in seconds.
+            peers: Feeds of other nodes, with which it shares; None: with nobody.
 
         Raises:
             OSError: there is no memory, or a process can't be forked.
         """
         self._preparation, self._limits, self._selector, self._inherited = preparation, limits, selector, inherited
         self.costs = PreparingCosts()
+        self.shares = True
         self.empty_since: float | None = now
         self._schedule = FeedSchedule(limits)
         self._ring = FeedRingWriter(limits.memory_bytes)
         self._members: set[int] = set()
+        self._peer_members: set[int] = set()
+        self._peers = GroupPeers(peers, selector, self._take_from_peer)
+        self._local: list[Task] = []
+        self._was_idle = True
         self._held: list[PreparedSample] = []
         self._losses = 0
         self._processes: list[PreparingProcess] = []
@@ -76,7 +88,8 @@ class FeedGroup:
     @property
     def descriptors(self) -> list[int]:
         """All that processes forked from the feed must not keep open."""
-        return [self._ring.descriptor, *(process.connection.fileno() for process in self._processes)]
+        processes = (process.connection.fileno() for process in self._processes)
+        return [self._ring.descriptor, *processes, *(each for each in self._peers.descriptors if each >= 0)]
 
     @property
     def processes(self) -> int:
@@ -85,6 +98,7 @@ class FeedGroup:
 
     def close(self) -> None:
         """End the processes, and give up the memory: trainings that have it mapped keep it until they leave."""
+        self._peers.close()
         for process in self._processes:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(process.connection)
@@ -102,6 +116,16 @@ class FeedGroup:
             return False
         return True
 
+    def is_near_all_of(self, other: FeedGroup) -> bool:
+        """Whether all trainings of another group can share with those that are here."""
+        positions = other._schedule.positions(other._members)
+        return bool(positions) and self.is_near(min(positions)) and self.is_near(max(positions))
+
+    @property
+    def trainings(self) -> list[int]:
+        """The trainings that are in it."""
+        return sorted(self._members)
+
     def distance(self, position: int) -> int:
         """How far a position is from where a training of this group was last."""
         return abs(position - self._position)
@@ -118,15 +142,55 @@ class FeedGroup:
 
     def request(self, training: int, position: int, tasks: Iterable[Task], *, waiting: bool) -> None:
         """See `FeedSchedule.request`."""
-        self._schedule.request(training, position, tasks, waiting=waiting)
+        try:
+            self._schedule.request(training, position, tasks, waiting=waiting)
+        except FeedError as error:
+            if not (error.final and self._peer_members):
+                raise
+            # It may be those of other nodes that have another order: better without them than without a training.
+            self.shares = False
+            self._peers.close()
+            raise FeedError(str(error)) from error
         self._position = position
 
+    def join_peer(self, consumer: int, position: int) -> None:
+        """The feed of another node has been greeted. It does not keep the group: that is for its own trainings.
+
+        Raises:
+            FarAwayError: the trainings here are elsewhere.
+            FeedError: this group shares with no other node.
+        """
+        if not self.shares:
+            raise FeedError("order: expected that of the trainings here, and that of other nodes was another")
+        self._schedule.request(consumer, position, (), waiting=False)
+        self._peer_members.add(consumer)
+
+    def request_for_peer(self, consumer: int, position: int, tasks: Sequence[Task], *, waiting: bool) -> None:
+        """As `request`, for the feed of another node. What it asks for is prepared here, whoever owns it."""
+        self._schedule.request(consumer, position, tasks, waiting=waiting)
+        for task in tasks:
+            self._peers.take_back(task.number)
+
+    def read(self, delivery: Delivery) -> bytes | None:
+        """The content of a sample that has been delivered; None if it has given way."""
+        if delivery.place is None:
+            return None
+        length = delivery.place.length - HEAD_BYTES
+        return self._ring.read(delivery.place.offset, delivery.number, delivery.dataset_index, length)
+
+    def drop_peer(self, name: str, now: float) -> None:
+        """The feed of another node has kept trainings waiting: ask it for nothing for some time."""
+        self._peers.drop(name, now)
+
     def leave(self, training: int, now: float) -> None:
-        """A training has gone, or is dropped."""
-        self._members.discard(training)
+        """A training, or the feed of another node, has gone or is dropped."""
         self._schedule.remove(training)
-        if not self._members:
-            self.empty_since = now
+        self._peer_members.discard(training)
+        if training in self._members:
+            self._members.discard(training)
+            if not self._members:
+                self.empty_since, self.shares = now, True
+                self._peers.close()
 
     def overdue(self, now: float) -> list[int]:
         """See `FeedSchedule.overdue`."""
@@ -134,8 +198,11 @@ class FeedGroup:
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
-    def turn(self) -> list[Delivery]:
+    def turn(self, now: float) -> list[Delivery]:
         """Do what has become possible. What has become available for trainings.
+
+        Args:
+            now: Monotonic time in seconds.
 
         Raises:
             FeedError: samples of this dataset can't be shared, or can't be prepared.
@@ -145,8 +212,34 @@ class FeedGroup:
         held, self._held = sorted(self._held, key=lambda prepared: prepared.task), []
         for prepared in held:
             self._put(prepared)
+        position = min(self._schedule.positions(self._members), default=None)
+        if position is not None and self.shares:
+            self._peers.look(position, now, self._schedule.is_waited_for, idle=self._was_idle)
+        self._give()
+        while self._wants_tasks() and (task := self._schedule.next_task()) is not None:
+            if self._schedule.is_wanted(task.number, self._peer_members) or not self._peers.ask(task):
+                heapq.heappush(self._local, task)
+                self._give()
+        if position is not None and self.shares:
+            self._peers.tell(position, now, self._schedule.is_waited_for)
+        self._was_idle = not self._local and not any(process.tasks for process in self._processes)
+        self._erase()
+        return self._schedule.take_deliveries()
+
+    def _wants_tasks(self) -> bool:
+        """Whether another sample can be given to a process, or to the feed of another node."""
+        if self._local:
+            return self._peers.are_open and len(self._local) < BLOCK
+        return self._peers.are_open or any(process.is_free for process in self._processes)
+
+    def _give(self) -> None:
+        """Give processes what is to be prepared here."""
         free = [process for process in self._processes if process.is_free]
-        while free and (task := self._schedule.next_task()) is not None:
+        while free and self._local:
+            task = heapq.heappop(self._local)
+            if not self._schedule.is_wanted(task.number):
+                self._schedule.fail(task.number, "nobody waits for it any more")
+                continue
             process = min(free, key=lambda each: len(each.tasks))
             try:
                 process.give(task)
@@ -154,8 +247,18 @@ class FeedGroup:
                 self._schedule.fail(task.number, "the process that prepares it has ended")
                 break  # the selector finds out, too
             free = [each for each in free if each.is_free]
-        self._erase()
-        return self._schedule.take_deliveries()
+
+    def _take_from_peer(self, task: Task, content: bytes | None) -> None:
+        """What the feed of another node has answered."""
+        if content is None:
+            heapq.heappush(self._local, task)
+            return
+        try:
+            decode(content)  # a training that finds out leaves the feed
+        except FeedError:
+            heapq.heappush(self._local, task)
+            raise
+        self._put(PreparedSample(task, TaskOutcome.PREPARED, content))
 
     def _put(self, prepared: PreparedSample) -> None:
         number, index = prepared.task

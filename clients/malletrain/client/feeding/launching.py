@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from malletrain.client.feeding.limits import FeedLimits
+from malletrain.client.feeding.peer_registry import PeerSettings
 from malletrain.client.feeding.private_folder import PrivateFolder
 from malletrain.client.feeding.source import FeedSource
 from malletrain.common import environment as env
@@ -30,6 +31,7 @@ class FeedLauncher:
         folder: Where the account's feeds are found.
         limits: Limits of a feed that is started.
         workers: Processes of a feed that is started.
+        peers: How a feed that is started finds those of other nodes; None: it shares with none.
         process: The feed that this process has started last; None if it has started none.
     """
 
@@ -37,6 +39,7 @@ class FeedLauncher:
     folder: Path
     limits: FeedLimits
     workers: int
+    peers: PeerSettings | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def connect(self) -> socket.socket | None:
@@ -84,7 +87,9 @@ class FeedLauncher:
         finally:
             listening.close()
         assert self.process.stdin is not None
-        content = {"source": self.source.as_json(), "limits": self.limits.as_json(), "workers": self.workers}
+        peers = None if self.peers is None else self.peers.as_json()
+        limits = self.limits.as_json()
+        content = {"source": self.source.as_json(), "limits": limits, "workers": self.workers, "peers": peers}
         with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:  # it has ended: that is found out later
             stdin.write(json.dumps(content).encode())
 

@@ -14,6 +14,8 @@ class FeedLimits:
         samples: Most prepared samples that are kept for a group of trainings that have not had them yet. Trainings that
             are further away from each other than this are in different groups.
         memory_mib: Size of the shared memory of a group, in MiB.
+        peer_seconds: How long trainings may wait for the feed of another node, in seconds. Then this one prepares the
+            samples. Less than their patience.
         groups: Most groups. Each has its own memory and processes.
         stall_seconds: How long a training may keep others waiting, in seconds. Then it prepares samples itself.
         linger_seconds: How long the feed stays when no training is connected, in seconds.
@@ -24,6 +26,7 @@ class FeedLimits:
     stall_seconds: float = 1.5
     linger_seconds: float = 10.0
     groups: int = 4
+    peer_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the limits.

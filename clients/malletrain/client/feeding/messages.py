@@ -22,12 +22,14 @@ _LARGEST = 1 << 62
 _NEWS = 0.05
 """Share by which costs change before they are told again."""
 
-_HELLO, _WELCOME, _REFUSED, _REQUEST, _READY, _UNABLE, _COSTS = range(1, 8)
+_HELLO, _WELCOME, _REFUSED, _REQUEST, _READY, _UNABLE, _COSTS, _PEER_HELLO, _SAMPLE = range(1, 10)
 _REQUEST_HEAD = struct.Struct("<BBxxIqq")
 _READY_HEAD = struct.Struct("<BxxxI")
 _PLACE = struct.Struct("<qqqq")
 _UNABLE_HEAD = struct.Struct("<Bxxxxxxxq")
 _COSTS_WORDS = struct.Struct("<Bxxxxxxxqq")
+_SAMPLE_HEAD = struct.Struct("<Bxxxxxxxqq")
+SAMPLE_HEAD_BYTES = _SAMPLE_HEAD.size
 
 
 class Hello(NamedTuple):
@@ -64,10 +66,12 @@ class Refused(NamedTuple):
     Attributes:
         reason: Why.
         final: Whether asking again is of no use.
+        moved: Whether it is to ask again at once: others have come near, with which it goes on.
     """
 
     reason: str
     final: bool
+    moved: bool = False
 
 
 class Request(NamedTuple):
@@ -125,7 +129,35 @@ class Costs(NamedTuple):
         return near and self.processes == other.processes
 
 
-Message = Hello | Welcome | Refused | Request | Ready | Unable | Costs
+class PeerHello(NamedTuple):
+    """The first message of the feed of another node. All further ones are those of a training.
+
+    Attributes:
+        hello: As a training's.
+        sender: Name of that feed.
+        receiver: Name of the feed that it wants to reach.
+    """
+
+    hello: Hello
+    sender: str
+    receiver: str
+
+
+Message = Hello | Welcome | Refused | Request | Ready | Unable | Costs | PeerHello
+
+
+class PeerSample(NamedTuple):
+    """A sample for the feed of another node. It may be longer than a packet.
+
+    Attributes:
+        number: Its number in the training.
+        dataset_index: Its dataset index.
+        content: The sample as bytes; see `codec`.
+    """
+
+    number: int
+    dataset_index: int
+    content: bytes
 
 
 def pack(message: Message) -> bytes:
@@ -135,8 +167,8 @@ def pack(message: Message) -> bytes:
             return _text(_HELLO, message._asdict())
         case Welcome():
             return _text(_WELCOME, message._asdict())
-        case Refused(reason, final):
-            return _text(_REFUSED, {"reason": reason[:_MOST_TEXT], "final": final})
+        case Refused(reason, final, moved):
+            return _text(_REFUSED, {"reason": reason[:_MOST_TEXT], "final": final, "moved": moved})
         case Request(position, first, indices, waiting):
             head = _REQUEST_HEAD.pack(_REQUEST, waiting, len(indices), position, first)
             return head + array("q", indices).tobytes()
@@ -146,6 +178,8 @@ def pack(message: Message) -> bytes:
             return _UNABLE_HEAD.pack(_UNABLE, number) + reason[: _MOST_TEXT // 4].encode(errors="replace")
         case Costs():
             return _COSTS_WORDS.pack(_COSTS, *message)
+        case PeerHello(hello, sender, receiver):
+            return _text(_PEER_HELLO, {"hello": hello._asdict(), "sender": sender, "receiver": receiver})
 
 
 def unpack(packet: bytes) -> Message:
@@ -162,6 +196,7 @@ def unpack(packet: bytes) -> Message:
         _READY: _unpack_ready,
         _UNABLE: _unpack_unable,
         _COSTS: _unpack_costs,
+        _PEER_HELLO: _unpack_peer_hello,
     }
     reader = readers.get(packet[0]) if packet else None
     if reader is None or len(packet) > LONGEST:
@@ -170,6 +205,26 @@ def unpack(packet: bytes) -> Message:
         return reader(packet)
     except (struct.error, ValueError, RecursionError, TypeError, KeyError) as error:
         raise FeedError(f"message: expected one of type {packet[0]}, got {packet[:60]!r}") from error
+
+
+def sample_head(number: int, dataset_index: int) -> bytes:
+    """What stands before the content of a `PeerSample`."""
+    return _SAMPLE_HEAD.pack(_SAMPLE, number, dataset_index)
+
+
+def unpack_from_peer(frame: bytes) -> Message | PeerSample:
+    """Read what the feed of another node has sent: a message, or a sample.
+
+    Raises:
+        FeedError: it is neither.
+    """
+    if frame[:1] != bytes([_SAMPLE]):
+        return unpack(frame)
+    try:
+        _, number, index = _SAMPLE_HEAD.unpack_from(frame)
+        return PeerSample(_number(number), _number(index), frame[SAMPLE_HEAD_BYTES:])
+    except (struct.error, ValueError) as error:
+        raise FeedError(f"message: expected a sample, got {frame[:60]!r}") from error
 
 
 def requests(position: int, runs: Iterable[tuple[int, Sequence[int]]], *, waiting: bool) -> Iterator[Request]:
@@ -195,7 +250,16 @@ def _read_text(packet: bytes) -> dict[str, Any]:
 
 
 def _unpack_hello(packet: bytes) -> Hello:
+    return _hello_of(_read_text(packet))
+
+
+def _unpack_peer_hello(packet: bytes) -> PeerHello:
     content = _read_text(packet)
+    sender, receiver = str(content["sender"])[:_MOST_TEXT], str(content["receiver"])[:_MOST_TEXT]
+    return PeerHello(_hello_of(content["hello"]), sender, receiver)
+
+
+def _hello_of(content: dict[str, Any]) -> Hello:
     key, kind = str(content["key"])[:_MOST_TEXT], str(content["kind"])[:_MOST_TEXT]
     length, position, version = (_number(content[name]) for name in ("length", "position", "version"))
     return Hello(key, length, kind, position, version)
@@ -207,7 +271,7 @@ def _unpack_welcome(packet: bytes) -> Welcome:
 
 def _unpack_refused(packet: bytes) -> Refused:
     content = _read_text(packet)
-    return Refused(str(content["reason"])[:_MOST_TEXT], content["final"] is True)
+    return Refused(str(content["reason"])[:_MOST_TEXT], content["final"] is True, content.get("moved") is True)
 
 
 def _unpack_request(packet: bytes) -> Request:

@@ -23,9 +23,12 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def default_folder(environ: Mapping[str, str]) -> Path:
     """MALLETRAIN_FEED_FOLDER, or a folder of this account in /tmp.
 
+    In the variable, {node} stands for the worker's node: so nodes that are one machine have a feed each.
     Not TMPDIR: a batch scheduler may set another one for each job, and its path may lie on a shared file system.
     """
-    return Path(environ.get(env.FEED_FOLDER) or f"/tmp/malletrain-feeds-{os.geteuid()}")
+    node = environ.get(env.NODE, "").partition("#")[0]
+    named = environ.get(env.FEED_FOLDER, "").replace("{node}", node)
+    return Path(named or f"/tmp/malletrain-feeds-{os.geteuid()}")
 
 
 class PrivateFolder:

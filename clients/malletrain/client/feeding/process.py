@@ -16,6 +16,7 @@ from typing import Any
 
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
+from malletrain.client.feeding.peer_registry import PeerSettings
 from malletrain.client.feeding.private_folder import PrivateFolder
 from malletrain.client.feeding.seeding import Preparation
 from malletrain.client.feeding.server import FeedServer, refuse_all
@@ -40,7 +41,8 @@ def main() -> int:
         refuse_all(listening, FeedError(f"{source.spec}: {describe(error)}", final=True))
         raise
     preparation = Preparation(dataset, source.seed, source.size)
-    server = FeedServer(listening, source, preparation, limits, content["workers"])
+    peers = PeerSettings(**content["peers"]) if content.get("peers") else None
+    server = FeedServer(listening, source, preparation, limits, content["workers"], peers)
 
     def end(signum: int, frame: object) -> None:
         del signum, frame

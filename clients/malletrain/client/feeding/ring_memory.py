@@ -55,6 +55,13 @@ class FeedRingWriter:
         self._memory[start : start + len(content)] = content
         self._memory[offset : offset + _HEAD.size] = _HEAD.pack(_MARK, number, index, len(content))
 
+    def read(self, offset: int, number: int, index: int, length: int) -> bytes | None:
+        """The sample at an offset, for the feed of another node; None if it has given way."""
+        if self._memory[offset : offset + _HEAD.size] != _HEAD.pack(_MARK, number, index, length):
+            return None
+        start = offset + HEAD_BYTES
+        return self._memory[start : start + length]
+
     def close(self) -> None:
         """Give it up. Trainings that have mapped it keep it until they leave."""
         self._memory.close()

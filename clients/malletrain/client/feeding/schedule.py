@@ -9,7 +9,7 @@ One that keeps others waiting for too long is dropped.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -162,6 +162,20 @@ class FeedSchedule:
             self._deliveries.append(Delivery(consumer, number, index, sample.place))
             return
         known.wanted.add(number)
+
+    def positions(self, consumers: Iterable[int]) -> list[int]:
+        """Where some consumers are: each asks for nothing below."""
+        known = (self._consumers.get(consumer) for consumer in consumers)
+        return [each.position for each in known if each is not None]
+
+    def is_wanted(self, number: int, consumers: Iterable[int] | None = None) -> bool:
+        """Whether any consumer, or one of some, waits for a sample or will."""
+        among = self._consumers if consumers is None else consumers
+        return any(number in self._consumers[each].wanted for each in among if each in self._consumers)
+
+    def is_waited_for(self, numbers: Collection[int]) -> bool:
+        """Whether a consumer waits, and has asked for one of some samples."""
+        return any(each.waiting and not each.wanted.isdisjoint(numbers) for each in self._consumers.values())
 
     # -- samples -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.messages import (
@@ -30,6 +30,9 @@ from malletrain.client.feeding.messages import (
     pack,
     unpack,
 )
+from malletrain.client.feeding.peer_link import PeerIdentity
+from malletrain.client.feeding.peer_registry import PeerSettings
+from malletrain.client.feeding.peer_service import PeerService
 from malletrain.client.feeding.private_folder import check_peer
 from malletrain.client.feeding.ring_memory import HEAD_BYTES
 from malletrain.client.feeding.schedule import Delivery, FarAwayError, Task
@@ -39,8 +42,8 @@ from malletrain.client.feeding.source import FeedSource
 _TICK_SECONDS = 0.1
 _MOST_CONNECTIONS = 256
 _MOST_UNSENT = 4096
-_COSTS_SECONDS = 1.0
-"""How often trainings are told what samples cost."""
+_NEWS_SECONDS = 1.0
+"""How often trainings are told what samples cost, and whether others have come near."""
 
 
 @dataclass(slots=True)
@@ -60,7 +63,13 @@ class FeedServer:
     """
 
     def __init__(
-        self, listening: socket.socket, source: FeedSource, preparation: Preparation, limits: FeedLimits, workers: int
+        self,
+        listening: socket.socket,
+        source: FeedSource,
+        preparation: Preparation,
+        limits: FeedLimits,
+        workers: int,
+        peers: PeerSettings | None = None,
     ) -> None:
         """Start the processes.
 
@@ -70,6 +79,7 @@ class FeedServer:
             preparation: How samples are prepared.
             limits: Limits of the feed.
             workers: How many processes prepare samples for a group of trainings, at least 1.
+            peers: How feeds of other nodes are found; None: this one shares with none.
 
         Raises:
             OSError: there is no memory, or a process can't be forked.
@@ -85,6 +95,7 @@ class FeedServer:
         self._groups: list[FeedGroup] = []
         listening.setblocking(False)
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
+        self._peers = None if peers is None else self._open_peers(peers)
         self._open_group()
 
     def run(self, may_end: Callable[[], bool]) -> None:
@@ -116,6 +127,8 @@ class FeedServer:
         finally:
             for group in self._groups:
                 group.close()
+            if self._peers is not None:
+                self._peers.close()
 
     # -- trainings ---------------------------------------------------------------------------------------------------
 
@@ -124,8 +137,8 @@ class FeedServer:
             if len(self._connections) >= _MOST_CONNECTIONS:
                 _dismiss(connection, FeedError(f"connections: expected at most {_MOST_CONNECTIONS}"))
                 continue
-            self._accepted += 1
-            known = self._connections[self._accepted] = _Connection(self._accepted, connection)
+            number = self._next_number()
+            known = self._connections[number] = _Connection(number, connection)
 
             def serve(_: int, known: _Connection = known) -> None:
                 self._serve(known)
@@ -212,19 +225,34 @@ class FeedServer:
         now = time.monotonic()
         for group in self._groups:
             for number in group.overdue(now):
-                stall = self._limits.stall_seconds
-                # It is told before anything that it may be copying gives way.
-                self._refuse(self._connections[number], FeedError(f"it has kept others waiting for {stall:g} s"))
-            self._deliver(group.turn())
-        self._tell_costs(now)
+                self._drop(number, group, now)
+            self._deliver(group.turn(now))
+        if self._peers is not None:
+            self._peers.turn(now)
+        if now >= self._told_at + _NEWS_SECONDS:
+            self._told_at = now
+            self._tell_costs()
+            self._join_groups()
         for connection in list(self._connections.values()):
             if connection.unsent:
                 self._flush(connection)
         self._close_empty_groups(now)
 
+    def _drop(self, number: int, group: FeedGroup, now: float) -> None:
+        """Drop who keeps others waiting. It is told before anything that it may be copying gives way."""
+        error = FeedError(f"it has kept others waiting for {self._limits.stall_seconds:g} s")
+        if connection := self._connections.get(number):
+            self._refuse(connection, error)
+        elif self._peers is not None:
+            name = self._peers.name_of(number)
+            self._peers.refuse(number, error)
+            group.drop_peer(name, now)
+
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
         places: dict[int, list[ReadyPlace]] = defaultdict(list)
         for each in deliveries:
+            if self._peers is not None and self._peers.deliver(each):
+                continue
             if each.place is None:
                 if connection := self._connections.get(each.consumer):
                     self._send(connection, Unable(each.number, each.reason))
@@ -236,11 +264,8 @@ class FeedServer:
                 if connection := self._connections.get(consumer):
                     self._send(connection, Ready(found[start : start + MOST_PLACES]))
 
-    def _tell_costs(self, now: float) -> None:
-        """Tell trainings what samples cost here, now and then."""
-        if now < self._told_at + _COSTS_SECONDS:
-            return
-        self._told_at = now
+    def _tell_costs(self) -> None:
+        """Tell trainings what samples cost here."""
         for connection in list(self._connections.values()):
             group = connection.group
             if group is None or connection.unsent or not (seconds := group.costs.cpu_seconds):
@@ -250,17 +275,50 @@ class FeedServer:
                 connection.told = costs
                 self._send(connection, costs)
 
+    # -- feeds of other nodes ----------------------------------------------------------------------------------------
+
+    def _next_number(self) -> int:
+        self._accepted += 1
+        return self._accepted
+
+    def _open_peers(self, settings: PeerSettings) -> PeerService | None:
+        source, limits = self._source, self._limits
+        hello = Hello(source.key, source.size, source.kind, 0)
+        identity = PeerIdentity(settings, hello, limits.memory_bytes, limits.peer_seconds)
+        try:
+            return PeerService(settings, identity, source, self._selector, self._group_for_peer, self._next_number)
+        except OSError as error:
+            log(f"samples are not shared with other nodes: {error}")
+            return None
+
+    def _group_for_peer(self, position: int) -> FeedGroup:
+        """The group whose trainings are near those of another node.
+
+        Raises:
+            FarAwayError: there is none.
+        """
+        if near := self._used_group_near(position):
+            return near
+        raise FarAwayError(f"position: expected one where trainings of this node are, got {position}")
+
     # -- groups ------------------------------------------------------------------------------------------------------
 
     def _open_group(self) -> FeedGroup:
         group = FeedGroup(
-            self._preparation, self._limits, self._workers, self._selector, self._descriptors, time.monotonic()
+            self._preparation,
+            self._limits,
+            self._workers,
+            self._selector,
+            self._descriptors,
+            time.monotonic(),
+            None if self._peers is None else self._peers.known,
         )
         self._groups.append(group)
         return group
 
     def _descriptors(self) -> list[int]:
         own = [self._listening.fileno(), *(each.socket.fileno() for each in self._connections.values())]
+        own += [] if self._peers is None else self._peers.descriptors
         return own + [descriptor for group in self._groups for descriptor in group.descriptors]
 
     def _group_for(self, position: int) -> FeedGroup:
@@ -269,8 +327,7 @@ class FeedServer:
         Raises:
             FarAwayError: there are as many groups as there may be, and all are elsewhere.
         """
-        used = [group for group in self._groups if group.empty_since is None]
-        if near := next((group for group in used if group.is_near(position)), None):
+        if near := self._used_group_near(position):
             return near
         if empty := [group for group in self._groups if group.empty_since is not None]:
             return min(empty, key=lambda group: group.distance(position))
@@ -282,6 +339,18 @@ class FeedServer:
         raise FarAwayError(
             f"position: expected one where the others are, in {len(self._groups)} groups, got {position}"
         )
+
+    def _used_group_near(self, position: int) -> FeedGroup | None:
+        used = (group for group in self._groups if group.empty_since is None)
+        return next((group for group in used if group.is_near(position)), None)
+
+    def _join_groups(self) -> None:
+        """Have the trainings of a group go on with those of an earlier one that have come near."""
+        used = [group for group in self._groups if group.empty_since is None]
+        for place, group in enumerate(used):
+            if any(other.trainings and other.is_near_all_of(group) for other in used[:place]):
+                for number in group.trainings:
+                    self._refuse(self._connections[number], MovedError("others have come near: it goes on with these"))
 
     def _close_empty_groups(self, now: float) -> None:
         """Close groups that have had no training for some time. One stays, as long as the feed does."""
@@ -321,7 +390,7 @@ def refuse_all(listening: socket.socket, error: FeedError) -> None:
 def _dismiss(connection: socket.socket, error: FeedError) -> None:
     """Say why, and close. What the other side has sent is read first: else its kernel would not show it the reason."""
     with contextlib.suppress(OSError):
-        connection.send(pack(Refused(str(error), error.final)))
+        connection.send(pack(Refused(str(error), error.final, isinstance(error, MovedError))))
     with contextlib.suppress(OSError):
         while connection.recv(LONGEST + 1):
             pass

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from malletrain.client.feeding.codec import decode
-from malletrain.client.feeding.errors import FeedError
+from malletrain.client.feeding.errors import FeedError, MovedError
 from malletrain.client.feeding.messages import (
     LONGEST,
     Costs,
@@ -155,6 +155,9 @@ class FeedSubscription:
     def lost(self, error: FeedError | OSError) -> None:
         """Go on without the feed, and look for it again after a pause, unless that is of no use."""
         self.leave()
+        if isinstance(error, MovedError):
+            self._try_at = self._clock()
+            return
         self._over = isinstance(error, FeedError) and error.final
         then = "is tried again later" if not self._over else "is not used"
         reason = str(error) if isinstance(error, FeedError) else describe(error)
@@ -259,6 +262,8 @@ class FeedSubscription:
                 self._expect(number)
                 self._got[number] = OfferedSample(None, by_feed=False)
                 self._warnings.warn("sample", f"the feed could not prepare sample {number}: {reason}")
+            case Refused(reason, _, True):
+                raise MovedError(reason)
             case Refused(reason, final):
                 raise FeedError(reason, final=final)
             case Costs():

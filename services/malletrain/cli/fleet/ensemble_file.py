@@ -71,6 +71,7 @@ class FleetSection(BaseModel):
     pace: Literal["lockstep", "own"] = "lockstep"
     beyond_peak: Literal["avoid", "allow"] = "avoid"
     feed: Annotated[str, AfterValidator(_checked_feed)] = ""
+    feed_across_nodes: bool = True
     backend: Literal["", "horovod", "torchrun", "command"] = ""
     environment: dict[str, str] = Field(default_factory=dict)
 

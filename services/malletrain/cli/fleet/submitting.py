@@ -12,7 +12,7 @@ from malletrain.cli.fleet.ensemble_file import EnsembleToml, FleetSection, Membe
 from malletrain.cli.output import JsonOption, print_json, to_dict
 from malletrain.cli.stubs import DEADLINE_SECONDS, connect
 from malletrain.cli.submit import parse_backend
-from malletrain.common.environment import BATCH_PER_WORKER, FEED
+from malletrain.common.environment import BATCH_PER_WORKER, FEED, FEED_ACROSS_NODES
 from malletrain.fleet.problem import BeyondPeak, FleetPlanner, Pace
 from malletrain.fleet.rates import scaled_rates
 from malletrain.fleet.spec import FleetSpec
@@ -55,6 +55,8 @@ def member_specs(content: EnsembleToml, workdir: Path, *, with_feed: bool = True
     terms = fleet_spec(fleet, with_feed=with_feed)
     common = spec_to_proto(terms)
     feed = {} if terms.feed is None else {FEED: terms.feed}
+    if terms.feed and not fleet.feed_across_nodes:
+        feed[FEED_ACROSS_NODES] = "0"
     specs = []
     for member in content.model:
         curve = member_curve(fleet, member)

@@ -119,6 +119,25 @@ class JobFolder:
         if self.record is not None:
             self.record.unlink(missing_ok=True)
 
+    def prepare_feeds(self, first: str) -> Path:
+        """Make the folder in which the feeds of the job's fleet find each other, in that of the first member.
+
+        Args:
+            first: Identifier of the first member.
+
+        Raises:
+            SupervisorStartError: the folder is somebody else's.
+            OSError: it can't be made.
+        """
+        above = self.path.with_name(first)
+        if self.account is None:
+            make_private_folder(above)
+        else:
+            _make_folder_of(above, self.account)
+        with self.entered():
+            make_private_folder(above / job_folder.FEEDS_FOLDER)
+        return above / job_folder.FEEDS_FOLDER
+
     def write_launch(self, content: dict[str, Any]) -> None:
         """Write `launch.json`, completely or not at all."""
         with self.entered():

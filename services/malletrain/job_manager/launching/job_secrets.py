@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from malletrain.common.accounts import Account
-from malletrain.common.job_folder import CERTIFICATE_FILE, TOKEN_FILE
+from malletrain.common.job_folder import CERTIFICATE_FILE, FEED_CERTIFICATE_FILE, TOKEN_FILE
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.tokens import Tokens
@@ -30,11 +30,13 @@ class SupervisorCertificates:
         issue: Makes one for the supervisor of one job, which runs as an account: private key, certificate and that of
             the CA, in PEM. May raise InvalidInputError.
         lifespan_seconds: How long one is valid.
+        issue_to_fleet: Makes one by which the feeds of a fleet know each other; None: none is made.
     """
 
     shared: Path
     issue: Callable[[str, Account], str]
     lifespan_seconds: float
+    issue_to_fleet: Callable[[str], str] | None = None
 
 
 class JobSecrets:
@@ -56,8 +58,13 @@ class JobSecrets:
         self._lifespan = min(_LIFESPAN_SECONDS, longest_lifespan_seconds)
         self._certificates = certificates
 
-    def write(self, job_id: str, folder: JobFolder) -> None:
-        """Write a new token to a job's folder, and a new certificate if it needs one of its own.
+    def write(self, job_id: str, folder: JobFolder, sharing_fleet: str = "") -> None:
+        """Write a new token to a job's folder, and new certificates if it needs them.
+
+        Args:
+            job_id: The job.
+            folder: Its folder.
+            sharing_fleet: Its fleet, if feeds of its nodes share with each other; else empty.
 
         Raises:
             OSError: they can't be written.
@@ -67,23 +74,25 @@ class JobSecrets:
         folder.write_secret(TOKEN_FILE, token + "\n")
         if folder.account is not None:
             folder.write_secret(CERTIFICATE_FILE, self._certificates.issue(job_id, folder.account))
+        if sharing_fleet and self._certificates.issue_to_fleet is not None:
+            folder.write_secret(FEED_CERTIFICATE_FILE, self._certificates.issue_to_fleet(sharing_fleet))
 
     def certificate_file(self, folder: JobFolder) -> Path:
         """The certificate file of a job's supervisor."""
         return self._certificates.shared if folder.account is None else folder.path / CERTIFICATE_FILE
 
-    async def keep(self, jobs: Callable[[], Iterable[tuple[str, JobFolder]]]) -> None:
+    async def keep(self, jobs: Callable[[], Iterable[tuple[str, JobFolder, str]]]) -> None:
         """Renew what the jobs that have been started have, now and every hour, until cancelled.
 
         Args:
-            jobs: Identifiers and folders of the jobs that are not in a final state.
+            jobs: Identifiers, folders and sharing fleets (see `write`) of the jobs that are not in a final state.
         """
         log = structlog.get_logger(__name__)
         while True:
-            for job_id, folder in list(jobs()):
+            for job_id, folder, fleet in list(jobs()):
                 try:
                     if folder.is_launched:
-                        self.write(job_id, folder)
+                        self.write(job_id, folder, fleet)
                 except (OSError, InvalidInputError) as error:
                     log.error("job's token not renewed", job=job_id, error=str(error))
             shortest = min(self._lifespan, self._certificates.lifespan_seconds)

@@ -25,6 +25,7 @@ from malletrain.common.standby.recipe import recipe_for
 from malletrain.common.standby.shelf import StandbyShelf
 from malletrain.common.start_process import start_process
 from malletrain.common.trace_context import HEADER
+from malletrain.job_manager.fleets import first_member
 from malletrain.job_manager.jobs import JobSpec, LauncherBackend
 from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
@@ -109,6 +110,7 @@ class LaunchOrder:
         spec: What was submitted.
         sequence: Number of the command that gives it its first nodes.
         nodes: Those nodes.
+        sharing_fleet: Its fleet, if feeds of its nodes share with each other; else empty.
     """
 
     job_id: str
@@ -117,6 +119,7 @@ class LaunchOrder:
     spec: JobSpec
     sequence: int
     nodes: tuple[str, ...]
+    sharing_fleet: str = ""
 
 
 class SupervisorStarter:
@@ -225,10 +228,11 @@ class SupervisorStarter:
         hosts = {node: host_of(self._hosts, node) for node in order.nodes}
         slots = order.spec.slots_on(host.gpus for host in hosts.values())
         folder.prepare()
-        self._secrets.write(order.job_id, folder)
+        self._secrets.write(order.job_id, folder, order.sharing_fleet)
         monitor = self._monitor_for(folder)
         gpus = order.spec.gpus_on(host.gpus for host in hosts.values())
-        worker = worker_environment(order.job_id, folder.path, order.spec, slots, monitor, gpus)
+        sharing = self._sharing_of(folder, order.sharing_fleet)
+        worker = worker_environment(order.job_id, folder.path, order.spec, slots, monitor, gpus) | sharing
         folder.write_launch(
             {
                 "job_id": order.job_id,
@@ -275,6 +279,13 @@ class SupervisorStarter:
             with open_log(folder.supervisor_log) as log:
                 pid = await keeper.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
         return None if pid is None else ForkedSupervisor(identify(pid) or ProcessId(pid, -1))
+
+    def _sharing_of(self, folder: JobFolder, fleet_id: str) -> dict[str, str]:
+        """What a worker's feed needs to know of those on other nodes of its fleet."""
+        if not fleet_id:
+            return {}
+        feeds = folder.prepare_feeds(first_member(fleet_id))
+        return {env.FEED_PEERS: str(feeds), env.FLEET: fleet_id, env.NODE_ADDRESS: self._settings.address}
 
     def _monitor_for(self, folder: JobFolder) -> MonitorAddress:
         """Where the job's trainer reports; its owner can't enter our state folder, and gets a copy of the CA's file."""

@@ -21,7 +21,7 @@ from malletrain.runtime.access.keys import keys_folder, make_keys_folder, make_p
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.files import CertificateFile, CertificateFileError, parse_certificate_file
-from malletrain.tls.names import ROLES, job_name
+from malletrain.tls.names import ROLES, feed_name, job_name
 
 AUTHORITY_KEY = "ca.key"
 AUTHORITY_CERTIFICATE = "ca.pem"
@@ -77,12 +77,24 @@ def issue_to_job(state_dir: Path, job_id: str, user_id: int, clock: Clock, lifes
     Raises:
         InvalidInputError: the CA can't be made or used.
     """
+    return _issue(state_dir, "supervisor", job_name(job_id, user_id), clock, lifespan_seconds)
+
+
+def issue_to_fleet(state_dir: Path, fleet_id: str, clock: Clock, lifespan_seconds: float) -> str:
+    """A certificate for the feeds of a fleet's members, which is of no role. Otherwise as `issue_to_job`.
+
+    Raises:
+        InvalidInputError: the CA can't be made or used.
+    """
+    return _issue(state_dir, "feed", feed_name(fleet_id), clock, lifespan_seconds)
+
+
+def _issue(state_dir: Path, subject: str, name: str, clock: Clock, lifespan_seconds: float) -> str:
     try:
         authority = _authority(make_keys_folder(state_dir), clock.time())
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with usable certificates ({error})", str(state_dir)) from error
-    names = (job_name(job_id, user_id),)
-    return _text(issuing.issue(authority, "supervisor", clock.time(), lifespan_seconds, names))
+    return _text(issuing.issue(authority, subject, clock.time(), lifespan_seconds, (name,)))
 
 
 def publish_authority(state_dir: Path, path: Path, clock: Clock) -> None:
