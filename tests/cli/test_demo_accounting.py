@@ -66,6 +66,17 @@ def test_a_node_that_is_given_back_is_leaving_until_its_workers_have_ended() -> 
     assert lost(history) == {"training": 2 * 50.0 + 10.0, "leaving": 10.0 + 10.0, "awaiting_plan": 40.0 + 30.0}
 
 
+def test_a_node_that_is_promised_to_another_job_is_leaving_first() -> None:
+    def promised(job_id: str) -> JobChange:
+        return JobChange(0.0, job_id, "WAITING", frozenset(), names("n1"), frozenset(), (1,))
+
+    def stopping(job_id: str) -> JobChange:
+        return JobChange(0.0, job_id, "STOPPING", frozenset(), frozenset(), names("n1"), (1,))
+
+    for changes in ([promised("a"), stopping("b")], [stopping("a"), promised("b")]):
+        assert lost(RunHistory([joins(0.0, "n1")], changes, [0.0])) == {"leaving": END}
+
+
 def test_a_plan_that_leaves_a_node_free_is_told_from_one_that_has_not_been_made() -> None:
     history = RunHistory(
         nodes=[joins(0.0, "n1 n2")],

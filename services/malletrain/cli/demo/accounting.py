@@ -65,8 +65,10 @@ class _Moment:
 
     def uses(self, now: float) -> Counter[OfferUse]:
         """How many idle nodes have each use from now on."""
-        held = {node: use for job in self.jobs.values() for node, use in _held(job).items()}
-        held |= {node: OfferUse.TRAINING for job in self.jobs.values() for node in job.nodes}
+        held: dict[str, OfferUse] = {}
+        # What a job still has comes before what it is to have: a node may be one job's and promised to another.
+        for part in (_coming, _leaving, _training):
+            held.update(pair for job in self.jobs.values() for pair in part(job).items())
         free = self.idle - held.keys()
         self.free_since = {node: self.free_since.get(node, now) for node in free}
         found = Counter(held[node] for node in self.idle & held.keys())
@@ -115,9 +117,15 @@ def most_usable(nodes: int, jobs: Iterable[JobChange]) -> int:
     return max(reached)
 
 
-def _held(job: JobChange) -> dict[str, OfferUse]:
-    """Nodes on which a job does not train, but that are to be its own, or still are."""
-    if job.state == "STOPPING":
-        return dict.fromkeys(job.held, OfferUse.LEAVING)
-    coming = OfferUse.JOINING if job.nodes else OfferUse.STARTING
-    return dict.fromkeys(job.wanted, coming) | dict.fromkeys(job.held - job.wanted, OfferUse.LEAVING)
+def _coming(job: JobChange) -> dict[str, OfferUse]:
+    """Nodes that are to be a job's."""
+    return dict.fromkeys(job.wanted, OfferUse.JOINING if job.nodes else OfferUse.STARTING)
+
+
+def _leaving(job: JobChange) -> dict[str, OfferUse]:
+    """Nodes on which a job's workers are to end, or are ending."""
+    return dict.fromkeys(job.held if job.state == "STOPPING" else job.held - job.wanted, OfferUse.LEAVING)
+
+
+def _training(job: JobChange) -> dict[str, OfferUse]:
+    return dict.fromkeys(job.nodes, OfferUse.TRAINING)

@@ -32,8 +32,8 @@ node without an Epilog, counts only at the next pass, up to `batch_sched_delay` 
 script still runs is always reported like an Epilog, so the placeholder cancels itself.
 (slurmd `_rpc_terminate_job`, slurmctld `_slurm_rpc_epilog_complete`.)
 
-The shell becomes `sleep` rather than starting one. A `sleep` that the shell forks while slurmd lists the processes to be
-killed is not among them, and is left on the node for its five seconds, beside the main job (`proctrack/linuxproc`).
+The shell becomes `sleep` rather than starting one. A `sleep` that the shell forks while slurmd lists the processes to
+be killed is not among them, and is left on the node for its five seconds, beside the main job (`proctrack/linuxproc`).
 """
 _WAITING_REASONS = (
     *("None", "(null)", "Priority", "Resources", "Prolog", "Cleaning", "BeginTime", "SchedDefer"),
