@@ -42,10 +42,11 @@ async def test_waiting_for_the_end_of_a_process() -> None:
     await wait_for_end(process)
 
 
-async def test_sweep_ends_what_matches_and_nothing_else() -> None:
+@pytest.mark.parametrize("in_turns", [False, True])
+async def test_sweep_ends_what_matches_and_nothing_else(in_turns: bool) -> None:
     mine = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60"], env={"MARK": "mine", "PATH": os.defpath})
     other = subprocess.Popen(["sleep", "60"], env={"MARK": "other", "PATH": os.defpath})
-    assert await sweep(lambda found: found.get("MARK") == "mine") >= 1
+    assert await sweep(lambda found: found.get("MARK") == "mine", in_turns=in_turns) >= 1
     assert mine.wait(10) != 0
     assert other.poll() is None
     other.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 _LONGEST_FILE_BYTES = 4 << 20
@@ -178,20 +178,21 @@ def belongs_to(pid: int, user_id: int) -> bool:
 
 
 def find_processes(
-    wanted: Callable[[Mapping[str, str]], bool], is_ours: UserTest = of_anybody
+    wanted: Callable[[Mapping[str, str]], bool], is_ours: UserTest = of_anybody, among: Iterable[int] | None = None
 ) -> Iterator[FoundProcess]:
     """Live processes with a wanted environment that we may read, except the calling process.
 
     Args:
         wanted: Whether a process with this environment is wanted. Anybody can start a process with any environment.
         is_ours: Whether a process with this environment and these user ids can be meant. Root can read all of them.
+        among: Process ids that are looked at; None: all.
     """
 
     def environment_of(pid: int) -> dict[str, str] | None:
         environment = read_environment(pid)
         return environment if environment and wanted(environment) else None
 
-    for pid in process_ids():
+    for pid in process_ids() if among is None else among:
         if pid == os.getpid() or environment_of(pid) is None:
             continue
         identity = identify(pid)

@@ -270,7 +270,7 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
                 self._news.set()
 
     async def _publish_changes(self) -> None:
-        """Publish at once what comes after a pause, and all that comes soon after it together."""
+        """Publish soon what comes after a pause, a new job at once, and all that comes soon after it together."""
         while True:
             await self._news.wait()
             if not self._new_jobs:

@@ -121,7 +121,7 @@ class SupervisorLauncher:
             if booting is not None:
                 await self._until_serving(folder, booting)
                 return
-        await self._sweep(processes.of_job(self._jobs, job_id))
+        await self._sweep(processes.of_job(self._jobs, job_id), in_turns=True)
         while not self._hosts_known and order() is not None:
             await asyncio.sleep(_POLL_SECONDS)
         await self._await_standby(order)
@@ -191,7 +191,7 @@ class SupervisorLauncher:
         child = self._children.pop((job_id, incarnation), None)
         status = None if child is None else await self._reap(child)
         try:
-            strays = await self._sweep(processes.of_job(self._jobs, job_id))
+            strays = await self._sweep(processes.of_job(self._jobs, job_id), in_turns=True)
         except processes.ProcessesLeftError as error:
             if folder.account is None or not last:
                 raise
@@ -344,8 +344,8 @@ class SupervisorLauncher:
         supervisor = processes.of_supervisor(self._jobs, job_id, incarnation)
         return next((found.id for found in find_processes(supervisor, self._accounts.may_end)), None)
 
-    async def _sweep(self, is_meant: processes.Predicate) -> int:
-        return await processes.sweep(is_meant, self._accounts.may_end)
+    async def _sweep(self, is_meant: processes.Predicate, *, in_turns: bool = False) -> int:
+        return await processes.sweep(is_meant, self._accounts.may_end, in_turns=in_turns)
 
     def _socket(self, job_id: str, incarnation: int, account: Account | None) -> Path:
         return socket_path(self._settings.state_dir, job_id, incarnation, account)
