@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.faulty_scripts, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).with_name("check_scripts") / "train.py"
 UNDER_HOROVOD = SCRIPT.with_name("horovod_train.py")
+FAULTS_UNDER_HOROVOD = ("none", "learning_rate", "loader_not_resumed", "same_samples", "save_blocks")
 QUICK = {"hangs": "20"}
 """Longest boot in seconds, where waiting for it is what is tested."""
 
@@ -43,9 +44,10 @@ def test_it_names_the_fault_and_nothing_else(tmp_path: Path, fault: str) -> None
     check(command(fault), tmp_path, fault)
 
 
-def test_it_finds_nothing_in_a_good_script_under_horovod(tmp_path: Path) -> None:
-    pytest.importorskip("horovod", reason="needs Horovod")
-    found = check(command("none", script=UNDER_HOROVOD), tmp_path, "none")
+@pytest.mark.parametrize("fault", FAULTS_UNDER_HOROVOD)
+def test_it_names_the_fault_and_nothing_else_under_horovod(tmp_path: Path, fault: str) -> None:
+    pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
+    found = check(command(fault, script=UNDER_HOROVOD), tmp_path, fault)
     assert [verdict["backend"] for verdict in found["backends"]] == ["horovod"]
 
 

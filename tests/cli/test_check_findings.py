@@ -119,6 +119,27 @@ def test_one_fault_is_one_finding(part: str, changed: CheckPart, code: str) -> N
     assert all(finding.change for finding in judge(trial).findings)
 
 
+def sharded(part: CheckPart | None) -> CheckPart:
+    """The same with divided weights: two workers see other parts of them than one did."""
+    assert part is not None
+    return with_steps(part, sharded=True, **({"before": -1.0, "after": -2.0} if part.steps[0].workers > 1 else {}))
+
+
+SHARDED = ScriptTrial(
+    "torchrun", sharded(GOOD.first), sharded(GOOD.resumed), sharded(GOOD.grown), sharded(GOOD.reference)
+)
+
+
+def test_divided_weights_are_followed_by_the_position_to_two_workers() -> None:
+    assert judge(SHARDED).answers == judge(GOOD).answers
+    grown = dataclasses.replace(phase(range(40, 80, 4), workers=2), steps=elsewhere())
+    assert codes(dataclasses.replace(SHARDED, grown=sharded(grown))) == ["samples_at_two_workers"]
+    assert codes(dataclasses.replace(SHARDED, resumed=sharded(phase(range(16, 36, 2))))) == ["save_on_stop"]
+    silent = dataclasses.replace(sharded(GOOD.grown), reports=())
+    answers = judge(dataclasses.replace(SHARDED, grown=silent)).answers
+    assert answers["goes on with the next sample"] == "yes after a stop; after the growth unknown"
+
+
 def test_a_local_batch_is_told_from_a_constant_one() -> None:
     grown = phase(range(40, 80, 4), workers=2)
     local = tuple(dataclasses.replace(one, samples=BATCH) for one in grown.reports)

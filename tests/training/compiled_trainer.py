@@ -23,6 +23,8 @@ from malletrain.client.distributed import ElasticTraining, init
 SIZE, BATCH, WIDTH = 512, 16, 16
 STEPS = 3
 """The first step compiles; the next ones must not."""
+HELD, MOST = 22, 8
+"""A held batch, and the most samples in a pass of it: passes of 6 and 5 samples on 2 workers, of 8 and 7 on 3."""
 
 
 def network() -> nn.Sequential:
@@ -52,6 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=10**9)
     parser.add_argument("--plain", action="store_true", help="do not compile")
+    parser.add_argument("--hold", action="store_true", help="hold the batch, whose passes differ in size")
     options = parser.parse_args()
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
@@ -62,7 +65,15 @@ def main() -> None:
     started, used = time.monotonic(), cpu_seconds()
     model = network() if options.plain else torch.compile(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    training = ElasticTraining(model, optimizer, dataset_size=SIZE, batch_per_worker=BATCH, reference_batch=BATCH)
+    most, reference = (MOST, HELD) if options.hold else (BATCH, BATCH)
+    training = ElasticTraining(
+        model,
+        optimizer,
+        dataset_size=SIZE,
+        batch_per_worker=most,
+        reference_batch=reference,
+        hold_batch=options.hold,
+    )
     notes = Path(os.environ["MALLETRAIN_JOB_DIR"], f"notes-{os.getpid()}.jsonl")
     seconds: list[float] = []
     cpu: list[float] = []
@@ -75,14 +86,15 @@ def main() -> None:
     @training.run
     def train() -> None:
         while training.samples < options.samples:
-            indices = training.next_indices()
             training.optimizer.zero_grad()
-            functional.cross_entropy(training.model(images[indices]), labels[indices]).backward()
+            for indices, weight in training.micro_batches():
+                (functional.cross_entropy(training.model(images[indices]), labels[indices]) * weight).backward()
             training.step()
             seconds.append(time.monotonic() - started)
             cpu.append(cpu_seconds() - used)
             if len(seconds) == STEPS:
-                note("compiled", first=seconds[0], cpu=cpu[0], cache=cache())
+                graphs = counters["stats"]["unique_graphs"]
+                note("compiled", first=seconds[0], cpu=cpu[0], cache=cache(), graphs=graphs)
             time.sleep(0.02)
 
     training.finish({"workers": dist.get_world_size()})

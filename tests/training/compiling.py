@@ -30,6 +30,7 @@ class FirstStep:
         cpu_seconds: What the worker, and the compilers that it has run, used in that time.
         cache: What it looked for in the compiler's caches until its last noted step: counts by the cache's name
             and `cache_hit`, `cache_miss` or `cache_bypass`.
+        graphs: How many graphs it has compiled, or taken from a cache, until then.
     """
 
     stage: str
@@ -38,6 +39,7 @@ class FirstStep:
     seconds: float
     cpu_seconds: float
     cache: dict[str, int]
+    graphs: int
 
     def count(self, what: str) -> int:
         """Sum over the caches of what was a `hit` or a `miss`."""
@@ -86,4 +88,7 @@ def _first_steps(job: Supervised, stage: str, workers: int, seen: set[int]) -> l
         raise AssertionError(f"{error}\n{job.said}") from None
     lines = fresh()
     seen |= {line["pid"] for line in job.lines()}
-    return [FirstStep(stage, workers, line["rank"], line["first"], line["cpu"], line["cache"]) for line in lines]
+    return [
+        FirstStep(stage, workers, line["rank"], line["first"], line["cpu"], line["cache"], line["graphs"])
+        for line in lines
+    ]

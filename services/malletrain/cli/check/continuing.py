@@ -32,10 +32,16 @@ class Joint:
 
 
 def joint_of(before: CheckPart, after: CheckPart) -> Joint | None:
-    """Find by the weights where a part goes on; None where one of them was not seen from inside."""
+    """Find by the weights where a part goes on; None where one of them was not seen from inside.
+
+    Where two workers have divided the weights, no one sees them whole: the reported position says whether all is kept.
+    """
     earlier, later = before.of_rank(0), after.of_rank(0)
-    if not earlier or not later or later[0].sharded:
+    if not earlier or not later:
         return None
+    if later[0].sharded and later[0].workers > 1:
+        last, start = _positions(before, after)
+        return Joint(len(earlier), len(earlier)) if last is not None and last == start else None
     weights = later[0].before
     for index in reversed(range(len(earlier))):
         if math.isclose(earlier[index].after, weights, rel_tol=_SAME_WEIGHTS):
