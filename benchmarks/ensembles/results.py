@@ -75,7 +75,7 @@ class EnsembleRun:
         planners: Who divided the GPUs, one after the other.
         left: Processes that were there at the end, and had to be killed.
         members: The members.
-        members_together: Members that trained at about one position, on average; 0: not known.
+        members_together: Members that trained at about one position, on average while any did; 0: not known.
     """
 
     variant: str
