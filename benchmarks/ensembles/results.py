@@ -50,8 +50,8 @@ class MemberResult:
         name: Its name.
         seconds: From the submission of the ensemble to its end.
         samples: Samples that it has trained on.
-        test_loss: Mean loss on pictures that no member trains on.
-        test_accuracy: Share of these that it recognises.
+        test_loss: Mean loss on pictures that no member trains on; not a number: it has not said.
+        test_accuracy: Share of these that it recognises; as before.
     """
 
     name: str
@@ -75,7 +75,7 @@ class EnsembleRun:
         planners: Who divided the GPUs, one after the other.
         left: Processes that were there at the end, and had to be killed.
         members: The members.
-        members_together: Members that trained at about one position, on average; 0: not known.
+        members_together: Members that trained at about one position, on average while any did; 0: not known.
     """
 
     variant: str

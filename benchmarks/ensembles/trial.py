@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -257,9 +258,10 @@ def _dividers(stubs: ServiceStubs, fleet_id: str) -> list[str]:
 def _member(job: resources_pb2.Job, begin: float) -> MemberResult:
     if job.state != resources_pb2.JOB_STATE_COMPLETED:
         raise RuntimeError(f"{job.spec.name}: {resources_pb2.JobState.Name(job.state)} ({job.reason})")
-    metrics = job.metrics
+    # On a machine that is overloaded, one may be ended at max_epochs before it has said how it does.
+    loss, accuracy = (job.metrics.get(name, math.nan) for name in ("test_loss", "test_accuracy"))
     seconds = round(_seconds(job.end_time) - begin, 2)
-    return MemberResult(job.spec.name, seconds, job.samples, metrics["test_loss"], metrics["test_accuracy"])
+    return MemberResult(job.spec.name, seconds, job.samples, loss, accuracy)
 
 
 def _check(members: Sequence[MemberResult], networks: Sequence[Network]) -> None:

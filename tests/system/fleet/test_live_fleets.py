@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 from tests.system.fleet.ensembles import LiveFleet, Network, submit
 from tests.training.accounts import accounts_of
-from tests.training.trainer_settings import BATCH
+from tests.training.trainer_settings import BATCH, SIZE
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1500)]
 SECONDS = 400.0
@@ -170,6 +170,24 @@ def test_losses_are_equal_with_a_feed_and_without(system: Deployment, feeds: Fee
         assert (received > 100 * BATCH) == (not options)
         check_exact(fleet, {"a": 1, "b": 1})
     assert losses[0] == losses[1]
+
+
+def test_feeds_of_two_nodes_prepare_each_sample_once(system: Deployment, feeds: FeedTrainings) -> None:
+    networks = [Network(name, 4, 1, 2, (50.0, 51.0), 0.03) for name in ("a", "b", "c", "d")]
+    fleet = submit(system, feeds, networks, planner="list", max_nodes=2, max_epochs=2)
+    for name in fleet.jobs:
+        wait_batches(fleet, name)
+    assert len(feeds.feed_processes()) == 2
+    wait_until(fleet.ended, SECONDS, "the end of all members")
+    check_exact(fleet, dict.fromkeys(fleet.jobs, 2))
+    lines = {name: fleet.lines(name) for name in fleet.jobs}
+    assert {node_of(line["gpu"]) for own in lines.values() for line in own} == {"n1", "n2"}
+    by_number = [{line["before"]: line["loss"] for line in own} for own in lines.values()]
+    assert by_number.count(by_number[0]) == len(by_number), "equal networks, equal samples"
+    # Until the feeds have found each other, both prepare; apart, it would be twice as many.
+    prepared = (feeds.folder / "prepared.log").read_text().splitlines()
+    assert len(prepared) < 1.5 * 2 * SIZE
+    assert len({line.split()[1] for line in prepared}) >= 2
 
 
 def test_rates_are_measured_on_one_gpu_and_then_on_more(system: Deployment, feeds: FeedTrainings) -> None:

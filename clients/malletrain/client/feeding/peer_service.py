@@ -147,7 +147,10 @@ class PeerService:
         peer = self._peers.get(number)
         if peer is None:
             return False
-        log(f"feed {peer.name or number} of another node is refused: {error}")
+        if peer.group is not None:
+            log(f"feed {peer.name} of another node is refused: {error}")
+        else:  # it tries again every few seconds
+            self._warnings.warn(f"refused {type(error).__name__}", f"a feed of another node is refused: {error}")
         with contextlib.suppress(OSError, EOFError, FeedError):
             if peer.stream.is_open and peer.stream.is_idle:  # else within a frame
                 peer.stream.send(pack(Refused(str(error), error.final)))
