@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.client.lr_scaling import LearningRates, RateRamp, scaled_rate
+pytest.importorskip("torch", reason="needs torch")
+
+import torch
+
+from malletrain.client.lr_scaling import LearningRates, RateRamp, scaled_rate, scaling_rule
 
 
 def test_the_rate_follows_the_batch() -> None:
@@ -23,6 +28,29 @@ def test_the_rate_follows_the_batch() -> None:
 def test_what_makes_no_sense_is_refused_by_name(reference: int, batch: int, rule: str, name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: expected"):
         scaled_rate(0.1, reference, batch, rule)  # type: ignore[arg-type]
+
+
+class OfAnotherLibrary(torch.optim.Adam):
+    """Derived from a known one."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule"),
+    [
+        (torch.optim.SGD, "linear"),
+        (torch.optim.Rprop, "linear"),
+        (torch.optim.AdamW, "sqrt"),
+        (torch.optim.NAdam, "sqrt"),
+        (torch.optim.RMSprop, "sqrt"),
+        (torch.optim.Adagrad, "sqrt"),
+        (OfAnotherLibrary, "sqrt"),
+    ],
+)
+def test_adaptive_optimizers_follow_the_square_root(optimizer: Callable[..., torch.optim.Optimizer], rule: str) -> None:
+    made = optimizer([torch.zeros(1, requires_grad=True)], lr=0.1)
+    assert scaling_rule(made, "auto") == rule
+    assert scaling_rule(made, "linear") == "linear"
+    assert scaling_rule(made, "sqrt") == "sqrt"
 
 
 def test_up_gradually_and_down_at_once() -> None:

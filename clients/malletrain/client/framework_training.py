@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from malletrain.client import refresh
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState
-from malletrain.client.lr_scaling import ScalingRule, SteppedRates
+from malletrain.client.lr_scaling import ScalingRule, ScalingRuleChoice, SteppedRates
 from malletrain.client.replica import Stopped
 from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerSampler, WorkerShare
 from malletrain.client.training import leave, permutation
@@ -30,7 +30,7 @@ class TrainingOptions(TypedDict, total=False):
     commit_seconds: float
     checkpoint_seconds: float
     checkpoint_folder: Path | None
-    learning_rate_rule: ScalingRule
+    learning_rate_rule: ScalingRuleChoice
     warmup_samples: int
     hold_batch: bool
 

@@ -1,10 +1,10 @@
 """Learning rates when the number of workers, and with it the global batch, changes.
 
 Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017, arXiv:1706.02677): with a k times
-larger global batch, use a k times larger learning rate (section 2.1), and reach it gradually (section 2.2). The square
-root of k instead of k keeps the variance of a step (Krizhevsky 2014, arXiv:1404.5997, section 5) and suits adaptive
-optimizers such as Adam. The alternative is to keep the global batch constant by gradient accumulation; then no rate
-changes (`malletrain.client.batch_partition`).
+larger global batch, use a k times larger learning rate (section 2.1), and reach it gradually (section 2.2). That is for
+SGD. With Adam and RMSprop, the square root of k keeps the course of the training (Malladi et al., "On the SDEs and
+Scaling Rules for Adaptive Gradient Algorithms", 2022, arXiv:2205.10287). The alternative is to keep the global batch
+constant by gradient accumulation; then no rate changes (`malletrain.client.batch_partition`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     import torch
 
 ScalingRule = Literal["linear", "sqrt"]
+ScalingRuleChoice = Literal["auto", "linear", "sqrt"]
+_ADAPTIVE = frozenset(("Adagrad", "Adadelta", "Adafactor", "RMSprop"))
+
+
+def scaling_rule(optimizer: torch.optim.Optimizer, choice: ScalingRuleChoice) -> ScalingRule:
+    """The rule for an optimizer; "auto" is "sqrt" for those that divide by the size of gradients, as Adam does.
+
+    They are known by the names of their classes and of those above, so that those of other libraries are, too.
+    """
+    if choice != "auto":
+        return choice
+    names = [kind.__name__ for kind in type(optimizer).__mro__]
+    return "sqrt" if any(name in _ADAPTIVE or "Adam" in name for name in names) else "linear"
 
 
 def scaled_rate(reference_rate: float, reference_batch: int, batch: int, rule: ScalingRule = "linear") -> float:

@@ -14,7 +14,7 @@ from malletrain.client import current_job, done, install_signal_handler, report
 from malletrain.client.checkpoint_manager import CheckpointManager
 from malletrain.client.extra_state import Stateful
 from malletrain.client.job_context import read_batch_per_worker
-from malletrain.client.lr_scaling import LearningRates, ScalingRule
+from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRuleChoice, scaling_rule
 from malletrain.client.replica import Replica, Stopped
 from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
@@ -40,7 +40,7 @@ class Training(Replica):
         commit_seconds: float = 5.0,
         checkpoint_seconds: float = 30.0,
         checkpoint_folder: Path | None = None,
-        learning_rate_rule: ScalingRule = "linear",
+        learning_rate_rule: ScalingRuleChoice = "auto",
         warmup_samples: int = 0,
         hold_batch: bool = False,
         grad_scaler: torch.amp.GradScaler | None = None,
@@ -60,7 +60,8 @@ class Training(Replica):
             checkpoint_seconds: Longest time in seconds between two checkpoints on disk. Commits are saved as well while
                 that takes less than 5 % of the time, so that very little of a small model's training can be lost.
             checkpoint_folder: Folder of the checkpoints. By default the job's folder; outside MalleTrain, none.
-            learning_rate_rule: "linear" or "sqrt": how the rates follow the global batch.
+            learning_rate_rule: How the rates follow the global batch: "linear", or "sqrt", with its square root; "auto"
+                is "sqrt" for adaptive optimizers such as Adam, "linear" for others.
             warmup_samples: Samples over which the rates rise when the global batch has grown (and at the start, if it
                 is larger than `reference_batch`). They fall at once.
             hold_batch: Keep the global batch at `reference_batch` by gradient accumulation, with at most
@@ -85,7 +86,7 @@ class Training(Replica):
         super().__init__(
             model,
             self._make_sampler(dataset_size, batch_per_worker, reference_batch if hold_batch else None, seed),
-            self._make_rates(optimizer, reference_batch, learning_rate_rule, warmup_samples),
+            self._make_rates(optimizer, reference_batch, scaling_rule(optimizer, learning_rate_rule), warmup_samples),
             CheckpointManager(checkpoint_folder or (job.checkpoint_directory if job else None), checkpoint_seconds),
             SavingMarker(job.directory if job else None),
             commit_seconds,

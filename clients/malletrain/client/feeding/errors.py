@@ -19,7 +19,7 @@ class MovedError(FeedError):
     """Others have come near: a training goes on with these, as soon as it has asked again."""
 
 
-class RefusedError(FeedError):
+class NotSharingError(FeedError):
     """The feed of another node shares nothing with this one now."""
 
 

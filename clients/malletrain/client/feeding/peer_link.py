@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.client.feeding.errors import FeedError, RefusedError
+from malletrain.client.feeding.errors import FeedError, NotSharingError
 from malletrain.client.feeding.messages import (
     SAMPLE_HEAD_BYTES,
     Hello,
@@ -186,7 +186,7 @@ class PeerLink:
             case Unable(number) if self.is_open:
                 self._answer(number, None, None)
             case Refused(reason):
-                raise RefusedError(reason)
+                raise NotSharingError(reason)
             case _:
                 raise FeedError(f"message: expected samples, got {type(message).__name__}")
 

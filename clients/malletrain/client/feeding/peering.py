@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from malletrain.client.feeding.errors import FeedError, RefusedError
+from malletrain.client.feeding.errors import FeedError, NotSharingError
 from malletrain.client.feeding.ownership import owner_of, team_of
 from malletrain.client.feeding.peer_link import PeerIdentity, PeerLink
 from malletrain.client.feeding.peer_registry import PeerAddress
@@ -120,7 +120,7 @@ class GroupPeers:
         assert self._known is not None
         link = self._links.pop(name)
         self._known.warnings.warn(f"{name} {type(link.error).__name__}", f"{link} is tried again later: {link.reason}")
-        self._pauses[name, link.address].lost(now, refused=isinstance(link.error, RefusedError))
+        self._pauses[name, link.address].lost(now, refused=isinstance(link.error, NotSharingError))
         for task in link.close():
             self._take(task, None)
 

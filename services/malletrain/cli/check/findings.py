@@ -200,8 +200,7 @@ def _rates_follow(trial: ScriptTrial) -> Answer:
     return no(
         "learning_rate",
         f"the global batch grows from {before:g} to {after:g}, the learning rate stays {two[-1]:g}",
-        "reference_batch=... of ElasticTraining scales it, or hold_batch=True keeps the batch; with an adaptive"
-        ' optimizer learning_rate_rule="sqrt"',
+        "reference_batch=... of ElasticTraining scales it, or hold_batch=True keeps the batch",
     )
 
 
