@@ -110,8 +110,13 @@ async def manager_process(
 
 
 async def serving(caller: Caller) -> None:
-    """Wait until JobManager answers."""
-    await caller.stub.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=20, wait_for_ready=True)
+    """Wait until JobManager answers; the connection to one that was just killed may not have been given up yet."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await caller.stub.ListJobs(job_manager_pb2.ListJobsRequest(), timeout=20, wait_for_ready=True)
+                return
+            await asyncio.sleep(0.05)
 
 
 async def planned(caller: Caller, generation: int, **assignments: str) -> None:
