@@ -145,6 +145,20 @@ async def test_events_that_come_together_make_one_plan(peers: FakePeers, tmp_pat
         assert plan.allocation.solver == "dp"
 
 
+async def test_what_comes_after_the_problem_was_solved_ahead_is_in_the_plan(peers: FakePeers, tmp_path: Path) -> None:
+    peers.first_jobs = jobs(job("a"), job("b"))
+    async with peers.serving() as address, allocator(tmp_path, address, coalesce_seconds=0.6) as stub:
+        await wait_until_async(lambda: peers.applied)
+        asked = peers.listed
+        peers.nodes.publish(nodes("n3", snapshot=False))
+        await wait_until_async(lambda: peers.listed > asked)  # after that the problem is solved
+        peers.nodes.publish(nodes("n4", snapshot=False))
+        await wait_until_async(lambda: len(peers.applied) == 2)
+        assert sum(peers.scales()[1].values()) == 4
+        plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
+        assert plan.trigger == "nodes joined: n3, n4"
+
+
 async def test_stays_are_computed_from_what_the_scavenger_tells_of_them(peers: FakePeers, tmp_path: Path) -> None:
     now = SystemClock().time()
     peers.first_stays = scavenger_pb2.GetStaysResponse(

@@ -19,7 +19,7 @@ from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.cluster_cache import ClusterCache
 from malletrain.allocator.explanation.plan_parts import parts_to_proto
 from malletrain.allocator.fleet_messages import decision_from_proto, decision_to_proto, feed_rates
-from malletrain.allocator.fleet_planning import assignments, with_fleets
+from malletrain.allocator.fleet_planning import FleetPlanning, assignments, with_fleets
 from malletrain.allocator.fleets import FleetDecision
 from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.growth_times import BootTime, GrowthTimes
@@ -79,6 +79,17 @@ class AllocatorPeers:
     monitor: monitor_pb2_grpc.MonitorServiceAsyncStub
 
 
+@dataclass(frozen=True)
+class _Solved:
+    """A problem with its solution, and what it was made of."""
+
+    present: PlanInput
+    plan_input: PlanInput
+    planning: FleetPlanning
+    problem: PlanProblem
+    allocation: Allocation
+
+
 class ControlLoop:
     """Makes a plan when one is due and has JobManager apply it.
 
@@ -114,6 +125,7 @@ class ControlLoop:
         self._changes = ChangeGaps()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds, settings.fleet_replan_seconds)
         self._news = asyncio.Event()
+        self._solving_seconds = 0.0
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
         self.newest: allocator_pb2.Plan | None = store.newest()
@@ -172,16 +184,21 @@ class ControlLoop:
             due = clock() + self._trigger.coalesce_seconds
             # The release that the same event may call for goes first: it needs the processors now.
             await asyncio.sleep(self._trigger.coalesce_seconds / 2)
-            asked = bool(self._reason())
-            # Stays are asked for while others may join the event, rather than after that.
-            await asyncio.gather(asyncio.sleep(max(0.0, due - clock())), *([self._refresh(None)] if asked else []))
+            ahead = None
+            if asked := bool(self._reason()):
+                # While others may join the event, rather than after that.
+                await self._refresh(None)
+                ahead = await self._solve_ahead(due - clock())
+            await asyncio.sleep(max(0.0, due - clock()))
+            if self._news.is_set():
+                ahead = None
             self._news.clear()
             if reason := self._reason():
                 with self._spans.plan(reason) as span:
                     if not asked:
                         with span.step("refresh_stays") as context:
                             await self._refresh(context)
-                    await self._plan(reason, span)
+                    await self._plan(reason, span, ahead)
             else:
                 self._spans.forget_events()
 
@@ -210,19 +227,36 @@ class ControlLoop:
         except TimeoutError:
             return
 
-    async def _plan(self, reason: str, span: PlanSpan) -> None:
-        """Make a plan and have it applied."""
+    async def _solve_ahead(self, seconds: float) -> _Solved | None:
+        """The solution of the present problem, if that is likely to be found within so many seconds.
+
+        It serves the next plan unless there is news until then.
+        """
+        self._news.clear()
+        if self._cache.has_fleets or seconds <= self._solving_seconds:
+            return None
+        return await self._solved()
+
+    async def _solved(self) -> _Solved:
+        begin = self._clock.monotonic()
         present = self._cache.plan_input(self._clock.time())
         plan_input = replace(
             present,
             growth_seconds=self._growths.seconds(self._cache.pool_of),
             changes=self._changes.observed(self._clock.monotonic()),
         )
-        self._trigger.begin()
         planning = with_fleets(plan_input, self._options.forward, self._decisions)
         problem = plan_problem(planning.plan_input, self._options)
+        allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
+        self._solving_seconds = self._clock.monotonic() - begin
+        return _Solved(present, plan_input, planning, problem, allocation)
+
+    async def _plan(self, reason: str, span: PlanSpan, ahead: _Solved | None) -> None:
+        """Make a plan, of a solution that was found ahead if there is one, and have it applied."""
+        self._trigger.begin()
         with span.step("solve"):
-            allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
+            solved = ahead or await self._solved()
+        planning, problem, allocation = solved.planning, solved.problem, solved.allocation
         decisions = planning.decide(allocation)
         span.solved(problem.whole, allocation)
         plan = allocator_pb2.Plan(
@@ -238,8 +272,10 @@ class ControlLoop:
         span.answered(plan)
         self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
         if outcome is PlanOutcome.APPLIED:
-            self._trigger.applied(present, self._clock.monotonic(), in_part=bool(plan.omissions))
-            resting = {name: self._decisions[name] for name in plan_input.resting.values() if name in self._decisions}
+            self._trigger.applied(solved.present, self._clock.monotonic(), in_part=bool(plan.omissions))
+            resting = {
+                name: self._decisions[name] for name in solved.plan_input.resting.values() if name in self._decisions
+            }
             self._decisions = resting | {decision.fleet_id: decision for decision in decisions}
         else:
             self._trigger.refused()
