@@ -17,15 +17,14 @@ from malletrain.allocator import messages
 from malletrain.allocator.boot_time_store import BootTimeStore
 from malletrain.allocator.change_gaps import ChangeGaps
 from malletrain.allocator.cluster_cache import ClusterCache
-from malletrain.allocator.explanation.plan_parts import parts_to_proto
-from malletrain.allocator.fleet_messages import decision_from_proto, decision_to_proto, feed_rates
+from malletrain.allocator.fleet_messages import decision_from_proto, feed_rates
 from malletrain.allocator.fleet_planning import FleetPlanning, assignments, with_fleets
-from malletrain.allocator.fleets import FleetDecision
 from malletrain.allocator.forward_time import ForwardTime
 from malletrain.allocator.growth_times import BootTime, GrowthTimes
 from malletrain.allocator.idle_recording import IdleRecording
 from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
 from malletrain.allocator.node_stays import NodeStays
+from malletrain.allocator.plan_messages import describe, scales_of_members
 from malletrain.allocator.plan_spans import PlanSpan, PlanSpans
 from malletrain.allocator.plan_store import PlanStore
 from malletrain.allocator.plan_trigger import PlanTrigger
@@ -88,6 +87,7 @@ class _Solved:
     planning: FleetPlanning
     problem: PlanProblem
     allocation: Allocation
+    curves_seen: int
 
 
 class ControlLoop:
@@ -125,6 +125,8 @@ class ControlLoop:
         self._changes = ChangeGaps()
         self._trigger = PlanTrigger(settings.coalesce_seconds, settings.replan_seconds, settings.fleet_replan_seconds)
         self._news = asyncio.Event()
+        self._moved = False
+        self._curves_seen = 0
         self._solving_seconds = 0.0
         self._log = structlog.get_logger(__name__)
         self.plans: Hub[allocator_pb2.Plan] = Hub(merge=newest)
@@ -159,6 +161,7 @@ class ControlLoop:
             self._stays_are_listed = False  # it may be a Scavenger of another version than before
         self._spans.note_event(message, self._clock.time())
         self._recording.note(message)
+        self._moved = True
         self._news.set()
 
     async def _on_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
@@ -170,10 +173,12 @@ class ControlLoop:
         self._unstored_times.put(measured)
         self._changes.see_all(jobs, self._clock.monotonic(), snapshot=message.snapshot)
         self._cache.note_generation(message.plan_generation)
+        self._moved = True
         self._news.set()
 
     async def _on_profiles(self, message: profiler_pb2.WatchProfilesResponse) -> None:
         self._cache.update_profiles(messages.profile_from_proto(entry, self._caution) for entry in message.profiles)
+        self._curves_seen += 1
         self._trigger.note_curves()
         self._news.set()
 
@@ -190,7 +195,7 @@ class ControlLoop:
                 await self._refresh(None)
                 ahead = await self._solve_ahead(due - clock())
             await asyncio.sleep(max(0.0, due - clock()))
-            if self._news.is_set():
+            if self._moved:
                 ahead = None
             self._news.clear()
             if reason := self._reason():
@@ -230,15 +235,15 @@ class ControlLoop:
     async def _solve_ahead(self, seconds: float) -> _Solved | None:
         """The solution of the present problem, if that is likely to be found within so many seconds.
 
-        It serves the next plan unless there is news until then.
+        It serves the next plan unless nodes or jobs change until then; curves of 20 ms ago will do.
         """
-        self._news.clear()
+        self._moved = False
         if self._cache.has_fleets or seconds <= self._solving_seconds:
             return None
         return await self._solved()
 
     async def _solved(self) -> _Solved:
-        begin = self._clock.monotonic()
+        begin, curves = self._clock.monotonic(), self._curves_seen
         present = self._cache.plan_input(self._clock.time())
         plan_input = replace(
             present,
@@ -249,13 +254,15 @@ class ControlLoop:
         problem = plan_problem(planning.plan_input, self._options)
         allocation = problem.allocation([await self._solve(part.rest) for part in problem.parts])
         self._solving_seconds = self._clock.monotonic() - begin
-        return _Solved(present, plan_input, planning, problem, allocation)
+        return _Solved(present, plan_input, planning, problem, allocation, curves)
 
     async def _plan(self, reason: str, span: PlanSpan, ahead: _Solved | None) -> None:
         """Make a plan, of a solution that was found ahead if there is one, and have it applied."""
         self._trigger.begin()
         with span.step("solve"):
             solved = ahead or await self._solved()
+        if solved.curves_seen != self._curves_seen:
+            self._trigger.note_curves()
         planning, problem, allocation = solved.planning, solved.problem, solved.allocation
         decisions = planning.decide(allocation)
         span.solved(problem.whole, allocation)
@@ -268,7 +275,7 @@ class ControlLoop:
         with span.step("apply") as context:
             outcome = await self._apply(plan, assignments(allocation, decisions), context)
         # Not before: nodes wait for the answer, and nobody for a message with every node and curve.
-        _describe(plan, planning.plan_input, problem, allocation, decisions)
+        describe(plan, planning.plan_input, problem, allocation, decisions)
         span.answered(plan)
         self._metrics.planned(plan.generation, problem.whole, allocation, outcome)
         if outcome is PlanOutcome.APPLIED:
@@ -292,7 +299,7 @@ class ControlLoop:
             solver=allocation.solver,
             solve_seconds=round(allocation.solve_seconds, 6),
             scales={entry.job_id: len(entry.nodes) for entry in plan.allocation.assignments},
-            **({"fleets": _scales_of_members(decisions)} if decisions else {}),
+            **({"fleets": scales_of_members(decisions)} if decisions else {}),
         )
 
     def not_stored_yet(self, generation: int) -> allocator_pb2.Plan | None:
@@ -379,20 +386,3 @@ class ControlLoop:
         plan.applied = True
         plan.omissions.extend(entry.reason for entry in response.omissions)
         return PlanOutcome.APPLIED
-
-
-def _describe(
-    plan: allocator_pb2.Plan,
-    plan_input: PlanInput,
-    problem: PlanProblem,
-    allocation: Allocation,
-    decisions: Sequence[FleetDecision],
-) -> None:
-    plan.problem.CopyFrom(messages.problem_to_proto(problem.whole))
-    plan.parts.extend(parts_to_proto(problem, {node.name: node.pool for node in plan_input.nodes}))
-    plan.allocation.CopyFrom(messages.allocation_to_proto(allocation))
-    plan.fleets.extend(map(decision_to_proto, decisions))
-
-
-def _scales_of_members(decisions: Sequence[FleetDecision]) -> dict[str, dict[str, int]]:
-    return {one.fleet_id: {job_id: len(gpus) for job_id, gpus in one.members if gpus} for one in decisions}
