@@ -62,7 +62,7 @@ test-long: setup ## Supervisors with their workers, feeds, traces and followed l
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest $(PARALLEL) -m training --timeout 900
 
-test-faulty-scripts: setup ## `malletrain check` on scripts with one known fault each (10 minutes)
+test-faulty-scripts: setup ## `malletrain check` on scripts with one known fault each, and on the examples (15 minutes)
 	$(BIN)/python -m pytest -m faulty_scripts
 
 test-dashboard-smoke: setup ## The dashboard's pages in a real Chromium, in a minute or two: each page, a rescale, a job, a replay
@@ -99,7 +99,7 @@ build/streams/.installed: $(VENV)/.package
 test-streams: setup build/streams/.installed ## Data of litdata over changes of scale, in an environment of its own (1 minute)
 	build/streams/bin/python -m pytest -p no:cacheprovider tests/client/test_chunks.py
 
-test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers and Accelerate over changes of scale, in environments of their own (15 minutes)
+test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers and Accelerate over changes of scale, in environments of their own (25 minutes)
 	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks
 	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_live.py
 
