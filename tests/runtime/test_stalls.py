@@ -9,8 +9,9 @@ from malletrain.runtime.stalls import stalls_logged
 
 
 def _busy(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    """Take so much time of the CPU, however busy the machine is."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 
@@ -28,7 +29,8 @@ def test_a_long_step_is_logged_with_its_task() -> None:
         asyncio.run(run())
     (entry,) = [entry for entry in logs if "_work" in entry["step"]]
     assert entry["step"] == "works: _work"
-    assert entry["ms"] >= 50.0 > entry["ms"] - entry["cpu_ms"]
+    assert entry["cpu_ms"] >= 50.0
+    assert entry["ms"] >= 49.0
 
 
 def test_without_a_limit_nothing_is_logged_and_nothing_changed() -> None:
