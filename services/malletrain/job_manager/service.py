@@ -184,10 +184,9 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return (job.spec for job in self._engine.state.jobs.values())
 
     def _active_folders(self) -> list[tuple[str, JobFolder, str]]:
-        jobs = self._engine.state.jobs.items()
         return [
             (job_id, self._launcher.folder(job_id), job.fleet_id if job.spec.shares_across_nodes else "")
-            for job_id, job in jobs
+            for job_id, job in self._engine.state.jobs.items()
         ]
 
     async def close(self) -> None:
@@ -288,8 +287,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             async for changed in changes:
                 jobs = changed.told(without_progress=request.without_progress)
                 if jobs or changed.generation is not None:
-                    messages_of_jobs = map(self._shown, jobs)
-                    yield pb.WatchJobsResponse(jobs=messages_of_jobs, plan_generation=changed.generation or 0)
+                    shown = map(self._shown, jobs)
+                    yield pb.WatchJobsResponse(jobs=shown, plan_generation=changed.generation or 0)
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or the part of it that fits, or refuse it as a whole."""
