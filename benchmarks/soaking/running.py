@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.looping.stand_ins import COMMANDS, STARTS
+from benchmarks.soaking.checks import samples_agree
 from benchmarks.soaking.configuration import job_spec, queue_gauges, write_settings
 from benchmarks.soaking.fault_plan import FaultKind, plan_faults
 from benchmarks.soaking.injectors import inject, make_injectors
@@ -145,14 +146,15 @@ class Soak:
         return list(retried(request, lambda: self.now() - begin > _START_S, time.sleep).jobs)
 
     def look_at_last(self, installation: Installation) -> None:
-        """Read everything once more when all is quiet."""
+        """Read everything once more when all is quiet: what Monitor stored last reaches JobManager a moment later."""
         seen = self._seen
         deadline = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline:
             left = {" ".join(read_arguments(process.id.pid)) for process in installation.job_processes()}
             seen.left_processes = sorted(left)
             seen.gauges = queue_gauges(self._settings)
-            if not left and not any(seen.gauges.values()):
+            seen.final_jobs = self._final_jobs(installation)
+            if not left and not any(seen.gauges.values()) and not samples_agree(seen):
                 break
             time.sleep(0.5)
         seen.silent_services = [
@@ -160,10 +162,13 @@ class Soak:
         ]
         with closing(ServiceStubs(self._settings, owner_credential(self._settings))) as stubs:
             seen.last_rows = [journal_row(event, self.now()) for event, _ in read_journal(stubs)]
+        seen.commands = [self._moved(line) for line in (self._folder / COMMANDS).read_text().splitlines()]
+
+    def _final_jobs(self, installation: Installation) -> list[FinalJob]:
+        with closing(ServiceStubs(self._settings, owner_credential(self._settings))) as stubs:
             progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=10).progress
             samples = {entry.job_id: entry.samples for entry in progress}
-            seen.final_jobs = [self._final(job, samples.get(job.id), installation) for job in self._jobs(stubs)]
-        seen.commands = [self._moved(line) for line in (self._folder / COMMANDS).read_text().splitlines()]
+            return [self._final(job, samples.get(job.id), installation) for job in self._jobs(stubs)]
 
     def _moved(self, line: str) -> str:
         """A line of the stand-ins, whose clock began at another moment."""

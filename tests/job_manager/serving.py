@@ -76,6 +76,7 @@ class FakeMonitor:
         self.news: Hub[monitor_pb2.WatchProgressResponse] = Hub()
         self.commands: list[tuple[str, int]] = []
         self.samples: dict[str, int] = {}
+        self.away = False
 
     def register(self, _: object, server: grpc.aio.Server) -> None:
         getting = grpc.unary_unary_rpc_method_handler(
@@ -99,16 +100,20 @@ class FakeMonitor:
         self, _request: object, _context: object
     ) -> AsyncIterator[monitor_pb2.WatchProgressResponse]:
         with self.news.subscribe() as news:
-            yield monitor_pb2.WatchProgressResponse()
+            yield monitor_pb2.WatchProgressResponse(progress=self._progress())
             async for item in news:
                 yield item
 
     async def get_progress(
-        self, request: monitor_pb2.GetProgressRequest, _context: object
+        self, request: monitor_pb2.GetProgressRequest, context: Any
     ) -> monitor_pb2.GetProgressResponse:
-        known = [job_id for job_id in request.job_ids if job_id in self.samples]
-        progress = [monitor_pb2.Progress(job_id=job_id, samples=self.samples[job_id]) for job_id in known]
-        return monitor_pb2.GetProgressResponse(progress=progress)
+        if self.away:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        found = [progress for progress in self._progress() if progress.job_id in request.job_ids]
+        return monitor_pb2.GetProgressResponse(progress=found)
+
+    def _progress(self) -> list[monitor_pb2.Progress]:
+        return [monitor_pb2.Progress(job_id=job_id, samples=count) for job_id, count in self.samples.items()]
 
     async def send_command(
         self, request: monitor_pb2.SendCommandRequest, _context: object

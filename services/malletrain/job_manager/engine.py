@@ -17,6 +17,7 @@ from malletrain.job_manager.change_spans import ChangeSpans
 from malletrain.job_manager.change_writer import ChangeWriter
 from malletrain.job_manager.effect_runner import EffectRunner
 from malletrain.job_manager.effects import StartSupervisor, required_effects
+from malletrain.job_manager.ended_jobs import MOST_ENDED_JOBS, EndedJobs
 from malletrain.job_manager.fair_share import changed_uses
 from malletrain.job_manager.flight_recorder import FlightRecorder
 from malletrain.job_manager.job_marks import JobMark
@@ -96,6 +97,7 @@ class Engine:
         loaded = store.load()
         self._state = replace(loaded, jobs=JobTable.of(loaded.jobs))
         self._progress = ProgressBuffer()
+        self._ended = EndedJobs(store.last_ended(MOST_ENDED_JOBS))
         self._after = AfterReleases()
         self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded, self._after.done)
         self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
@@ -152,6 +154,7 @@ class Engine:
         change = Change(result.changed, result.events, generation, record, uses, forgotten)
         unknown = self._store_change(change, stimulus, result.state) if change else None
         self._state = result.state
+        self._ended.note(result.changed)
         self._metrics.applied(stimulus, before, result, self._clock.monotonic() - begin)
         if result.changed:
             self._spans.changed(result.changed)
@@ -218,8 +221,17 @@ class Engine:
         """Take over what Monitor says of jobs. What decides nothing becomes part of the state later."""
         for report in reports:
             job = self._state.jobs.get(report.job_id)
-            if job is not None and self._progress.note(job, report) is not None:
+            if job is None:
+                self._correct(self._ended.corrected(report))
+            elif self._progress.note(job, report) is not None:
                 self.apply(report)
+
+    def _correct(self, job: Job | None) -> None:
+        """Store and publish a job that had ended before all its samples were known."""
+        if job is not None:
+            self._log.info("samples of an ended job corrected", job=job.id, samples=job.samples)
+            self._writer.add(Change([job]), self._state.jobs)
+            self.jobs.publish(JobsChanged({job.id: job}, None, frozenset({job.id})))
 
     def shown(self, job: Job) -> Job:
         """A job with its newest samples, which need not be part of the state yet."""
@@ -307,6 +319,7 @@ class Engine:
         Raises:
             DatabaseUnavailableError: the database does not answer; they are deleted later.
         """
+        self._ended.forget(numbers)
         self._writer.add(Change(removed_jobs=numbers, removed_requests=request_ids), self._state.jobs)
         await self._writer.stored()
 

@@ -228,6 +228,20 @@ class JobStore:
         with self._engine.connect() as connection:
             return [_stored_event(row).event for row in connection.execute(query)][::-1]
 
+    def last_ended(self, limit: int) -> list[Job]:
+        """The jobs that ended last, the latest last."""
+        ends = select(_JOURNAL.c.job_number).where(_JOURNAL.c.to_state.in_(_FINAL_STATES))
+        latest = ends.order_by(_JOURNAL.c.sequence.desc()).limit(limit)
+        with self._engine.connect() as connection:
+            places = {number: place for place, number in enumerate(connection.scalars(latest))}
+            query = _SELECT_JOB.where(_JOBS.c.state.in_(_FINAL_STATES))
+            found = [
+                _stored_job(row.body, row.owner)
+                for numbers in _chunks(list(places))
+                for row in connection.execute(query.where(_JOBS.c.number.in_(numbers)))
+            ]
+        return sorted(found, key=lambda job: -places[job.number])
+
     def ended_before(self, unix_seconds: float, after: int, limit: int) -> list[int]:
         """Numbers of jobs that ended before a time, lowest first, from above `after`.
 
