@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from malletrain.allocator.plan_trigger import PlanTrigger
 from malletrain.allocator.service import create
 from malletrain.allocator.settings import AllocatorSettings
+from malletrain.allocator.solving import solve
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
@@ -46,6 +49,7 @@ class FakePeers(
     def __init__(self) -> None:
         self.nodes: Hub[Any] = Hub()
         self.jobs: Hub[Any] = Hub()
+        self.profiles: Hub[Any] = Hub()
         self.first_nodes = nodes("n1", "n2")
         self.first_jobs = jobs(job("a"))
         self.first_profiles = profiles("a", "b")
@@ -78,8 +82,10 @@ class FakePeers(
                 yield message
 
     async def WatchProfiles(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        yield self.first_profiles
-        await asyncio.Event().wait()
+        with self.profiles.subscribe() as news:
+            yield self.first_profiles
+            async for message in news:
+                yield message
 
     async def ApplyPlan(self, request: Any, context: Any) -> Any:
         if self.refusals:
@@ -157,6 +163,46 @@ async def test_what_comes_after_the_problem_was_solved_ahead_is_in_the_plan(peer
         assert sum(peers.scales()[1].values()) == 4
         plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
         assert plan.trigger == "nodes joined: n3, n4"
+
+
+async def test_curves_that_come_while_a_problem_is_solved_ahead_are_for_the_next_plan(
+    peers: FakePeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[PlanTrigger] = []
+    goes_on = threading.Event()
+    goes_on.set()
+    note_curves = PlanTrigger.note_curves
+
+    def note(trigger: PlanTrigger) -> None:
+        seen.append(trigger)
+        note_curves(trigger)
+
+    def gated(*arguments: Any) -> Any:
+        solving.set()
+        assert goes_on.wait(10)
+        return solve(*arguments)
+
+    solving = threading.Event()
+    monkeypatch.setattr(PlanTrigger, "note_curves", note)
+    monkeypatch.setattr("malletrain.allocator.service.solve", gated)
+    options = {"coalesce_seconds": 0.6, "replan_seconds": 0.1}
+    async with peers.serving() as address, allocator(tmp_path, address, **options) as stub:
+        await wait_until_async(lambda: peers.applied)
+        solving.clear()
+        goes_on.clear()
+        peers.nodes.publish(nodes("n3", snapshot=False))
+        await wait_until_async(solving.is_set)
+        before = len(seen)
+        peers.profiles.publish(profiles("a", scale_up_seconds=7.0))
+        await wait_until_async(lambda: len(seen) > before)
+        goes_on.set()
+        await noted(stub, 3)
+        second, third = [
+            (await stub.GetPlan(allocator_pb2.GetPlanRequest(generation=generation), timeout=5)).plan
+            for generation in (2, 3)
+        ]
+    assert (second.trigger, third.trigger) == ("nodes joined: n3", "curves changed")
+    assert [plan.problem.jobs[0].scale_up_seconds for plan in (second, third)] == [2.0, 7.0]
 
 
 async def test_stays_are_computed_from_what_the_scavenger_tells_of_them(peers: FakePeers, tmp_path: Path) -> None:
