@@ -63,6 +63,15 @@ def test_nodes_of_a_job_whose_part_falls_away_are_nobody_elses() -> None:
     assert result.rescaled == (TWO,)
 
 
+def test_a_shrink_that_keeps_a_node_which_has_left_is_still_a_shrink() -> None:
+    machine = two_jobs(first="a b x")
+    machine.leave("x")
+    result = partly(machine, j1="a x", j2="b c d")
+    assert (machine.job(ONE).wanted, machine.job(TWO).wanted) == (("a",), ("b", "c", "d"))
+    assert result.rescaled == (ONE, TWO)
+    assert result.omitted == (Omission(ONE, ("x",), f"node x (for job {ONE}) is not idle"),)
+
+
 def test_a_plan_of_which_nothing_fits_is_refused() -> None:
     machine = two_jobs(spare="e")
     machine.leave("e")

@@ -140,7 +140,7 @@ def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) ->
         sizes = f"one of {list(spec.permitted_nodes)}" if spec.permitted_nodes else f"{spec.min_nodes}-{spec.max_nodes}"
         units = "nodes" if job.fleet_number is None else "GPUs"
         return f"job {job_id}: expected {sizes} {units}, got {len(nodes)}"
-    if _migrates(job, nodes):
+    if _migrates(job, _idle_of(transaction, nodes)):
         return f"job {job_id}: expected to gain or to lose nodes, not both at once"
     return ""
 
@@ -166,6 +166,12 @@ def _migrates(job: Job, after: tuple[str, ...]) -> bool:
     return job.fleet_number is None and all(
         set(before) - set(after) and set(after) - set(before) for before in (job.wanted, job.commanded)
     )
+
+
+def _idle_of(transaction: Transaction, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """A plan made before a node left may name it, as one that its job keeps; that is no gain for the job."""
+    idle = transaction.idle or frozenset()
+    return tuple(name for name in nodes if node_of(name) in idle)
 
 
 def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
