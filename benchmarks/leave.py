@@ -175,7 +175,8 @@ def measure_worker(work: Work) -> float:
     """Seconds that the same worker needs to end when it is killed directly."""
     folder = work.folder
     work.clear()
-    own = {**os.environ, env.JOB_ID: f"bench-{os.getpid()}", env.JOB_DIR: str(folder)}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # "python" is this one, as for the agent's workers
+    own = {**os.environ, "PATH": path, env.JOB_ID: f"bench-{os.getpid()}", env.JOB_DIR: str(folder)}
     worker = WorkerProcess(work.command, str(folder), own, folder / "worker.log", warm=work.warm)
     until(worker.is_warm)
     worker.go({})
