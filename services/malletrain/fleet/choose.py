@@ -39,7 +39,9 @@ def choose(
 ) -> PlannerChoice:
     """Take the planner with the shortest time, unless the present one is within 5 % of it.
 
-    Without a present one, and among those within 5 % of the shortest, the first of `SIMULATED` is taken.
+    Without a present one, and among those within 5 % of the shortest, the first of `SIMULATED` is taken. With `rules`,
+    each flotilla after the first one costs a stall, since members are started on other GPUs while all wait. Without,
+    `fleet` takes as long as published.
 
     Args:
         problem: What is left of the ensemble.
@@ -66,7 +68,7 @@ def simulated(problem: FleetProblem, planner: FleetPlanner, rules: Replanning | 
 
 def _seconds(problem: FleetProblem, planner: FleetPlanner, rules: Replanning | None) -> float:
     if planner is FleetPlanner.FLEET:
-        return fleet_global_seconds(problem)
+        return fleet_global_seconds(problem, rules.stall_s if rules else 0.0)
     return simulated(problem, planner, rules).seconds
 
 

@@ -76,12 +76,16 @@ def fleet_global(problem: FleetProblem, actual: RateTable | None = None) -> Flee
     return FleetRun(now, tuple(ends), tuple(runs), waiting, unassigned)
 
 
-def fleet_global_seconds(problem: FleetProblem) -> float:
-    """How long `fleet_global` takes, without which GPUs members have."""
-    now = 0.0
-    for _, seconds, _ in _flotillas(problem, None):
-        now += seconds + problem.checkpoint_seconds
-    return now
+def fleet_global_seconds(problem: FleetProblem, stall_s: float = 0.0) -> float:
+    """How long `fleet_global` takes, without which GPUs members have.
+
+    Args:
+        problem: The ensemble.
+        stall_s: Seconds from the end of a flotilla's training to the first batch of the next one, beside the time for
+            writing checkpoints.
+    """
+    trained = [seconds for _, seconds, _ in _flotillas(problem, None)]
+    return sum(trained) + len(trained) * problem.checkpoint_seconds + max(0, len(trained) - 1) * stall_s
 
 
 def _flotillas(problem: FleetProblem, actual: RateTable | None) -> Iterator[tuple[Flotilla, float, dict[int, float]]]:
