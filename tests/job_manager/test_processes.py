@@ -21,6 +21,7 @@ from malletrain.job_manager.launching.environment import (
     worker_environment,
 )
 from malletrain.job_manager.launching.folder import JobFolder, open_socket, socket_path
+from malletrain.job_manager.launching.process_search import ProcessSearch
 from malletrain.job_manager.launching.processes import sweep, until_end, wait_for_end
 from malletrain.job_manager.logs import LogReader, tail
 from malletrain.job_manager.stimuli import Completion, Outcome
@@ -42,11 +43,11 @@ async def test_waiting_for_the_end_of_a_process() -> None:
     await wait_for_end(process)
 
 
-@pytest.mark.parametrize("in_turns", [False, True])
-async def test_sweep_ends_what_matches_and_nothing_else(in_turns: bool) -> None:
+@pytest.mark.parametrize("search", [None, ProcessSearch()])
+async def test_sweep_ends_what_matches_and_nothing_else(search: ProcessSearch | None) -> None:
     mine = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60"], env={"MARK": "mine", "PATH": os.defpath})
     other = subprocess.Popen(["sleep", "60"], env={"MARK": "other", "PATH": os.defpath})
-    assert await sweep(lambda found: found.get("MARK") == "mine", in_turns=in_turns) >= 1
+    assert await sweep(lambda found: found.get("MARK") == "mine", search=search) >= 1
     assert mine.wait(10) != 0
     assert other.poll() is None
     other.kill()

@@ -24,6 +24,7 @@ from malletrain.job_manager.launching.folder import (
     socket_path,
 )
 from malletrain.job_manager.launching.job_secrets import JobSecrets
+from malletrain.job_manager.launching.process_search import Predicate, ProcessSearch
 from malletrain.job_manager.launching.starting import (
     ForkedSupervisor,
     LaunchOrder,
@@ -84,6 +85,7 @@ class SupervisorLauncher:
         self._hosts_known = False
         self._starter = SupervisorStarter(settings, own_environment, secrets, self._hosts)
         self._clients = SupervisorClients(self._hosts, take_reports)
+        self._search = ProcessSearch(accounts.may_end)
         self._log = structlog.get_logger(__name__)
 
     def folder(self, job_id: str) -> JobFolder:
@@ -121,7 +123,7 @@ class SupervisorLauncher:
             if booting is not None:
                 await self._until_serving(folder, booting)
                 return
-        await self._sweep(processes.of_job(self._jobs, job_id), in_turns=True)
+        await self._sweep(processes.of_job(self._jobs, job_id), self._search)
         while not self._hosts_known and order() is not None:
             await asyncio.sleep(_POLL_SECONDS)
         await self._await_standby(order)
@@ -191,7 +193,7 @@ class SupervisorLauncher:
         child = self._children.pop((job_id, incarnation), None)
         status = None if child is None else await self._reap(child)
         try:
-            strays = await self._sweep(processes.of_job(self._jobs, job_id), in_turns=True)
+            strays = await self._sweep(processes.of_job(self._jobs, job_id), self._search)
         except processes.ProcessesLeftError as error:
             if folder.account is None or not last:
                 raise
@@ -344,8 +346,8 @@ class SupervisorLauncher:
         supervisor = processes.of_supervisor(self._jobs, job_id, incarnation)
         return next((found.id for found in find_processes(supervisor, self._accounts.may_end)), None)
 
-    async def _sweep(self, is_meant: processes.Predicate, *, in_turns: bool = False) -> int:
-        return await processes.sweep(is_meant, self._accounts.may_end, in_turns=in_turns)
+    async def _sweep(self, is_meant: Predicate, search: ProcessSearch | None = None) -> int:
+        return await processes.sweep(is_meant, self._accounts.may_end, search=search)
 
     def _socket(self, job_id: str, incarnation: int, account: Account | None) -> Path:
         return socket_path(self._settings.state_dir, job_id, incarnation, account)

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from malletrain.common import environment as env
 from malletrain.common.gpus import node_of
-from malletrain.common.processes import ProcessId, UserTest, find_processes, of_anybody, process_ids
+from malletrain.common.processes import ProcessId, UserTest, find_processes, of_anybody
+from malletrain.job_manager.launching.process_search import Predicate, ProcessSearch
 
 _SWEEP_PAUSE_SECONDS = 0.02
-_LOOKED_AT_ONCE = 25
 _LAST_WORDS_SECONDS = 1.0
 
 T = TypeVar("T")
-
-Predicate = Callable[[Mapping[str, str]], bool]
-"""Whether a process with an environment is meant."""
 
 
 class ProcessesLeftError(Exception):
@@ -124,7 +121,10 @@ async def call_unless_ended(process: ProcessId, call: Coroutine[None, None, bool
 
 
 async def sweep(
-    is_meant: Predicate, is_ours: UserTest = of_anybody, patience_seconds: float = 5.0, *, in_turns: bool = False
+    is_meant: Predicate,
+    is_ours: UserTest = of_anybody,
+    patience_seconds: float = 5.0,
+    search: ProcessSearch | None = None,
 ) -> int:
     """Kill all processes that are meant, until none is left.
 
@@ -132,8 +132,8 @@ async def sweep(
         is_meant: Which ones.
         is_ours: Whether a process with an environment and with user ids can be meant.
         patience_seconds: How long they may take to end.
-        in_turns: Whether other things go on while all processes are looked at, which takes 40 ms for a thousand. Only
-            where they don't change which ones are meant.
+        search: Finds them while other things go on; with its own `is_ours`. Only where these things don't change which
+            processes are meant. None: nothing else goes on.
 
     Returns:
         How many there were.
@@ -144,7 +144,7 @@ async def sweep(
     killed: set[ProcessId] = set()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
-    while found := await _found(is_meant, is_ours, in_turns=in_turns):
+    while found := _found(is_meant, is_ours) if search is None else await search.find(is_meant):
         if loop.time() > deadline:
             raise ProcessesLeftError(f"still there: {', '.join(str(process.pid) for process in found)}")
         for process in found:
@@ -154,13 +154,5 @@ async def sweep(
     return len(killed)
 
 
-async def _found(is_meant: Predicate, is_ours: UserTest, *, in_turns: bool) -> list[ProcessId]:
-    if not in_turns:
-        return [entry.id for entry in find_processes(is_meant, is_ours)]
-    found: list[ProcessId] = []
-    pids = list(process_ids())
-    for first in range(0, len(pids), _LOOKED_AT_ONCE):
-        among = pids[first : first + _LOOKED_AT_ONCE]
-        found += [entry.id for entry in find_processes(is_meant, is_ours, among)]
-        await asyncio.sleep(0)
-    return found
+def _found(is_meant: Predicate, is_ours: UserTest) -> list[ProcessId]:
+    return [entry.id for entry in find_processes(is_meant, is_ours)]
