@@ -52,7 +52,7 @@ class Latencies:
     """Seconds from events to the commands that follow from them.
 
     Attributes:
-        releases: From a node's leave to the command that releases it, where a job had it.
+        releases: From a node's leave to the command that releases it or stops its job, where a job had it.
         commands: From a node's join to the first command of the plan that gives it to a job: that very command, or,
             where the job gets nodes of others with it, the command that takes these from them.
         growths: From a node's join to the command that gives it to a job: it may wait for nodes of another one.
@@ -93,6 +93,8 @@ class _History:
                 self._note(self.releases, command.nodes, command.time)
                 holdings[command.job_id] = before - command.nodes
             elif command.kind == "stop":
+                # Of a job whose only node has left, the stop may come before the release, which nobody hears then.
+                self._note(self.releases, before, command.time)
                 self._note(self._losses, before, command.time)
                 holdings[command.job_id] = frozenset()
             else:

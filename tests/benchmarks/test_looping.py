@@ -45,6 +45,14 @@ def test_a_plan_begins_with_the_shrink_that_its_growth_waits_for() -> None:
     assert [round(seconds, 2) for seconds in (*found.commands, *found.growths)] == [0.1, 0.3]
 
 
+def test_a_stop_releases_the_nodes_of_its_job() -> None:
+    lines = ["1.0 start j000001 a", "1.0 start j000002 b", "5.01 stop j000001", "4.0 stop j000002"]
+    commands = sorted((Command.of(line) for line in lines), key=lambda command: command.time)
+    found = latencies([NodeEvent(5.0, "a", False)], commands)
+    assert (found.releases, found.unreleased) == ((pytest.approx(0.01),), 0)
+    assert latencies([NodeEvent(5.0, "b", False)], commands).releases == (), "it was stopped before"
+
+
 def test_what_no_command_follows_is_counted() -> None:
     commands = [Command.of("1.0 start j000001 a b")]
     found = latencies([NodeEvent(5.0, "b", False), NodeEvent(9.0, "c", True)], commands)
