@@ -13,13 +13,14 @@ OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
 APART := long or faulty_scripts or frameworks or demo or fleet or slurm or netns or containers or training or upgrade or manual or browser
+LONG := long and not ($(subst long or ,,$(APART)))
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
 WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-dashboard-smoke test-streams test-manual test-long test-training test-faulty-scripts test-slurm \
+.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-dashboard-smoke test-streams test-manual test-long test-hostile test-training test-faulty-scripts test-slurm \
   test-netns test-containers \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
@@ -56,8 +57,11 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
-test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (9 to 13 minutes)
-	$(BIN)/python -m pytest $(PARALLEL) -m 'long and not ($(subst long or ,,$(APART)))'
+test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (9 to 15 minutes)
+	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/hostile -m '$(LONG)'
+
+test-hostile: setup ## Floods, false supervisors, many processes, and a defect in each task, on real services (15 minutes)
+	$(BIN)/python -m pytest $(PARALLEL) -m '$(LONG)' tests/hostile
 
 test-training: setup ## What takes long: samples and accuracy over many rescales, measured curves, rarer faults
 	$(BIN)/python -m pytest $(PARALLEL) -m training --timeout 900
@@ -180,10 +184,11 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/control_loop.py --jobs 20 --nodes 200 --seconds 30
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/polling.py
+	$(BIN)/python benchmarks/conversion.py
 	$(BIN)/python benchmarks/replay.py
-	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/horizon.py
-	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/horizon_by_day.py
-	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/auto_tuning.py
+	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/studies/horizon.py
+	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/studies/horizon_by_day.py
+	[ ! -e $${MALLETRAIN_SHARED:-../shared}/traces ] || $(BIN)/python benchmarks/studies/auto_tuning.py
 	$(BIN)/python benchmarks/rescale.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/sizing.py
@@ -191,9 +196,10 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/fleet.py
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/steps.py --rounds 10
-	$(BIN)/python benchmarks/tuning_share.py
-	-$(BIN)/python benchmarks/ensemble_training.py
-	-$(BIN)/python benchmarks/ensemble_training.py --scarce
+	$(BIN)/python benchmarks/floods.py
+	$(BIN)/python benchmarks/studies/tuning_share.py
+	-$(BIN)/python benchmarks/studies/ensemble_training.py
+	-$(BIN)/python benchmarks/studies/ensemble_training.py --scarce
 
 clean: ## Remove what was built, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,11 +12,11 @@ import random
 import time
 from statistics import median
 
-from malletrain.job_manager.admission_window import LONGEST_WINDOW, AdmissionRule
-from malletrain.job_manager.jobs import JobSpec
-from malletrain.job_manager.state import ManagerPolicy, ManagerState
-from malletrain.job_manager.state_machine import advance
-from malletrain.job_manager.stimuli import Cancelled, Submitted, Ticked
+from malletrain.job_manager.machine.admission_window import MAX_WINDOW, AdmissionRule
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.state_machine import advance
+from malletrain.job_manager.machine.stimuli import Cancelled, Submitted, Ticked
 from malletrain.selection.places import select_for_places
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
 
@@ -26,11 +26,11 @@ _STEPS = 50
 _QUOTA_GB = 60_000
 
 
-def queue_of(jobs: int, largest_gb: int, policy: ManagerPolicy, mixed: bool) -> ManagerState:
+def queue_of(jobs: int, max_gb: int, policy: ManagerPolicy, mixed: bool) -> ManagerState:
     rng, state = random.Random(1), ManagerState()
     owners = _MIXED_OWNERS if mixed else _OWNERS
     for owner in range(owners):
-        amounts = [rng.randint(min(1, largest_gb), largest_gb) for _ in range(jobs // owners)]
+        amounts = [rng.randint(min(1, max_gb), max_gb) for _ in range(jobs // owners)]
         if mixed:
             amounts[: len(amounts) // 2] = [0] * (len(amounts) // 2)
         specs = tuple(JobSpec("job", ("true",), "/", 1, 4, burst_buffer_gb=amount) for amount in amounts)
@@ -38,9 +38,9 @@ def queue_of(jobs: int, largest_gb: int, policy: ManagerPolicy, mixed: bool) -> 
     return state
 
 
-def steps(jobs: int, largest_gb: int, policy: ManagerPolicy, mixed: bool) -> tuple[list[float], list[float]]:
+def steps(jobs: int, max_gb: int, policy: ManagerPolicy, mixed: bool) -> tuple[list[float], list[float]]:
     """Seconds of each tick and of each end."""
-    state = queue_of(jobs, largest_gb, policy, mixed)
+    state = queue_of(jobs, max_gb, policy, mixed)
     ticks, ends = [], []
     for step in range(_STEPS):
         admitted = next(job for job in state.jobs.values() if job.admitted)
@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
     jobs = parser.parse_args().jobs
-    for name, rule, largest_gb, places, mixed in (
+    for name, rule, max_gb, places, mixed in (
         ("no requests", AdmissionRule.FIFO, 0, 100, False),
         ("fifo", AdmissionRule.FIFO, 9000, 500, False),
         ("window", AdmissionRule.WINDOW, 9000, 500, False),
@@ -79,12 +79,12 @@ def main() -> None:
             burst_buffer_gb=_QUOTA_GB,
             admission=rule,
         )
-        ticks, ends = steps(jobs, largest_gb, policy, mixed)
+        ticks, ends = steps(jobs, max_gb, policy, mixed)
         print(
             f"{name}, {jobs} jobs: tick {1000 * median(ticks):.1f} ms, end {1000 * median(ends):.1f} ms "
             f"(worst {1000 * max(ends):.1f})"
         )
-    for window in (20, LONGEST_WINDOW):
+    for window in (20, MAX_WINDOW):
         times = solve_seconds(window)
         print(f"window of {window}: {1000 * median(times):.1f} ms (worst {1000 * max(times):.1f})")
 

@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from malletrain.allocator import messages
 from malletrain.allocator.explanation.explain import explain_plan
-from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand
-from malletrain.allocator.solver_process import SolverProcess
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, Formulation, JobDemand
+from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.allocator.solvers.solving import solve
+from malletrain.allocator.wire import messages
 from malletrain.model.scaling import ScalingPoint
 from malletrain.v1 import allocator_pb2
 

@@ -36,15 +36,16 @@ from benchmarks.looping.breakdown import logged, parts_of, read_lines
 from benchmarks.looping.goals import missed_goals
 from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
 from benchmarks.looping.stand_ins import COMMANDS, STARTS, make_python
-from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.settings import AllSettings, load
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.common.environment import JOB_DIR
 from malletrain.common.processes import find_processes
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import unix_seconds
+from malletrain.runtime.paging import all_pages_async
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, scavenger_pb2, scavenger_pb2_grpc
@@ -52,19 +53,23 @@ from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, 
 ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 240.0
 _SUBMITTED_AT_ONCE = 50
+_MAX_CURVE_POINTS = 500
+_SHARE_AWAY = 0.01
+"""Of the nodes: a node that left comes back after the others that are away, and not before its job has noticed."""
 _START_SECONDS, _START_SECONDS_PER_JOB = 10.0, 0.06
 """After so long all jobs train on a machine that does nothing else: then the events begin."""
 _LATEST_SECONDS = 90.0
 """On a busy one, events that come before all jobs train are not measured; so much later there are still some."""
 LATENCIES = ("leave_to_release", "join_to_command", "join_to_node_given")
-_LEAST_FOR_PERCENTILE = 100
+_MIN_FOR_PERCENTILE = 100
 
 
 def make_trace(nodes: int, first_s: float, seconds: float, per_second: float, seed: int = 1) -> Trace:
-    """All nodes idle; from `first_s` on, a leave and a join by turns."""
+    """Nearly all nodes idle; from `first_s` on, a leave and a join by turns. The node that is away longest joins."""
     rng, names = random.Random(seed), [f"n{number:05d}" for number in range(nodes)]
     duration = first_s + seconds + 60.0
-    since, fragments, away = dict.fromkeys(names, 0.0), [], []
+    away = names[-max(1, int(nodes * _SHARE_AWAY)) :]
+    since, fragments = dict.fromkeys(names[: -len(away)], 0.0), []
     for number in range(int(seconds * per_second)):
         now = first_s + number / per_second
         if number % 2 == 0:
@@ -85,7 +90,7 @@ def write_settings(folder: Path, jobs: int) -> Path:
         f'state_dir = "{folder}"\n[addresses]\n{addresses}\n'
         f'[scavenger]\nsource = "trace"\ntrace = "{folder / "trace.csv"}"\ndebounce_seconds = 0\n'
         f'[job_manager]\nmax_parallel = {jobs}\ntrainer_python = "{make_python(folder)}"\nstop_jobs_on_exit = false\n'
-        "standby_memory_mib = 0\n"
+        f"standby_memory_mib = 0\nmax_submissions_per_second = {max(50, jobs)}\n"
     )
     return config
 
@@ -148,7 +153,8 @@ class Run:
     async def submit(self) -> None:
         """Submit the jobs and wait until they train."""
         largest = max(2, 2 * self._options.nodes // self._options.jobs)
-        curve = [resources_pb2.ScalingPoint(nodes=count, rate=100.0 * count**0.9) for count in range(1, largest + 1)]
+        counts = range(1, largest + 1, max(1, largest // _MAX_CURVE_POINTS))
+        curve = [resources_pb2.ScalingPoint(nodes=count, rate=100.0 * count**0.9) for count in counts]
         spec = resources_pb2.JobSpec(
             name="stand-in", command=["/bin/true"], working_directory="/", min_nodes=1, max_nodes=largest, curve=curve
         )
@@ -159,13 +165,8 @@ class Run:
         states = {resources_pb2.JOB_STATE_RUNNING, resources_pb2.JOB_STATE_RESCALING}
         while True:
             found = 0
-            token = ""
-            while True:
-                page = await self._jobs.ListJobs(job_manager_pb2.ListJobsRequest(page_token=token))
+            async for page in all_pages_async(self._jobs.ListJobs, job_manager_pb2.ListJobsRequest()):
                 found += sum(job.state in states for job in page.jobs)
-                token = page.next_page_token
-                if not token:
-                    break
             if found >= self._options.jobs * 0.99:
                 return
             if time.monotonic() > deadline:
@@ -230,7 +231,7 @@ def plan_outcomes(log: Path, since: float) -> dict[str, Any]:
     seconds: list[float] = []
     reasons: dict[str, int] = {}
     for line in log.read_text().splitlines():
-        if '"event": "plan"' not in line:
+        if '"event": "plan made"' not in line:
             continue
         entry = json.loads(line)
         if datetime.fromisoformat(entry["timestamp"]).timestamp() < since:
@@ -253,7 +254,7 @@ def plan_outcomes(log: Path, since: float) -> dict[str, Any]:
 
 def notes(figures: dict[str, Any]) -> list[str]:
     """What a reader of the figures has to know."""
-    few = [name for name in LATENCIES if 0 < figures[name]["count"] <= _LEAST_FOR_PERCENTILE]
+    few = [name for name in LATENCIES if 0 < figures[name]["count"] <= _MIN_FOR_PERCENTILE]
     return [f"{name}: of so few values, the 99th percentile is the largest" for name in few]
 
 

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
 from malletrain.common.files import write_atomically
-from malletrain.simulator.report.plots import Series, lines, png
+from malletrain.simulator.report.axes import Axis
+from malletrain.simulator.report.plots import Series, lines
 
 _PROGRAM = Path(__file__).with_name("control_loop.py")
 _JOBS, _NODES, _EVENTS = (10, 100, 1000), (100, 1000, 10_000), (1.0, 20.0)
@@ -89,10 +90,9 @@ def draw(runs: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
         sorted({run["events_per_second"] for run in runs}), FIGURES.items()
     ):
         if found := series(runs, figure, events):
-            plot = lines(f"{axis}, {events:g} events a second", "jobs", axis, found)
-            plot.axes[0].set_xscale("log")
+            chart = lines(f"{axis}, {events:g} events a second", Axis("jobs", log=True), axis, found)
             made.append(folder / f"{name}-{events:g}.png")
-            made[-1].write_bytes(png(plot))
+            made[-1].write_bytes(chart.png())
     return made
 
 

@@ -36,13 +36,13 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from malletrain.cli.demo.setup import free_ports
-from malletrain.dashboard.facts import NodeFact
 from malletrain.dashboard.identities import Viewer, Viewers
+from malletrain.dashboard.pages.what_if import WhatIf
 from malletrain.dashboard.replays import Replays
-from malletrain.dashboard.serving import Dashboard
-from malletrain.dashboard.updates import jobs_changed, nodes_changed, progress_changed
-from malletrain.dashboard.watching import Watcher
-from malletrain.dashboard.what_if import WhatIf
+from malletrain.dashboard.server.server import Dashboard
+from malletrain.observer.facts import NodeFact
+from malletrain.observer.updates import jobs_changed, nodes_changed, progress_changed
+from malletrain.observer.watching import Watcher
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 
-from malletrain.allocator.messages import problem_to_proto
-from malletrain.allocator.problem import AllocationProblem, JobDemand
-from malletrain.dashboard.facts import (
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand
+from malletrain.allocator.utilization.definition import MinuteUse
+from malletrain.allocator.wire.messages import problem_to_proto
+from malletrain.model.scaling import ScalingPoint
+from malletrain.observer.facts import (
     CurveFact,
     JobFact,
     NodeFact,
@@ -18,8 +20,7 @@ from malletrain.dashboard.facts import (
     RowOfPlan,
     StallFact,
 )
-from malletrain.dashboard.history import History, Minute, NodePeriod
-from malletrain.model.scaling import ScalingPoint
+from malletrain.observer.history import History, Minute, NodePeriod
 
 NODES, FRAGMENTS, JOBS, DAY_S = 1024, 7000, 100, 86400.0
 _PLANS, _STALLS, _RELEASES = 200, 20, 2000
@@ -65,9 +66,8 @@ def day(now: float) -> History:
     times = sorted(now - DAY_S * chance.random() for _ in range(_RELEASES))
     releases = tuple(ReleaseFact(time, f"j{chance.randrange(JOBS):06d}", chance.random()) for time in times)
     first = now - DAY_S - (now - DAY_S) % 60.0
-    minutes = tuple(
-        Minute(first + 60.0 * place, (50_000.0, 5000.0, 2000.0, 0.0, 4440.0), 6e5, 7e5, 60.0) for place in range(1440)
-    )
+    minutes = tuple(Minute(first + 60.0 * place, (50_000.0, 5000.0, 2000.0, 0.0, 4440.0)) for place in range(1440))
+    utilization = tuple(MinuteUse(minute.start, 1024.0, 6e5, 6.5e5, 7e5) for minute in minutes)
     return History(
         began=now - DAY_S,
         now=now,
@@ -82,6 +82,7 @@ def day(now: float) -> History:
         fragments=fragments,
         open={fragment.node: len(ended) + place for place, fragment in enumerate(lasting)},
         minutes=minutes,
+        utilization=utilization,
         counts=(NODES, 0, 0, 0, 0),
     )
 

@@ -22,7 +22,7 @@ from typing import Any
 
 TRAINER = Path(__file__).parent / "feeding" / "trainer.py"
 SPEC = "benchmarks.feeding.pictures:costly"
-_MOST_SECONDS = 900.0
+_MAX_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def measure(kind: str, trainings: int, samples: int, size: int, workers: int) ->
 
 
 def _result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, _ = process.communicate(timeout=_MOST_SECONDS)
+    output, _ = process.communicate(timeout=_MAX_SECONDS)
     if process.returncode != 0:
         raise RuntimeError(f"a training ended with {process.returncode}")
     found: dict[str, Any] = json.loads(output.splitlines()[-1])

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
-from malletrain.allocator.fleet_planning import with_fleets
-from malletrain.allocator.fleets import FleetMember
-from malletrain.allocator.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
+from malletrain.allocator.fleets.members import FleetMember
+from malletrain.allocator.fleets.planning import with_fleets
+from malletrain.allocator.problem.planner import JobCurve, PlanInput, PlannableJob, PlannableNode, plan_problem
 from malletrain.allocator.settings import AllocatorSettings
-from malletrain.allocator.solving import solve
+from malletrain.allocator.solvers.solving import solve
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.choose import choose
 from malletrain.fleet.flotilla import create_flotilla

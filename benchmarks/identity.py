@@ -23,7 +23,7 @@ import grpc.aio
 from typing_extensions import override
 
 from malletrain.runtime.access.checking import TokenChecker
-from malletrain.runtime.access.credentials import header_of, service_credential
+from malletrain.runtime.access.credentials import ServiceCredential, header_of, showing
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.interceptor import AccessInterceptor
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
@@ -81,19 +81,25 @@ async def seconds_of(stub: Any) -> float:
     return time.perf_counter() - began
 
 
+def plain(address: str, credential: ServiceCredential | None) -> grpc.aio.Channel:
+    """A channel without TLS."""
+    channel = grpc.aio.insecure_channel(address)
+    return channel if credential is None else showing(channel, credential.towards("allocator"))
+
+
 async def compare(tokens: Tokens, checker: TokenChecker, folder: Path) -> tuple[list[float], list[float], list[float]]:
     """Seconds of calls with and without identity, and over TLS with it."""
     certificate = ensure_certificate(folder, "allocator", SystemClock(), 3600)
     publish_authority(folder, folder / "ca.pem", SystemClock())
-    credential = service_credential(tokens, "benchmark", SystemClock())
+    credential = ServiceCredential(tokens, "benchmark", SystemClock())
     checked = AccessInterceptor(checker, open_reflection=True)
     async with (
         serving(checked) as checked_address,
         serving(Unchecked()) as plain_address,
         serving(checked, public_server_credentials(certificate)) as encrypted_address,
-        open_channel(checked_address, credential) as with_identity,
-        open_channel(plain_address, None) as without,
-        open_channel(Peer(encrypted_address, folder / "ca.pem", "allocator"), credential) as encrypted,
+        plain(checked_address, credential) as with_identity,
+        plain(plain_address, None) as without,
+        open_channel(Peer("allocator", encrypted_address, folder / "ca.pem", "allocator"), credential) as encrypted,
     ):
         stubs = [allocator_pb2_grpc.AllocatorServiceStub(channel) for channel in (with_identity, without, encrypted)]
         found: tuple[list[float], list[float], list[float]] = ([], [], [])
@@ -118,14 +124,14 @@ def main() -> None:
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
         tokens = Tokens(secrets.token_hex(32).encode(), clock)
-        checker = TokenChecker(tokens, RevocationFile(Path(folder), clock))
+        checker = TokenChecker(tokens, RevocationFile(Path(folder), clock), "allocator")
         with_identity, without, encrypted = asyncio.run(compare(tokens, checker, Path(folder)))
-        credential = service_credential(tokens, "benchmark", clock)
+        credential = ServiceCredential(tokens, "benchmark", clock).towards("allocator")
         shown = header_of(credential)
         known = median_of(lambda: checker.identify(shown), CHECKS)
         token = credential.token()
         new = median_of(lambda: tokens.verify(token), CHECKS // 10)
-        signed = median_of(lambda: tokens.sign("benchmark", Role.SERVICE, 600.0), CHECKS // 10)
+        signed = median_of(lambda: tokens.sign("benchmark", Role.SERVICE, 600.0, audience="allocator"), CHECKS // 10)
     pair = [statistics.median(seconds) for seconds in (with_identity, without, encrypted)]
     figures = {
         "call_with_identity_us": pair[0] * 1e6,

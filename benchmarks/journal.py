@@ -1,7 +1,8 @@
 """Whether the replay of what was decided agrees with what happened: `python benchmarks/journal.py [--seconds 600]`.
 
 Five real services, and stand-ins for supervisors and trainings, which report batches as real ones do. Nodes leave
-and join by a trace, jobs come and end. Then the services' databases are read, and each job is replayed.
+and join by a trace, jobs come and end. Then the services' databases are read, and each job is replayed as it was
+decided. The services engine also decides anew: how much of the plans is the same.
 """
 
 from __future__ import annotations
@@ -12,15 +13,26 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
+from benchmarks.journaling.plans import TimedPlan, live_plans, replayed_plans, shared_part
 from benchmarks.journaling.running import record
 from malletrain.cli.journal.reading import read_journal
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.simulator.journal.decided import agreement, relative
+
+
+def _figures(plans: Sequence[TimedPlan]) -> dict[str, int]:
+    """How many plans there are, of which a part was applied, and jobs in them of which boots were known."""
+    return {
+        "applied": len(plans),
+        "in_part": sum(plan.in_part for plan in plans),
+        "boots": sum(plan.boots for plan in plans),
+    }
 
 
 def main() -> None:
@@ -44,7 +56,9 @@ def main() -> None:
             options.seconds,
             until=lambda _: time.sleep(options.seconds),
         )
-        journal = read_journal(str(folder), load(config))
+        settings = load(config)
+        journal = read_journal(str(folder), settings)
+        live, again = live_plans(settings, journal), replayed_plans(settings, journal)
     found = agreement(journal)
     recorded, replayed = sum(job.recorded for job in found), sum(job.replayed for job in found)
     figures = {
@@ -59,6 +73,8 @@ def main() -> None:
         "recorded": recorded,
         "replayed": round(replayed),
         "difference": relative(replayed, recorded),
+        "plans": {"live": _figures(live), "services engine": _figures(again)},
+        "plans_share_node_seconds": round(shared_part(live, again, journal.end_unix - journal.begin_unix), 4),
     }
     print(json.dumps(figures, indent=1))
 

@@ -32,12 +32,13 @@ import structlog
 
 from benchmarks.arguments import positive
 from malletrain.common import environment as env
+from malletrain.common.launch_file import AgentAddress
 from malletrain.common.worker_process import WorkerProcess
-from malletrain.runtime.access.pki import ensure_certificate
+from malletrain.runtime.access.pki import ensure_certificate, issue_to_node
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
-from malletrain.supervisor.agent_links import AgentLink, start_message
-from malletrain.supervisor.membership import Slot
+from malletrain.supervisor.workers.agent_links import AgentLink, start_message
+from malletrain.supervisor.workers.slot import Slot
 
 NODE = "n1"
 COMMAND = ("/bin/sleep", "600")
@@ -138,7 +139,7 @@ def measure_agent(work: Work, registry: Registry, agent: str, supervisor: Path, 
         registered = time.perf_counter()
         if standby_mib:
             until(lambda: STANDBY_READY.search(said.read_text(errors="replace")), 0.05)
-        link = AgentLink(NODE, registry.registry.present[NODE].address, supervisor)
+        link = AgentLink(NODE, AgentAddress(registry.registry.present[NODE].address), supervisor)
         slot = Slot(NODE, 0)
         own = {**env.TRAINER_DEFAULTS, env.JOB_ID: f"bench-{os.getpid()}", env.JOB_DIR: str(folder)}
         worker = link.start(
@@ -210,9 +211,10 @@ def main() -> None:
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        agent, supervisor = (
-            ensure_certificate(folder, role, SystemClock(), LIFESPAN_SECONDS) for role in ("agent", "supervisor")
-        )
+        supervisor = ensure_certificate(folder, "supervisor", SystemClock(), LIFESPAN_SECONDS)
+        agent = folder / "agent.pem"
+        agent.touch(mode=0o600)
+        agent.write_text(issue_to_node(folder, NODE, None, SystemClock(), LIFESPAN_SECONDS))
         registry = Registry(folder)
         script = folder / "script.py"
         script.write_text(SCRIPT)

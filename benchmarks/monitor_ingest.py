@@ -26,13 +26,13 @@ import psutil
 
 from benchmarks.arguments import positive
 from benchmarks.looping.stand_ins import open_scales
-from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.settings import AllSettings, load
-from malletrain.monitor.messages import parse_report
-from malletrain.monitor.progress import ReportedBatch
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.monitor.machine.progress import ReportedBatch
+from malletrain.monitor.machine.trackers import JobTrackers
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.trackers import JobTrackers
+from malletrain.monitor.wire import parse_report
 from malletrain.runtime.channel import open_channel
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
@@ -77,7 +77,7 @@ def singly(trackers: JobTrackers, batch: ReportedBatch) -> None:
 
 def records_per_second(count: Callable[[JobTrackers, ReportedBatch], None]) -> float:
     """How fast messages are parsed, checked, counted, and made ready for the store."""
-    sent, trackers = messages(_MESSAGES), JobTrackers(MonitorSettings(), (), 0.0)
+    sent, trackers = messages(_MESSAGES), JobTrackers(MonitorSettings().options(), (), 0.0)
     begin = time.process_time()
     for message in sent:
         count(trackers, parse_report(monitor_pb2.ReportRequest.FromString(message)))
@@ -97,10 +97,12 @@ async def answering(settings: AllSettings) -> monitor_pb2_grpc.MonitorServiceAsy
     Raises:
         TimeoutError: it does not answer.
     """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not Path(settings.peer("monitor").authority_file).exists() and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)  # Monitor makes the certificates at its start
     stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(
         open_channel(settings.peer("monitor"), owner_credential(settings))
     )
-    deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
             await stub.GetProgress(monitor_pb2.GetProgressRequest(), timeout=5)

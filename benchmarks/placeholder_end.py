@@ -52,9 +52,9 @@ class StandInAgent(AgentCommand):
 
     notes: str = ""
 
-    def on(self, node: str, limit_seconds: float = 0.0) -> list[str]:
+    def on(self, node: str, source: str, limit_seconds: float = 0.0) -> list[str]:
         """The command for a node."""
-        del limit_seconds
+        del source, limit_seconds
         note = f"{shlex.quote(self.notes)}/{node}"
         script = f"trap 'echo $EPOCHREALTIME >{note}.term; exit 0' TERM; touch {note}.up; while :; do sleep 0.05; done"
         return ["env", "LC_ALL=C", "bash", "-c", script]
@@ -63,7 +63,7 @@ class StandInAgent(AgentCommand):
 def measure(slurm: Cluster, notes: Path, watcher: Watcher) -> tuple[list[float], float]:
     """Seconds until each node was free of us, and until the main job began, in one round."""
     notes.mkdir()
-    agent = StandInAgent(*("", "", "", "", 0.0, "placeholder-end"), notes=str(notes))
+    agent = StandInAgent("", "", lambda node: node, "", 0.0, "placeholder-end", notes=str(notes))
     client = SlurmBatchClient(run_command, agent, partition="scavenge", name=NAME)
     for node in slurm.nodes:
         asyncio.run(client.submit(node, _PLACEHOLDER_SECONDS))

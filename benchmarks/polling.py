@@ -17,14 +17,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from malletrain.runtime.clock import SystemClock
-from malletrain.scavenger.idle_set import IdleSet
-from malletrain.scavenger.messages import NodeDescriber
+from malletrain.runtime.kernel.recording import Moment
+from malletrain.scavenger.machine.idle_set import IdleSet
+from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy
+from malletrain.scavenger.machine.stays import StayEstimator
+from malletrain.scavenger.machine.stimuli import AnnounceEvent, NodesObserved
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.polled import PolledSource
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
-from malletrain.scavenger.stays import StayEstimator
+from malletrain.scavenger.wire import node_message
 from malletrain.v1 import scavenger_pb2
 
 _STATES = ("allocated", "idle", "planned", "mixed", "drained", "completing", "down*")
@@ -102,16 +106,19 @@ class Watcher:
     """What the service does with an observation, up to the message that watchers are sent."""
 
     def __init__(self) -> None:
-        self._idle_set = IdleSet(0.0)
-        self._describer = NodeDescriber(StayEstimator(horizon_seconds=3600.0))
+        stays = StayEstimator(horizon_seconds=3600.0)
+        self._machine = ScavengerMachine(IdleSet(0.0), stays, Quarantine(QuarantinePolicy()))
 
     def event(self, source: PolledSource) -> int:
         found = source.observe()
         assert found is not None
-        self._describer.observe(found)
-        event = self._idle_set.observe(found.time, found.idle)
-        joined = self._describer.messages(event.joined, found.time)
-        return len(scavenger_pb2.WatchNodesResponse(joined=joined, left=event.left).SerializeToString())
+        size = 0
+        for effect in self._machine.advance(NodesObserved(found), Moment(found.time)):
+            if isinstance(effect, AnnounceEvent):
+                joined = (node_message(node, self._machine, found.time) for node in effect.event.joined)
+                message = scavenger_pb2.WatchNodesResponse(joined=joined, left=effect.event.left)
+                size += len(message.SerializeToString())
+        return size
 
 
 async def measure(source: PolledSource, refresh: Callable[[], None], polls: int) -> list[float]:
@@ -157,7 +164,6 @@ async def run(nodes: int, polls: int) -> dict[str, list[float]]:
             programs["squeue"][1].write_text(machine.squeue())
             programs["pbsnodes"][1].write_text(machine.pbsnodes() + "\n")
 
-        programs["qstat"][1].write_text('{"pbs_version": "23.06.06", "Jobs": {}}\n')
         refresh()
         slurm_paths = {program: paths[program] for program in ("sinfo", "squeue", "scontrol")}
         slurm_section = SlurmSettings.model_validate({"partitions": ["main"], **slurm_paths})

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
-from malletrain.allocator.choice_table import ChoiceTable
-from malletrain.allocator.placement import rearrange
-from malletrain.allocator.problem import CostModel
+from malletrain.allocator.problem.allocation_problem import CostModel
+from malletrain.allocator.solvers.choice_table import ChoiceTable
+from malletrain.allocator.solvers.placement import rearrange
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.idle_trace import Fragment, Trace, window
-from malletrain.scavenger.stays import LearnedStay
+from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.replay import fast_engine
 from malletrain.simulator.replay.evaluation import Scenario

@@ -45,7 +45,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
 ON_DEMAND: tuple[Launcher, ...] = (Supervisor("horovod, standby", "horovod", "elastic_horovod.py", standby_mib=2048),)
 PEERS: tuple[Launcher, ...] = (Torchrun("torchrun stock", quick=False), Torchrun("torchrun stock, quick", quick=True))
 # A launcher that can't be started here is not tried again and again.
-_MOST_FAILURES = 2
+_MAX_FAILURES = 2
 
 
 def measure(launchers: Sequence[Launcher], repeats: int, rng: random.Random) -> list[Sample]:
@@ -55,7 +55,7 @@ def measure(launchers: Sequence[Launcher], repeats: int, rng: random.Random) -> 
     for number in range(1, repeats + 1):
         for launcher in launchers:
             measured = any(sample.launcher == launcher.name for sample in found)
-            if not measured and failures[launcher.name] >= _MOST_FAILURES:
+            if not measured and failures[launcher.name] >= _MAX_FAILURES:
                 continue
             print(f"round {number} of {repeats}: {launcher.name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="rescale-") as folder:

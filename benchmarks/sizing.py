@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
 from benchmarks.footprint import STORING, database_bytes, log_bytes, pss_mib
+from malletrain.runtime.paging import all_pages
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2
@@ -233,14 +234,9 @@ def _read(system: Deployment) -> Reading:
 
 
 def _journal_rows(system: Deployment) -> int:
-    token, rows = "", 0
     with closing(system.stubs) as stubs:
-        while True:
-            request = job_manager_pb2.ListJobEventsRequest(page_token=token)
-            page = stubs.job_manager.ListJobEvents(request, timeout=60)
-            rows += len(page.events)
-            if not (token := page.next_page_token):
-                return rows
+        request = job_manager_pb2.ListJobEventsRequest()
+        return sum(len(page.events) for page in all_pages(stubs.job_manager.ListJobEvents, request, timeout=60))
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

@@ -18,11 +18,10 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.arguments import positive
-from malletrain.job_manager.jobs import JobSpec
-from malletrain.job_manager.node_use import UseCounter, moved_nodes
-from malletrain.job_manager.state import ManagerPolicy, ManagerState
-from malletrain.job_manager.state_machine import TransactionResult, advance
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.state_machine import TransactionResult, advance
+from malletrain.job_manager.machine.stimuli import (
     IdleSetSeen,
     NodesChanged,
     NodesReleased,
@@ -33,6 +32,7 @@ from malletrain.job_manager.stimuli import (
     SupervisorSeen,
     Ticked,
 )
+from malletrain.job_manager.telemetry.node_use import UseCounter, moved_nodes
 
 _NOBODY: frozenset[str] = frozenset()
 
@@ -82,7 +82,7 @@ def _chunks(names: list[str], jobs: int) -> Iterator[tuple[str, ...]]:
 
 def measured(jobs: int, nodes: int, rounds: int) -> dict[str, float]:
     """Median and largest CPU time of each kind of step, in ms."""
-    steps = Steps(ManagerPolicy(max_parallel=jobs, fair_share_half_life_seconds=604_800.0))
+    steps = Steps(ManagerPolicy(max_parallel=jobs, fair_share_half_life_seconds=604_800.0, meters_usage=True))
     names = [f"n{number:05d}" for number in range(nodes)]
     steps.take(IdleSetSeen(frozenset(names)))
     steps.take(Submitted((JobSpec("job", ("true",), "/", 1, nodes),) * jobs, "ada"))

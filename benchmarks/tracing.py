@@ -19,11 +19,11 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from typing_extensions import override
 
-from malletrain.allocator.plan_spans import PlanSpans
-from malletrain.allocator.problem import Allocation, AllocationProblem
-from malletrain.job_manager.change_spans import ChangeSpans
-from malletrain.job_manager.effects import SetHosts
-from malletrain.job_manager.jobs import Job, JobSpec
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem
+from malletrain.allocator.telemetry.plan_spans import PlanSpans
+from malletrain.job_manager.machine.effects import SetHosts
+from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.messages import timestamp
@@ -31,8 +31,8 @@ from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.tracing.propagation import doing, present_context, to_message
 from malletrain.runtime.tracing.settings import TracingSettings
 from malletrain.runtime.tracing.spans import Tracer
-from malletrain.scavenger.event_spans import EventSpans
-from malletrain.scavenger.idle_set import IdleEvent, IdleNode
+from malletrain.scavenger.machine.idle_set import IdleEvent, IdleNode
+from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.v1 import allocator_pb2, scavenger_pb2, supervisor_pb2
 
 EVENTS = 3000

@@ -16,9 +16,8 @@ from hypothesis import settings
 from malletrain.common.orphans import adopt_orphans
 from malletrain.runtime.database.address import DatabaseAddress
 from tests.support.postgresql import Locate, PostgresServer, postgresql_server
-from tests.support.second_try import pytest_collection_modifyitems, pytest_configure, pytest_runtest_setup
 
-__all__ = ["pytest_collection_modifyitems", "pytest_configure", "pytest_runtest_setup"]
+pytest_plugins = ["tests.support.second_try", "tests.support.skips"]
 
 os.environ.setdefault("MALLETRAIN_VALIDATE_STATE", "1")
 

@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 PATIENCE_S = 180.0
 """For everything: a crowded machine needs a minute to boot three workers."""
 _SIZE = 3
-_MOST_HITS = 3
+_MAX_HITS = 3
 """After six failures in ten minutes a supervisor leaves a host's worker alone; a host is replaced long before."""
 _LEAVING_S = 10.0
 _PAUSE_S = 0.1
@@ -157,7 +157,7 @@ class Subject:
         Raises:
             AssertionError: it does not come about.
         """
-        kept = [host for host in self.hosts if self._hits[host] < _MOST_HITS][:_SIZE]
+        kept = [host for host in self.hosts if self._hits[host] < _MAX_HITS][:_SIZE]
         wanted = kept + [self.new_host() for _ in range(_SIZE - len(kept))]
         if wanted != self.hosts:
             self.command(wanted)

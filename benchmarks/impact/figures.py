@@ -102,7 +102,7 @@ def shared_seconds(jobs: Iterable[Ran], spans: Mapping[str, Sequence[tuple[float
     )
 
 
-def most_in_window(times: Iterable[float], window: float) -> int:
+def max_in_window(times: Iterable[float], window: float) -> int:
     """Largest number of events within any window of so many seconds, which excludes its end."""
     ordered = sorted(times)
     most = begin = 0

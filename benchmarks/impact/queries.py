@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.impact.figures import most_in_window
+from benchmarks.impact.figures import max_in_window
 
 _COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "scancel")
 _QUERIES = {
@@ -61,10 +61,10 @@ def _mark_check(found: list[tuple[float, str]], until: float) -> None:
             return
 
 
-def most_per_interval(calls: list[tuple[float, str]], intervals: Mapping[str, float]) -> dict[str, int]:
+def max_per_interval(calls: list[tuple[float, str]], intervals: Mapping[str, float]) -> dict[str, int]:
     """Most calls of each kind in any interval of that kind."""
     return {
-        kind: most_in_window((time for time, found in calls if found == kind), seconds * (1 - _SLACK))
+        kind: max_in_window((time for time, found in calls if found == kind), seconds * (1 - _SLACK))
         for kind, seconds in intervals.items()
     }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.impact.figures import Ran, reclaims, shared_seconds
 from benchmarks.impact.harvest import INTERVALS_S, PLACEHOLDER, Harvest, harvest
-from benchmarks.impact.queries import count, most_per_interval, read_calls
+from benchmarks.impact.queries import count, max_per_interval, read_calls
 from benchmarks.impact.stream import MainJob
 from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.scavenger.sources.schedulers.hostlists import expand
@@ -133,7 +133,7 @@ def run_with_us(
     calls = read_calls(running.calls)
     left = _left(cluster, running)
     shared = shared_seconds(jobs, running.watcher.spans)
-    return Round(jobs, found, samples, idle_cpu, most_per_interval(calls, INTERVALS_S), count(calls), left, shared)
+    return Round(jobs, found, samples, idle_cpu, max_per_interval(calls, INTERVALS_S), count(calls), left, shared)
 
 
 def _left(cluster: Cluster, running: Harvest) -> int:

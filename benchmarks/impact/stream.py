@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 _SIZES = {1 / 16: 3.0, 1 / 8: 3.0, 3 / 16: 2.0, 1 / 4: 2.0, 3 / 8: 1.5, 1 / 2: 1.5}
 """Sizes of jobs as shares of the machine, and how frequent each is."""
-_SHORTEST_S = 6.0
-_LONGEST_S = 30.0
+_MIN_S = 6.0
+_MAX_S = 30.0
 _PERIOD_S = 60.0
 _QUIET, _BUSY = 0.35, 1.3
 """Node-seconds that arrive per node-second, in the first and the second half of a period."""
@@ -46,7 +46,7 @@ def make_stream(nodes: int, minutes: float, seed: int) -> tuple[MainJob, ...]:
     now = 0.0
     while True:
         size = max(1, round(nodes * chance.choices(shares, weights)[0]))
-        seconds = math.exp(chance.uniform(math.log(_SHORTEST_S), math.log(_LONGEST_S)))
+        seconds = math.exp(chance.uniform(math.log(_MIN_S), math.log(_MAX_S)))
         now += chance.expovariate(1.0) * size * seconds / nodes / _load(now)
         if now >= 60.0 * minutes:
             return tuple(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from malletrain.common import environment as env
 from malletrain.common.processes import process_ids, read_arguments, read_environment, read_status
+from malletrain.runtime.access.keys import KEY_FILE, installation_id, keys_folder
 
 _PERIOD_S = 0.04
 _YOUNG_S = 2.0
@@ -96,10 +97,15 @@ class Watcher:
     def _agent(self, pid: int) -> tuple[str, bool] | None:
         """The node of an agent that was started over ssh; None if the process is not one of ours."""
         words = read_arguments(pid)
-        if "malletrain.agent" not in words or not {"--node", "--certificate"} <= set(words):
+        if "malletrain.agent" not in words or not {"--node", "--installation"} <= set(words):
             return None
-        node, certificate = (words[words.index(option) + 1] for option in ("--node", "--certificate"))
-        return (node, False) if Path(certificate).is_relative_to(self._folder) else None
+        node, installation = (words[words.index(option) + 1] for option in ("--node", "--installation"))
+        return (node, False) if installation == self._installation() else None
+
+    def _installation(self) -> str:
+        """Identifier of our installation; empty before it has one."""
+        state = self._folder / "state"
+        return installation_id(state) if (keys_folder(state) / KEY_FILE).exists() else ""
 
 
 def _lives(pid: int) -> bool:

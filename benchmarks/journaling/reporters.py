@@ -16,11 +16,11 @@ from pathlib import Path
 import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.client.outbox import Outbox
 from malletrain.client.ring import RingRecord
-from malletrain.runtime.access.credentials import showing
 from malletrain.runtime.access.installation import open_installation
+from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
@@ -110,7 +110,7 @@ async def _train(trainings: list[StandInTraining], folder: Path) -> None:
 async def _report(folder: Path, config: Path, jobs: int) -> None:
     settings = load(config)
     credential = open_installation(settings, SystemClock()).credential("job_manager")
-    channel = showing(grpc.aio.insecure_channel(settings.peer("monitor").address), credential)
+    channel = open_channel(settings.peer("monitor"), credential)
     stub: monitor_pb2_grpc.MonitorServiceAsyncStub = monitor_pb2_grpc.MonitorServiceStub(channel)
     trainings = [StandInTraining() for _ in range(jobs)]
     reporters = [StandInReporter(number, training).run(stub) for number, training in enumerate(trainings, 1)]

@@ -11,10 +11,10 @@ from pathlib import Path
 from benchmarks.control_loop import make_trace, running
 from benchmarks.journaling.reporters import GROWTH_S, RATE, READY, SHRINK_S, rate
 from benchmarks.looping.stand_ins import STARTS, make_python
-from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.environment import JOB_DIR
 from malletrain.common.processes import find_processes
 from malletrain.runtime.config import SERVICES

@@ -68,13 +68,13 @@ def logged(lines: Iterable[LogLine]) -> Logged:
         match line.service, entry.get("event"):
             case _, "stall":
                 found.stalls.append(line)
-            case "scavenger", "event":
+            case "scavenger", "idle nodes changed":
                 for node in (*entry["joined"], *entry["left"]):
                     found.told.setdefault(node, []).append(line.time)
-            case "job_manager", "job" if entry["reason"].startswith(_PREEMPTED):
+            case "job_manager", "job state changed" if entry["reason"].startswith(_PREEMPTED):
                 for node in entry["reason"].removeprefix(_PREEMPTED).removesuffix(_LEFT).split(", "):
                     found.released.setdefault(node, []).append(line.time)
-            case "allocator", "plan" if entry["applied"]:
+            case "allocator", "plan made" if entry["applied"]:
                 for word in entry["trigger"].translate(_MARKS).split():
                     found.planned.setdefault(word, []).append(line.time)
     return found

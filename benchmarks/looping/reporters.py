@@ -18,20 +18,21 @@ from pathlib import Path
 import grpc.aio
 
 from benchmarks.looping.stand_ins import open_scales, scale_of
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.client.outbox import Outbox
 from malletrain.client.ring import RingRecord
 from malletrain.runtime.access.credentials import showing
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock
+from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 
 _SAMPLES_PER_NODE = 32
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 """As each sidecar has; channels with equal options share one otherwise."""
 _PAUSE_SECONDS = 0.2
-_LEAST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 1.0
+_MIN_PAUSE_SECONDS = 0.1
+_MAX_PAUSE_SECONDS = 1.0
 _BATCH_RECORDS = 2048
 
 
@@ -49,11 +50,11 @@ class Reporter:
         sent_at = begin
         while True:
             # It wakes up for messages only: a thousand that wake up for each batch would be most of the load.
-            await asyncio.sleep(max(_LEAST_PAUSE_SECONDS, begin + (made + 1) * self._interval - loop.time()))
+            await asyncio.sleep(max(_MIN_PAUSE_SECONDS, begin + (made + 1) * self._interval - loop.time()))
             while not outbox.is_due(loop.time() - sent_at):
                 self._answered.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._answered.wait(), _LONGEST_PAUSE_SECONDS)
+                    await asyncio.wait_for(self._answered.wait(), _MAX_PAUSE_SECONDS)
             due = int((loop.time() - begin) / self._interval)
             outbox.add((self._record(number, begin_ns) for number in range(made + 1, due + 1)), 0)
             made, sent_at = due, loop.time()
@@ -94,9 +95,11 @@ class Reporter:
 async def _report(folder: Path, config: Path, jobs: int, per_second: float) -> None:
     settings, scales = load(config), open_scales(folder)
     credential = open_installation(settings, SystemClock()).credential("job_manager")
-    runs, address = [], settings.peer("monitor").address
+    runs, peer = [], settings.peer("monitor")
+    options = (*_OWN_CONNECTION, *peer_options("monitor"))
     for number in range(1, jobs + 1):
-        channel = showing(grpc.aio.insecure_channel(address, options=_OWN_CONNECTION), credential)
+        secure = grpc.aio.secure_channel(peer.address, authority_credentials(peer.authority_file), options=options)
+        channel = showing(secure, credential.towards("monitor"))
         runs.append(Reporter(number, scales, 1 / per_second).run(monitor_pb2_grpc.MonitorServiceStub(channel)))
     await asyncio.gather(*runs)
 

@@ -28,7 +28,7 @@ from malletrain.v1 import supervisor_pb2_grpc
 COMMANDS = "commands.txt"
 SCALES = "scales.bin"
 STARTS = "starts.fifo"
-MOST_JOBS = 100_000
+MAX_JOBS = 100_000
 _CONFIRM_SECONDS = 0.1
 
 
@@ -45,7 +45,7 @@ def open_scales(folder: Path) -> mmap.mmap:
     """Number of nodes of each job, by the job's number, as 32-bit integers."""
     path = folder / SCALES
     if not path.exists():
-        path.write_bytes(bytes(4 * MOST_JOBS))
+        path.write_bytes(bytes(4 * MAX_JOBS))
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), 0)
 

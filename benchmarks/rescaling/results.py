@@ -10,8 +10,8 @@ from benchmarks.rescaling.rounds import Sample
 
 KINDS = ("growth", "shrink", "kill")
 STOCK, OURS = "horovodrun", "horovod"
-_LEAST_GAIN = 8.0
-_LONGEST_RECOVERY_SECONDS = 2.0
+_MIN_GAIN = 8.0
+_MAX_RECOVERY_SECONDS = 2.0
 
 
 def latencies(samples: Sequence[Sample], launcher: str, kind: str) -> list[float]:
@@ -74,9 +74,9 @@ def missed(samples: Sequence[Sample]) -> list[str]:
     found = result(samples)
     growth, recovery = found["growth_pause_s"], found["kill_recovery_s"]
     words = []
-    if {STOCK, OURS} <= growth.keys() and growth[OURS] * _LEAST_GAIN > growth[STOCK]:
+    if {STOCK, OURS} <= growth.keys() and growth[OURS] * _MIN_GAIN > growth[STOCK]:
         gain = growth[STOCK] / growth[OURS]
         words.append(f"goal missed: growth pause {OURS} is 1/{gain:.1f} of {STOCK}'s, expected 1/8 at most")
-    if recovery.get(OURS, 0.0) > _LONGEST_RECOVERY_SECONDS:
+    if recovery.get(OURS, 0.0) > _MAX_RECOVERY_SECONDS:
         words.append(f"goal missed: kill recovery of {OURS} is {recovery[OURS]:.2f} s, expected 2 s at most")
     return words

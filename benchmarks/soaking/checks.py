@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from benchmarks.looping.measuring import Command
+from benchmarks.soaking.fault_plan import MAX_CLOCK_OFFSET_S, FaultKind
 from benchmarks.soaking.observations import JournalRow, Observations, Scan, Use
 
 ELSEWHERE_S = 20.0
@@ -135,6 +136,33 @@ def samples_agree(seen: Observations) -> list[str]:
     return found
 
 
+def usage_agrees(seen: Observations) -> list[str]:
+    """Each job's usage has the samples of its training, its preemptions, and the node-seconds of the journal.
+
+    The journal tells times by the wall clock, and usage leaves its steps out: with steps, as much may be between them.
+    """
+    by_journal, last = dict[str, float](), dict[str, JournalRow]()
+    for row in sorted(seen.last_rows, key=lambda row: row.sequence):
+        before = last.get(row.job_id)
+        passed = max(0.0, row.unix_s - before.unix_s) * len(before.nodes) if before is not None else 0.0
+        by_journal[row.job_id] = by_journal.get(row.job_id, 0.0) + passed
+        last[row.job_id] = row
+    most = max((len(row.nodes) for row in seen.last_rows), default=0)
+    steps = sum(fault.kind == FaultKind.CLOCK_STEP for fault in seen.faults)
+    between = 1.0 + steps * most * 2 * MAX_CLOCK_OFFSET_S
+    found = []
+    for job in seen.final_jobs:
+        expected = {
+            "samples": (job.used_samples, job.samples),
+            "preemptions": (job.used_preemptions, job.preemptions),
+        }
+        wrong = [f"{name} {used}, not {real}" for name, (used, real) in expected.items() if used != real]
+        if abs(job.used_node_s - by_journal.get(job.job_id, 0.0)) > between:
+            wrong.append(f"{job.used_node_s:.1f} node-seconds, not {by_journal.get(job.job_id, 0.0):.1f}")
+        found += [f"{job.job_id} ({job.name}): usage has {text}" for text in wrong]
+    return found
+
+
 def the_journal_goes_on(seen: Observations) -> list[str]:
     """Each row of a job begins in the state in which the one before ended; the last one in the job's state."""
     found = []
@@ -183,32 +211,32 @@ def no_defect_is_logged(seen: Observations) -> list[str]:
 
 
 _MIB = 2**20
-MOST_GROWTH_BYTES = 48 * _MIB
-MOST_MEMORY_BYTES = 400 * _MIB
-MOST_DESCRIPTORS = 500
-MOST_DESCRIPTOR_GROWTH = 60
-LARGEST_FILE_BYTES = 64 * _MIB
+MAX_GROWTH_BYTES = 48 * _MIB
+MAX_MEMORY_BYTES = 400 * _MIB
+MAX_DESCRIPTORS = 500
+MAX_DESCRIPTOR_GROWTH = 60
+MAX_FILE_BYTES = 64 * _MIB
 _WARM_S = 15.0
 
 
 def memory_is_bounded(seen: Observations) -> list[str]:
     """No process of a service is large, or has grown by much since it was warm."""
-    return _beyond(seen, lambda use: use.rss_bytes / _MIB, MOST_MEMORY_BYTES / _MIB, MOST_GROWTH_BYTES / _MIB, "MiB")
+    return _beyond(seen, lambda use: use.rss_bytes / _MIB, MAX_MEMORY_BYTES / _MIB, MAX_GROWTH_BYTES / _MIB, "MiB")
 
 
 def descriptors_are_bounded(seen: Observations) -> list[str]:
     """No process of a service has many open files, or gets more and more."""
-    return _beyond(seen, lambda use: use.descriptors, MOST_DESCRIPTORS, MOST_DESCRIPTOR_GROWTH, "descriptors")
+    return _beyond(seen, lambda use: use.descriptors, MAX_DESCRIPTORS, MAX_DESCRIPTOR_GROWTH, "descriptors")
 
 
-def _beyond(seen: Observations, value: Callable[[Use], float], most: float, most_growth: float, unit: str) -> list[str]:
+def _beyond(seen: Observations, value: Callable[[Use], float], most: float, max_growth: float, unit: str) -> list[str]:
     found = []
     for (service, pid), uses in lives(seen).items():
         largest = max(value(use) for _, use in uses)
         if largest > most:
             found.append(f"{service} ({pid}) has had {largest:.0f} {unit}")
         warm = [value(use) for at, use in uses if at >= _WARM_S]
-        if warm and warm[-1] - warm[0] > most_growth:
+        if warm and warm[-1] - warm[0] > max_growth:
             found.append(f"{service} ({pid}) has grown by {warm[-1] - warm[0]:.0f} {unit}")
     return found
 
@@ -219,7 +247,7 @@ def files_are_bounded(seen: Observations) -> list[str]:
     for sizes in seen.sizes:
         for name, size in sizes.bytes_by_name.items():
             most[name] = max(most[name], size)
-    return [f"{name} has had {size / _MIB:.0f} MiB" for name, size in most.items() if size > LARGEST_FILE_BYTES]
+    return [f"{name} has had {size / _MIB:.0f} MiB" for name, size in most.items() if size > MAX_FILE_BYTES]
 
 
 def lives(seen: Observations) -> dict[tuple[str, int], list[tuple[float, Use]]]:
@@ -240,6 +268,7 @@ CHECKS: dict[str, Check] = {
     "Each submission has made one job": every_job_is_there_once,
     "Every job is complete": every_job_is_complete,
     "Samples of each job are those of its training": samples_agree,
+    "Usage of each job is that of its training and of the journal": usage_agrees,
     "The journal has no jumps": the_journal_goes_on,
     "No row of the journal is lost": no_row_is_lost,
     "Every queue is empty at the end": queues_are_empty,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 NameT = TypeVar("NameT", bound=str)
 SERVICES = ("scavenger", "allocator", "job_manager", "monitor", "profiler")
-LARGEST_CLOCK_OFFSET_S = 3600.0
+MAX_CLOCK_OFFSET_S = 3600.0
 _QUIET_AT_FIRST, _QUIET_AT_LAST = 0.05, 0.05
 """Parts of the time in which no fault begins."""
 
@@ -44,7 +44,7 @@ _LASTS_S = {
     FaultKind.SCHEDULER_REFUSES: (1.0, 5.0),
 }
 """Shortest and longest duration in seconds; of other kinds 0: they are over at once."""
-LONGEST_S = max(longest for _, longest in _LASTS_S.values())
+MAX_S = max(longest for _, longest in _LASTS_S.values())
 _OF_A_SERVICE = (FaultKind.KILL_SERVICE, FaultKind.STOP_SERVICE)
 
 
@@ -114,7 +114,7 @@ def _draw(rng: random.Random, at: float, kind: FaultKind, services: dict[FaultKi
 
 def _clock_offset(rng: random.Random) -> float:
     """Seconds to an hour, either way, all magnitudes alike."""
-    return round(rng.choice((-1, 1)) * math.exp(rng.uniform(0, math.log(LARGEST_CLOCK_OFFSET_S))), 3)
+    return round(rng.choice((-1, 1)) * math.exp(rng.uniform(0, math.log(MAX_CLOCK_OFFSET_S))), 3)
 
 
 def _shuffled_rounds(rng: random.Random, names: Collection[NameT], count: int) -> list[NameT]:

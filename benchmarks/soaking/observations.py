@@ -55,6 +55,7 @@ class JournalRow:
         text: Why, for people.
         release_s: For the confirmation of a release, the time that it took by JobManager's clock.
         since: When the newest look at the journal began that did not show it.
+        unix_s: When it was written, by JobManager's wall clock, which steps.
     """
 
     at: float
@@ -67,6 +68,7 @@ class JournalRow:
     text: str = ""
     release_s: float = 0.0
     since: float = 0.0
+    unix_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,9 @@ class FinalJob:
         wanted: Samples that it was submitted for.
         restarts: Failures that led to a restart.
         preemptions: Events at which nodes were taken from it.
+        used_node_s: Node-seconds that its usage has.
+        used_samples: Samples that its usage has.
+        used_preemptions: Preemptions that its usage has.
     """
 
     job_id: str
@@ -158,6 +163,9 @@ class FinalJob:
     wanted: int
     restarts: int = 0
     preemptions: int = 0
+    used_node_s: float = 0.0
+    used_samples: int = 0
+    used_preemptions: int = 0
 
 
 @dataclass

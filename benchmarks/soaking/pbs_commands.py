@@ -50,20 +50,20 @@ def pbsnodes(folder: Path) -> dict[str, Any]:
     return {**_VERSION, "nodes": nodes}
 
 
-def qstat(folder: Path) -> dict[str, Any]:
-    listed = {
-        name: {
+def qstat(folder: Path) -> str:
+    lines = []
+    for name, job in jobs(folder).items():
+        attributes = {
             "Job_Name": job["name"],
             "Job_Owner": f"{getpass.getuser()}@head",
             "job_state": "R",
             "queue": job["queue"],
             "exec_host": f"{job['node']}/0",
-            "Resource_List": {"select": f"1:host={job['node']}:ncpus=1"},
+            "Resource_List.select": f"1:host={job['node']}:ncpus=1",
             "argument_list": "".join(f"<jsdl-hpcpa:Argument>{word}</jsdl-hpcpa:Argument>" for word in job["words"]),
         }
-        for name, job in jobs(folder).items()
-    }
-    return {**_VERSION, **({"Jobs": listed} if listed else {})}
+        lines += [f"Job Id: {name}", *(f"    {key} = {value}" for key, value in attributes.items()), ""]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def qsub(folder: Path, words: list[str]) -> str:
@@ -106,7 +106,7 @@ def main() -> int:
     if command == "pbsnodes":
         print(json.dumps(pbsnodes(folder)))
     elif command == "qstat":
-        print(json.dumps(qstat(folder)))
+        print(qstat(folder), end="")
     elif command == "qsub":
         print(qsub(folder, words))
     elif command == "qdel":

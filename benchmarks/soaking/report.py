@@ -15,8 +15,7 @@ from benchmarks.soaking.checks import check, lives
 from benchmarks.soaking.fault_plan import SERVICES
 from benchmarks.soaking.observations import Observations
 from benchmarks.soaking.running import Soaked
-from malletrain.simulator.report.page import Plot
-from malletrain.simulator.report.plots import lines, png
+from malletrain.simulator.report.plots import Chart, as_source, lines
 
 _MIB, _KIB = 2**20, 2**10
 _SHOWN = 20
@@ -235,7 +234,8 @@ def write_report(found: Summary, seen: Observations, folder: Path) -> None:
     (folder / "soak.html").write_text(page)
 
 
-def _plots(seen: Observations) -> list[Plot]:
+def _plots(seen: Observations) -> list[tuple[str, str]]:
+    """Figures by caption, each as `src` of an image."""
     memory: dict[str, tuple[list[float], list[float]]] = {service: ([], []) for service in SERVICES}
     descriptors: dict[str, tuple[list[float], list[float]]] = {service: ([], []) for service in SERVICES}
     for use in seen.uses:
@@ -252,8 +252,12 @@ def _plots(seen: Observations) -> list[Plot]:
     }
     counts = {"processes": ([scan.begin for scan in seen.scans], [float(len(scan.processes)) for scan in seen.scans])}
     return [
-        Plot("Resident memory of each service; a step down is a new one.", png(lines("Memory", "s", "MiB", memory))),
-        Plot("Open file descriptors.", png(lines("Descriptors", "s", "", descriptors))),
-        Plot("Databases with their write-ahead logs, and the jobs' folders.", png(lines("Files", "s", "MiB", files))),
-        Plot("Processes of real trainings on nodes.", png(lines("Processes", "s", "", counts))),
+        ("Resident memory of each service; a step down is a new one.", _source(lines("Memory", "s", "MiB", memory))),
+        ("Open file descriptors.", _source(lines("Descriptors", "s", "", descriptors))),
+        ("Databases with their write-ahead logs, and the jobs' folders.", _source(lines("Files", "s", "MiB", files))),
+        ("Processes of real trainings on nodes.", _source(lines("Processes", "s", "", counts))),
     ]
+
+
+def _source(chart: Chart) -> str:
+    return as_source(chart.png())

@@ -28,9 +28,9 @@ from benchmarks.soaking.scheduler import StandInSchedulers, play
 from benchmarks.soaking.trainer import STATE
 from benchmarks.soaking.watching import Watcher, journal_row, read_journal, retried
 from benchmarks.soaking.workload import IdleNodes, plan_arrivals, taken_nodes
-from malletrain.cli.credentials import owner_credential
-from malletrain.cli.settings import AllSettings, load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.processes import read_arguments
 from malletrain.runtime.channel import is_serving, open_blocking_channel
 from malletrain.runtime.config import SERVICES
@@ -168,14 +168,25 @@ class Soak:
         with closing(ServiceStubs(self._settings, owner_credential(self._settings))) as stubs:
             progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=10).progress
             samples = {entry.job_id: entry.samples for entry in progress}
-            return [self._final(job, samples.get(job.id), installation) for job in self._jobs(stubs)]
+            request = job_manager_pb2.GetUsageRequest(group_by=[job_manager_pb2.USAGE_KEY_JOB])
+            used = {row.job_id: row for part in stubs.job_manager.GetUsage(request, timeout=30) for row in part.rows}
+            return [
+                self._final(job, samples.get(job.id), used.get(job.id, job_manager_pb2.UsageRow()), installation)
+                for job in self._jobs(stubs)
+            ]
 
     def _moved(self, line: str) -> str:
         """A line of the stand-ins, whose clock began at another moment."""
         moment, _, rest = line.partition(" ")
         return f"{float(moment) - self._begin:.6f} {rest}"
 
-    def _final(self, job: resources_pb2.Job, samples: int | None, installation: Installation) -> FinalJob:
+    def _final(
+        self,
+        job: resources_pb2.Job,
+        samples: int | None,
+        used: job_manager_pb2.UsageRow,
+        installation: Installation,
+    ) -> FinalJob:
         path = installation.state / "jobs" / job.id / STATE
         return FinalJob(
             job_id=job.id,
@@ -187,6 +198,9 @@ class Soak:
             wanted=int(job.spec.command[-1]),
             restarts=job.restarts,
             preemptions=job.preemptions,
+            used_node_s=used.node_seconds,
+            used_samples=used.samples,
+            used_preemptions=used.preemptions,
         )
 
 

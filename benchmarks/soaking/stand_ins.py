@@ -24,7 +24,7 @@ import grpc.aio
 from benchmarks.looping.stand_ins import COMMANDS, STARTS, StandIn, open_scales
 from benchmarks.soaking.trainer import STATE, save
 from benchmarks.soaking.workload import SAMPLES_PER_STEP
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.common.files import write_atomically
 from malletrain.common.job_folder import OUTCOME_FILE, SUPERVISOR_FILE
 from malletrain.common.processes import ProcessId, identify
@@ -37,7 +37,7 @@ from malletrain.v1 import supervisor_pb2 as pb
 NAME = "soak-stand-in"
 """Jobs with this word in their command get a stand-in."""
 _STEP_S, _SAVE_S, _LOOK_S = 0.5, 1.0, 0.3
-_LONGEST_STALL_S = 1.5
+_MAX_STALL_S = 1.5
 _DELIVERY_S = 30.0
 _RETRY_S = 0.2
 
@@ -115,7 +115,7 @@ class Training(StandIn):
         self._path = folder / STATE
         self._position = int(self._path.read_text()) if self._path.exists() else 0
         self._saved = time.monotonic()
-        self._stalled_until = time.monotonic() + random.uniform(0.1, _LONGEST_STALL_S)
+        self._stalled_until = time.monotonic() + random.uniform(0.1, _MAX_STALL_S)
         self._stopped = False
         self._outbox = Outbox(self._job_id, f"{self._job_id}.{self.launch['incarnation']}")
 
@@ -125,7 +125,7 @@ class Training(StandIn):
             self._hosts = tuple(host.name for host in request.hosts)
             self._sequence = request.sequence
             self._write("set", self._hosts)
-            stall = random.uniform(0.1, _LONGEST_STALL_S)
+            stall = random.uniform(0.1, _MAX_STALL_S)
             self._stalled_until = time.monotonic() + stall
             asyncio.get_running_loop().call_later(stall, asyncio.ensure_future, self._confirm())
         return pb.SetHostsResponse(state=self._state())

@@ -11,9 +11,9 @@ from typing import TypeVar
 import grpc
 
 from benchmarks.soaking.observations import JobSeen, JournalRow, NodeChange, Observations
-from malletrain.cli.credentials import owner_credential
-from malletrain.cli.settings import AllSettings
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import AllSettings
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2
 
 AnswerT = TypeVar("AnswerT")
@@ -38,6 +38,7 @@ def journal_row(event: job_manager_pb2.JobEvent, at: float, since: float = 0.0) 
         text=event.reason,
         release_s=event.release_seconds,
         since=since,
+        unix_s=event.unix_seconds,
     )
 
 

@@ -6,15 +6,14 @@
 
 The configuration is JSON, every entry optional:
 
-    {"scavenger": "127.0.0.1:7701", "grpcurl": "/usr/local/bin/grpcurl", "options": ["-plaintext"], "hold_seconds": 60,
-     "token_file": "/etc/malletrain/hook.token"}
+    {"scavenger": "127.0.0.1:7701", "grpcurl": "/usr/local/bin/grpcurl", "hold_seconds": 60,
+     "options": ["-cacert", "/etc/malletrain/ca.pem"], "token_file": "/etc/malletrain/hook.token"}
 
 The file contains a token of an operator, which `malletrain token --user pbs --role operator --lifespan 30d` prints; it
-must be readable by root only. Off loopback, the Scavenger needs other options:
+must be readable by root only. By a copy of `ca.pem` in the state folder, the Scavenger is known before it is shown.
+Off loopback, its name is needed, too:
 
     ["-cacert", "/etc/malletrain/ca.pem", "-authority", "scavenger.malletrain.internal"]
-
-with a copy of `ca.pem` in the state folder.
 
 The server waits for its hooks. This one only starts `grpcurl`, which asks ScavengerService/ReclaimNodes, in a process
 of its own, and goes on: a MalleTrain that is down costs the server nothing. It runs in the Python that PBS brings, so
@@ -34,7 +33,7 @@ from typing import Any
 DEFAULTS: dict[str, Any] = {
     "scavenger": "127.0.0.1:7701",
     "grpcurl": "/usr/local/bin/grpcurl",
-    "options": ["-plaintext"],
+    "options": ["-cacert", "/etc/malletrain/ca.pem"],
     "hold_seconds": 60,
     "token_file": "/etc/malletrain/hook.token",
 }

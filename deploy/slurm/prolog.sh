@@ -15,8 +15,8 @@
 #   MALLETRAIN_TOKEN_FILE=/etc/malletrain/prolog.token   what the Scavenger is shown: a token of an operator, which
 #                                       `malletrain token --user prolog --role operator --lifespan 30d` prints; readable by
 #                                       root only, and never on a command line
-#   MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)   off loopback, with a copy of the state folder's ca.pem:
-#                                       (-cacert /etc/malletrain/ca.pem -authority scavenger.malletrain.internal)
+#   MALLETRAIN_GRPCURL_OPTIONS=(-cacert /etc/malletrain/ca.pem -authority scavenger.malletrain.internal)
+#                                       by a copy of the state folder's ca.pem, it is known before it is shown the token
 #   MALLETRAIN_DEADLINE_SECONDS=5       how long a job may wait for us at most
 #   MALLETRAIN_OWN_PARTITIONS="scavenge"  jobs of these are our own
 #
@@ -28,7 +28,7 @@ MALLETRAIN_MARKS=/run/malletrain
 MALLETRAIN_GRPCURL=grpcurl
 MALLETRAIN_SCAVENGER=
 MALLETRAIN_TOKEN_FILE=/etc/malletrain/prolog.token
-MALLETRAIN_GRPCURL_OPTIONS=(-plaintext)
+MALLETRAIN_GRPCURL_OPTIONS=(-cacert /etc/malletrain/ca.pem -authority scavenger.malletrain.internal)
 MALLETRAIN_DEADLINE_SECONDS=5
 MALLETRAIN_OWN_PARTITIONS=scavenge
 config=${MALLETRAIN_PROLOG_CONFIG:-/etc/malletrain/prolog.conf}

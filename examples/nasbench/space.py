@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 
-MOST_VERTICES = 7
-MOST_EDGES = 9
+MAX_VERTICES = 7
+MAX_EDGES = 9
 _EDGE_PROBABILITY = 0.5
 # The benchmark's 423,624 different architectures by their number of vertices.
 _ARCHITECTURES = {2: 1, 3: 6, 4: 84, 5: 2441, 6: 62010, 7: 359082}
@@ -48,10 +48,10 @@ class Cell:
             ValueError: it is not a cell of the space.
         """
         output = self.vertices - 1
-        if self.vertices > MOST_VERTICES:
-            raise ValueError(f"operations: expected at most {MOST_VERTICES - 2}, got {len(self.operations)}")
-        if len(self.edges) > MOST_EDGES:
-            raise ValueError(f"edges: expected at most {MOST_EDGES}, got {len(self.edges)}")
+        if self.vertices > MAX_VERTICES:
+            raise ValueError(f"operations: expected at most {MAX_VERTICES - 2}, got {len(self.operations)}")
+        if len(self.edges) > MAX_EDGES:
+            raise ValueError(f"edges: expected at most {MAX_EDGES}, got {len(self.edges)}")
         if list(self.edges) != sorted(set(self.edges)) or not all(0 <= a < b <= output for a, b in self.edges):
             raise ValueError(f"edges: expected ascending pairs, from 0 to {output}, got {self.edges}")
         if between(self.edges, output) != set(range(self.vertices)):
@@ -84,8 +84,8 @@ def sample_cell(rng: random.Random) -> Cell:
     """
     (vertices,) = rng.choices(list(_ARCHITECTURES), list(_ARCHITECTURES.values()))
     while True:
-        edges = [pair for pair in combinations(range(MOST_VERTICES), 2) if rng.random() < _EDGE_PROBABILITY]
-        operations = [rng.choice(list(Operation)) for _ in range(MOST_VERTICES - 2)]
+        edges = [pair for pair in combinations(range(MAX_VERTICES), 2) if rng.random() < _EDGE_PROBABILITY]
+        operations = [rng.choice(list(Operation)) for _ in range(MAX_VERTICES - 2)]
         cell = pruned(edges, operations)
         if cell is not None and cell.vertices == vertices:
             return cell
@@ -105,7 +105,7 @@ def pruned(edges: Sequence[tuple[int, int]], operations: Sequence[Operation]) ->
     kept = sorted(between(edges, output))
     places = {vertex: place for place, vertex in enumerate(kept)}
     left = tuple(sorted((places[a], places[b]) for a, b in edges if a in places and b in places))
-    if not kept or len(left) > MOST_EDGES:
+    if not kept or len(left) > MAX_EDGES:
         return None
     return Cell(left, tuple(operations[vertex - 1] for vertex in kept[1:-1]))
 

@@ -85,13 +85,16 @@ class CheckedServer:
     handlers: Handlers
 
     def token(self, role: Role, lifespan: float = 600.0, user: str = "ada") -> str:
-        return self.tokens.sign(user, role, lifespan, "j000001" if role is Role.JOB else "")[0]
+        job, audience = {Role.JOB: ("j000001", ""), Role.SERVICE: ("", "job_manager")}.get(role, ("", ""))
+        return self.tokens.sign(user, role, lifespan, job, audience)[0]
 
 
 @asynccontextmanager
 async def checked_server(folder: Path, *, open_reflection: bool = True) -> AsyncIterator[CheckedServer]:
     tokens, revoked = Tokens(KEY, SystemClock()), RevocationFile(folder, SystemClock())
-    host = ServiceHost("127.0.0.1:0", AccessInterceptor(TokenChecker(tokens, revoked), open_reflection=open_reflection))
+    host = ServiceHost(
+        "127.0.0.1:0", AccessInterceptor(TokenChecker(tokens, revoked, "job_manager"), open_reflection=open_reflection)
+    )
     handlers = Handlers()
 
     def register(_: object, server: grpc.aio.Server) -> None:

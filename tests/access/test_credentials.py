@@ -11,12 +11,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from malletrain.cli.credentials import MungeToken, caller_credential, owner_credential
-from malletrain.cli.stubs import explain
+from malletrain.cli.shared.credentials import MungeToken, caller_credential, owner_credential
+from malletrain.cli.shared.stubs import explain
 from malletrain.client.monitor_stream import read_job_token
 from malletrain.common.job_folder import FEED_CERTIFICATE_FILE, LAUNCH_FILE, TOKEN_FILE
 from malletrain.job_manager.launching.folder import JobFolder
-from malletrain.runtime.access.credentials import FixedToken, SelfSignedToken, header_of, service_credential
+from malletrain.runtime.access.credentials import FixedToken, SelfSignedToken, ServiceCredential, header_of
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import open_installation, own_user
 from malletrain.runtime.access.munge import Munge
@@ -27,7 +27,9 @@ from malletrain.runtime.clock import ManualClock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.server import ServiceHost
+from tests.support.channels import stand_in, stand_in_credentials
 from tests.support.job_secrets import job_secrets
+from tests.support.waiting import wait_until_async
 
 KEY = b"k" * 32
 
@@ -41,10 +43,10 @@ def settings(tmp_path: Path) -> Settings:
 def test_a_service_signs_its_own_tokens_and_a_new_one_in_time() -> None:
     clock = ManualClock(1_800_000_000.0)
     tokens = Tokens(KEY, clock)
-    credential = service_credential(tokens, "monitor", clock)
+    credential = ServiceCredential(tokens, "monitor", clock).towards("job_manager")
     first = credential.token()
     identity = tokens.verify(first)
-    assert (identity.user, identity.role) == ("monitor", Role.SERVICE)
+    assert (identity.user, identity.role, identity.audience) == ("monitor", Role.SERVICE, "job_manager")
     for _ in range(100):
         assert tokens.verify(credential.token()).expires >= clock.time() + 290
         clock.advance(37.0)
@@ -53,7 +55,7 @@ def test_a_service_signs_its_own_tokens_and_a_new_one_in_time() -> None:
 
 def test_a_clock_that_is_set_back_leads_to_a_new_token() -> None:
     late, early = ManualClock(2000.0), ManualClock(1000.0)
-    signed = [Tokens(KEY, clock).sign("monitor", Role.SERVICE, 600.0) for clock in (late, early)]
+    signed = [Tokens(KEY, clock).sign("monitor", Role.SERVICE, 600.0, audience="allocator") for clock in (late, early)]
     clock = ManualClock(2000.0)
     credential = SelfSignedToken(lambda: signed.pop(0), clock)
     first = credential.token()
@@ -148,7 +150,7 @@ async def test_tokens_of_jobs_that_were_started_are_renewed(tmp_path: Path) -> N
     (started.path / LAUNCH_FILE).write_text("{}")
     jobs = [("j000001", gone, ""), ("j000002", waiting, "f000002"), ("j000003", started, "f000002")]
     keeping = asyncio.create_task(job_secrets(tokens=Tokens(KEY, SystemClock())).keep(lambda: jobs))
-    await asyncio.sleep(0)
+    await wait_until_async(lambda: (started.path / FEED_CERTIFICATE_FILE).exists())
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     assert read_job_token(started.path / TOKEN_FILE)
@@ -174,9 +176,12 @@ async def test_a_token_for_a_munge_credential_is_renewed_in_time(tmp_path: Path)
 
     munge, clock = Vouching("munge", "unmunge"), ManualClock()
     installation = open_installation(Settings(state_dir=tmp_path), SystemClock())
-    host = ServiceHost("127.0.0.1:0", installation.interceptor("127.0.0.1:0"))
+    interceptor = installation.interceptor("job_manager")
+    host = ServiceHost("127.0.0.1:0", interceptor, credentials=stand_in_credentials())
     AccessService(installation, munge).register(host)
-    credential = MungeToken(munge, f"127.0.0.1:{await host.start()}", needed=True, monotonic=clock.monotonic)
+    credential = MungeToken(
+        *(munge, stand_in("job_manager", f"127.0.0.1:{await host.start()}")), needed=True, monotonic=clock.monotonic
+    )
     found = []
     for _ in range(4):
         found.append(await asyncio.to_thread(credential.token))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.doctor_access import examine_key, examine_munge
+from malletrain.cli.operate.doctor_access import examine_key, examine_munge
 from malletrain.runtime.access.installation import own_user
 from malletrain.runtime.access.keys import load_key
 from malletrain.runtime.access.settings import AccessSettings

@@ -17,7 +17,7 @@ from malletrain.runtime.access.pki import ensure_certificate
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.files import read_certificate_file
-from malletrain.tls.names import ROLES
+from malletrain.tls.names import ROLES, SERVICE_ROLES
 
 DAY = 86400.0
 NOW = 1.8e9
@@ -54,7 +54,9 @@ def test_what_a_certificate_says(tmp_path: Path, role: str) -> None:
     certificate.verify_directly_issued_by(ca)
     extensions = certificate.extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [name.value for name in names] == [f"{role}.malletrain.internal"]
+    assert names.get_values_for_type(x509.DNSName) == [f"{role}.malletrain.internal"]
+    addresses = ["127.0.0.1", "::1"] if role in SERVICE_ROLES else []
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == addresses
     usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(usage) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca

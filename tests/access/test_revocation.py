@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.runtime.access.identity import HUMAN_ROLES, Identity, Role
 from malletrain.runtime.access.revocation import RevocationFile, RevokedTokens
-from malletrain.runtime.access.settings import LONGEST_LIFESPAN_SECONDS
+from malletrain.runtime.access.settings import MAX_LIFESPAN_SECONDS
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import InvalidInputError
 
@@ -36,12 +36,12 @@ def test_one_token_can_be_revoked_whosever_it_is(role: Role) -> None:
     assert not revoked.contains(identity(token_id="t2", role=role))
 
 
-@given(st.floats(0, 10 * LONGEST_LIFESPAN_SECONDS))
+@given(st.floats(0, 10 * MAX_LIFESPAN_SECONDS))
 def test_entries_are_kept_as_long_as_a_token_could_live_and_then_dropped(later: float) -> None:
     revoked = RevokedTokens().with_token("t1", NOW).with_user("ada", NOW).without_expired(NOW + later)
-    if later <= LONGEST_LIFESPAN_SECONDS:
+    if later <= MAX_LIFESPAN_SECONDS:
         assert len(revoked) == 2
-    if later > LONGEST_LIFESPAN_SECONDS + 86400:
+    if later > MAX_LIFESPAN_SECONDS + 86400:
         assert len(revoked) == 0
 
 
@@ -65,7 +65,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
     file = RevocationFile(tmp_path, clock)
     for number in range(20):
         file.revoke_token(f"t{number}")
-        clock.advance(LONGEST_LIFESPAN_SECONDS / 2)
+        clock.advance(MAX_LIFESPAN_SECONDS / 2)
     assert (tmp_path / "revoked.json").read_text().count('"t') <= 5
 
 

@@ -20,6 +20,7 @@ import grpc
 import psutil
 import pytest
 
+from malletrain.common.cgroups import open_cgroups
 from malletrain.common.environment import JOB_DIR
 from malletrain.common.processes import find_processes
 from malletrain.runtime.access.munge import Munge
@@ -164,11 +165,10 @@ def site() -> Iterator[Site]:
         os.environ["ROOTS_SECRET"] = "root's"
         try:
             with deployed(folder / "state", settings) as deployment:
-                # As the service makes it itself where it is not there before.
-                deployment.folder.chmod(0o700)
-                user_settings = deployment.config.read_text().replace(f'state_dir = "{deployment.folder}"\n', "")
+                # As the service makes it itself where it is not there before: others get to the CA's certificate.
+                deployment.folder.chmod(0o711)
                 (folder / "users").mkdir()
-                (folder / "users/malletrain.toml").write_text(user_settings)
+                (folder / "users/malletrain.toml").write_text(deployment.config.read_text())
                 yield Site(deployment, folder, python, munge)
         finally:
             del os.environ["ROOTS_SECRET"]
@@ -211,6 +211,7 @@ def test_all_of_a_job_is_its_owners_and_it_gets_no_further(site: Site) -> None:
     for path in (site.jobs_folder(job_id), *site.jobs_folder(job_id).rglob("*")):
         assert path.lstat().st_uid == entry.pw_uid, path
         assert not stat.S_IMODE(path.lstat().st_mode) & 0o077, path
+    assert stat.S_IMODE(site.deployment.folder.stat().st_mode) == 0o711, "users still get to the CA's certificate"
     look = f"import os; os.listdir({str(site.jobs_folder(job_id))!r})"
     assert "PermissionError" in run_as(BOB, [str(site.python), "-c", look]).stderr
     assert "not permitted" in site.as_user(BOB, "logs", job_id).stderr
@@ -242,6 +243,46 @@ def test_two_owners_train_side_by_side_and_survive_a_kill_of_job_manager(site: S
         assert site.as_user(user, "cancel", job_id).returncode == 0
         site.wait(job_id, "CANCELLED")
     assert not any(site.processes(job_id) for job_id in jobs.values())
+
+
+LEAVES_A_DAEMON = """
+import json, os, subprocess, time
+from pathlib import Path
+folder = Path(os.environ["MALLETRAIN_JOB_DIR"])
+tries = []
+own = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line]
+for mount in mounts:
+    place = Path(mount, own)
+    for above in (place, *place.parents[:4]):
+        try:
+            (above / "cgroup.procs").write_text(str(os.getpid()))
+            tries.append(above.name)
+        except OSError:
+            pass
+daemon = subprocess.Popen(["setsid", "env", "-i", "/bin/sleep", "600"])
+(folder / "part").write_text(json.dumps([daemon.pid, own, tries]))
+(folder / "part").rename(folder / "daemon")
+time.sleep(600)
+"""
+
+
+def test_what_an_owner_leaves_behind_ends_with_its_supervisor_and_can_not_get_out_of_the_cgroup(site: Site) -> None:
+    if (open_cgroups("malletrain-tests", print)).folder is None:
+        pytest.skip("this machine lets nobody make cgroups here")
+    job_id = site.submit(ANN, LEAVES_A_DAEMON)
+    site.wait(job_id, "RUNNING")
+    file = site.jobs_folder(job_id) / "daemon"
+    wait_until(file.exists, PATIENCE, "the daemon")
+    pid, own, tries = json.loads(file.read_text())
+    daemon = psutil.Process(pid)
+    wait_until(lambda: daemon.environ() == {}, PATIENCE, "that it looks like nobody's")
+    assert own.split("/")[-3:-1] == [f"{job_id}.1", "own"], own
+    assert set(tries) <= {own.split("/")[-1], "own"}, "it moves only within what is the job's"
+    (supervisor,) = [process for process in site.processes(job_id) if "malletrain.supervisor" in process.cmdline()]
+    supervisor.kill()
+    wait_until(lambda: not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE, PATIENCE, "its end")
+    site.as_user(ANN, "cancel", job_id)
 
 
 MISLEAD = """

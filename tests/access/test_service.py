@@ -19,13 +19,13 @@ from malletrain.runtime.access.installation import open_installation, own_user
 from malletrain.runtime.access.munge import Munge
 from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.access.settings import AccessSettings
-from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import access_pb2 as pb
 from malletrain.v1 import access_pb2_grpc
 from tests.access.munged import munged
+from tests.support.channels import plain_channel
 
 
 class Callers:
@@ -38,7 +38,7 @@ class Callers:
         self.nobody = self.with_token("")
 
     def with_token(self, token: str) -> Any:
-        self._channels.append(open_channel(self._address, FixedToken(token)))
+        self._channels.append(plain_channel(self._address, FixedToken(token)))
         return access_pb2_grpc.AccessServiceStub(self._channels[-1])
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class Callers:
 async def serving(folder: Path, munge: Munge | None = None, **settings: Any) -> AsyncIterator[Callers]:
     access = AccessSettings(**{"munge": "off", **settings})
     installation = open_installation(Settings(state_dir=folder, access=access), SystemClock())
-    host = ServiceHost("127.0.0.1:0", installation.interceptor("127.0.0.1:0"))
+    host = ServiceHost("127.0.0.1:0", installation.interceptor("job_manager"))
     AccessService(installation, munge).register(host)
     callers = Callers(f"127.0.0.1:{await host.start()}", installation.tokens.sign("olga", Role.OPERATOR, 600.0)[0])
     try:

@@ -13,9 +13,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from malletrain.cli.credentials import owner_credential
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.job_folder import TOKEN_FILE
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.config import SERVICES
@@ -29,6 +29,7 @@ from malletrain.v1 import (
 )
 from tests.access.munged import NOBODY, munged
 from tests.support.everybody import folder_of_everybody
+from tests.support.stranger import needs_another_account, run_as_number
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
 
@@ -199,8 +200,11 @@ def test_no_log_contains_a_secret(system: Deployment) -> None:
         assert not any(secret in text for secret in secrets), log.name
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
+@needs_another_account
 def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: Deployment) -> None:
+    assert system.command("submit", "--max", "1", "--", "true").returncode == 0
+    kept = {"job_manager.sqlite", "jobs", "logs", "run"}
+    wait_until(lambda: kept <= {path.name for path in system.folder.iterdir()}, 60, "the folders of a job that runs")
     # Not even folders on the way keep the other user out: only those of the keys do.
     system.folder.chmod(0o755)
     for name in ("owner.token", "token.key"):
@@ -209,18 +213,23 @@ def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: De
         assert "PermissionError" in tried, tried
     called = _as_nobody(CALL.format(config=str(system.config)))
     assert "UNAUTHENTICATED" in called, called
-    public = {system.config.name, "up.log", "up.lock", "loop.py"}  # the test's own, and an empty one
+    public = {system.config.name, "up.log", "up.lock", "loop.py", "ca.pem"}  # the test's own, an empty one, no secret
     found = _as_nobody(READABLE.format(folder=str(system.folder)))
     assert set(found.split()) <= public, found
-    assert {"job_manager.sqlite", "jobs", "logs", "run"} <= {path.name for path in system.folder.iterdir()}
+
+
+LOADED = """
+import grpc, malletrain.cli.shared.credentials, malletrain.cli.shared.settings, malletrain.cli.shared.stubs
+grpc.insecure_channel("127.0.0.1:9").close()  # gRPC imports some of its modules then
+"""
 
 
 CALL = """
 from pathlib import Path
 import grpc
-from malletrain.cli.credentials import caller_credential
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import caller_credential
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.v1 import access_pb2, job_manager_pb2, scavenger_pb2
 settings = load(Path({config!r}))
 stubs = ServiceStubs(settings, caller_credential(settings, {{}}))
@@ -238,15 +247,11 @@ for entry in os.scandir({folder!r}):
 
 def _as_nobody(code: str) -> str:
     """What Python code prints as the user nobody, with all that is imported here."""
-    become = f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); os.environ['HOME'] = '/'\n"
-    preload = "import malletrain.cli.credentials, malletrain.cli.settings, malletrain.cli.stubs\n"
-    done = subprocess.run(
-        [sys.executable, "-c", preload + become + code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_as_number(NOBODY, Path("/"), code, imports=LOADED)
     return done.stdout + done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another Unix user")
+@needs_another_account
 def test_another_unix_user_is_known_by_munge_and_has_the_role_user() -> None:
     with tempfile.TemporaryDirectory(prefix="munge-") as folder, munged(Path(folder)) as munge:
         settings = SETTINGS.replace('munge = "off"', f'munge = "on"\nmunge_socket = "{munge.socket}"')

@@ -43,7 +43,8 @@ def refused(token: str, tokens: Tokens | None = None) -> str:
 
 @given(NAMES, ROLES, st.floats(1.0, 1e8))
 def test_what_is_signed_is_what_is_verified(user: str, role: Role, lifespan: float) -> None:
-    token, identity = signer().sign(user, role, lifespan, "j000001" if role is Role.JOB else "")
+    job, audience = {Role.JOB: ("j000001", ""), Role.SERVICE: ("", "monitor")}.get(role, ("", ""))
+    token, identity = signer().sign(user, role, lifespan, job, audience)
     assert signer().verify(token) == identity
     assert (identity.user, identity.role, identity.issued) == (user, role, NOW)
 
@@ -137,7 +138,7 @@ def test_the_clock_may_differ_by_the_leeway(later: float) -> None:
 
 @pytest.mark.parametrize(("role", "job"), [(Role.JOB, "j000001"), (Role.SERVICE, "")])
 def test_a_clock_that_is_set_back_does_not_lock_out_trainings_and_services(role: Role, job: str) -> None:
-    token, _ = signer().sign("j000001", role, 600.0, job)
+    token, _ = signer().sign("j000001", role, 600.0, job, "monitor" if role is Role.SERVICE else "")
     assert signer(NOW - 3600.0).verify(token).role is role
     assert "expired" in refused(token, signer(NOW + 3600.0))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.credentials import caller_credential
+from malletrain.cli.shared.credentials import caller_credential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.clock import ManualClock
@@ -40,17 +40,18 @@ def _mode(path: Path) -> int:
 
 def test_the_token_is_a_viewers_and_readable_by_the_group(tmp_path: Path) -> None:
     installation, _ = _installation(tmp_path)
+    installation.certificates("job_manager").renew()
     folder = installation.viewer_folder()
     assert folder is not None
     assert folder.renew()
     assert not folder.renew()
-    assert [path.name for path in (tmp_path / "viewer").iterdir()] == ["token"]
+    assert {path.name for path in (tmp_path / "viewer").iterdir()} == {"token", "ca.pem"}
     identity = installation.tokens.verify((tmp_path / "viewer/token").read_text().strip())
     assert (identity.user, identity.role) == ("malletrain-dashboard", Role.VIEWER)
     assert _mode(tmp_path / "viewer/token") == 0o640
 
 
-def test_off_loopback_the_certificate_is_there_too(tmp_path: Path) -> None:
+def test_the_certificate_is_there_too(tmp_path: Path) -> None:
     installation, _ = _installation(tmp_path, OFF_LOOPBACK)
     folder = installation.viewer_folder()
     assert folder is not None
@@ -68,6 +69,7 @@ def test_off_loopback_the_certificate_is_there_too(tmp_path: Path) -> None:
 
 def test_an_operators_token_in_its_place_is_replaced(tmp_path: Path) -> None:
     installation, clock = _installation(tmp_path)
+    installation.certificates("job_manager").renew()
     folder = installation.viewer_folder()
     assert folder is not None
     folder.renew()
@@ -80,6 +82,7 @@ def test_an_operators_token_in_its_place_is_replaced(tmp_path: Path) -> None:
 
 def test_who_shows_it_goes_on_after_a_renewal(tmp_path: Path) -> None:
     installation, clock = _installation(tmp_path)
+    installation.certificates("job_manager").renew()
     folder = installation.viewer_folder()
     assert folder is not None
     folder.renew()

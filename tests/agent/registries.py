@@ -6,11 +6,12 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
+from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
 from tests.support.certificates import certificate
 
 _PROGRAM = """
@@ -28,15 +29,20 @@ asyncio.run(main())
 
 
 @contextmanager
-def registry_in_thread(folder: Path) -> Iterator[tuple[AgentRegistry, str]]:
-    """A registry, and its address. Only look at it from the test's thread."""
-    registry, loop = AgentRegistry(certificate(folder, "scavenger"), lambda: None), asyncio.new_event_loop()
+def registry_in_thread(
+    folder: Path, certificates: NodeCertificates | None = None, expects: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[AgentRegistry, str]]:
+    """A registry, and its address. Only look at it from the test's thread. Given certificates, it keeps them."""
+    shown, loop = certificate(folder, "scavenger"), asyncio.new_event_loop()
+    registry = AgentRegistry(shown, lambda: None, certificates=certificates, expects=expects)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     port = asyncio.run_coroutine_threadsafe(registry.open("127.0.0.1", 0), loop).result(30)
+    keeping = asyncio.run_coroutine_threadsafe(registry.keep_certificates(), loop)
     try:
         yield registry, f"127.0.0.1:{port}"
     finally:
+        keeping.cancel()
         asyncio.run_coroutine_threadsafe(registry.close(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.certificates import certificate
+from malletrain.common.cgroups import Cgroup, own_folder
+from tests.support.certificates import node_certificate
 from tests.support.waiting import wait_until
 
 
@@ -25,10 +27,11 @@ class RunningAgent:
         environment: Mapping[str, str] | None = None,
         python: str = sys.executable,
         standby_mib: int = 0,
+        certificate: Path | None = None,
     ) -> None:
         self.node = node
         self._log = folder / f"agent-{node}.log"
-        shown = str(certificate(folder, "agent"))
+        shown = str(certificate or node_certificate(folder, node))
         standby = ["--standby-mib", str(standby_mib)] if standby_mib else []
         command = [python, "-m", "malletrain.agent", "--node", node, "--head", head, "--certificate", shown]
         with self._log.open("ab") as log:
@@ -54,6 +57,14 @@ class RunningAgent:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        _remove_cgroups(self.process.pid)
+
+
+def _remove_cgroups(agent: int) -> None:
+    """Remove the empty cgroups of an agent that was killed, as its next one would."""
+    with contextlib.suppress(OSError):
+        for folder in own_folder().glob(f"malletrain-agent-*.{agent}.*"):
+            Cgroup(folder).remove()
 
 
 @contextmanager

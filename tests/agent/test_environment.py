@@ -46,6 +46,7 @@ def test_workers_share_the_cpus_that_the_scheduler_gave(
     assert worker_environment(agent, job, "/env/bin", usable)["OMP_NUM_THREADS"] == threads
 
 
+@pytest.mark.processes
 def test_an_agent_that_was_started_without_a_path_finds_python(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("PATH", "OMP_NUM_THREADS")}
     agent = RunningAgent("n1", tmp_path, "127.0.0.1:9", 1.5, environment={**environment, "NCPUS": "1"})
@@ -65,6 +66,7 @@ def test_an_agent_that_was_started_without_a_path_finds_python(tmp_path: Path) -
         agent.close()
 
 
+@pytest.mark.processes
 def test_an_agent_leaves_before_the_time_limit_of_its_placeholder(tmp_path: Path) -> None:
     agent = RunningAgent("n1", tmp_path, "127.0.0.1:9", 1.5, "--stay", "1", "--installation", "0123abcd")
     try:

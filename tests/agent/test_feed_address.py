@@ -11,6 +11,8 @@ from malletrain.common import environment as env
 from malletrain.v1 import agent_pb2 as pb
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize(
     ("given", "told"),

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from malletrain.agent.report_forwarder import ReportForwarder
-from malletrain.cli.credentials import owner_credential
+from malletrain.cli.shared.credentials import owner_credential
 from malletrain.common.environment import MONITOR_FOR_NODES
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.identity import Role
@@ -26,6 +26,7 @@ from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
+from malletrain.runtime.peer import Peer
 from malletrain.tls.credentials import server_credentials
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.agent.running import agents
@@ -69,17 +70,24 @@ def monitor(state_dir: Path) -> Iterator[tuple[str, str]]:
         process.wait()
 
 
-def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_tls", [True, False], ids=["", "as under version 0.1"])
+@pytest.mark.processes
+def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path, with_tls: bool) -> None:
     settings = Settings(state_dir=tmp_path)
     with (
         monitor(tmp_path) as (address, for_nodes),
-        open_blocking_channel(address, owner_credential(settings)) as channel,
+        open_blocking_channel(
+            Peer("monitor", address, tmp_path / "ca.pem", "monitor"), owner_credential(settings)
+        ) as channel,
     ):
         stub = monitor_pb2_grpc.MonitorServiceStub(channel)
         with agents(tmp_path, "n1") as running:
             nodes = {"n1": running["n1"].address}
             # Monitor's own address is no use there.
             own = {"MALLETRAIN_MONITOR": "127.0.0.1:9", MONITOR_FOR_NODES: for_nodes}
+            if with_tls:
+                authority = str(settings.authority_file)
+                own |= {"MALLETRAIN_MONITOR_WITH_TLS": "127.0.0.1:9", "MALLETRAIN_MONITOR_AUTHORITY": authority}
             with supervised(
                 tmp_path / "job",
                 "n1",
@@ -102,11 +110,12 @@ def test_a_trainer_on_a_node_reports_through_its_agent(tmp_path: Path) -> None:
                 assert json.loads(said.splitlines()[0])["MALLETRAIN_MONITOR"] != "127.0.0.1:9"
 
 
+@pytest.mark.processes
 def test_monitors_address_for_nodes_asks_for_an_agents_certificate_and_for_the_token_of_a_job(tmp_path: Path) -> None:
     with monitor(tmp_path) as (_, for_nodes):
         found = open_installation(Settings(state_dir=tmp_path), SystemClock()).tokens
         job = found.sign("j000001", Role.JOB, 600.0, "j000001")[0]
-        service = found.sign("scavenger", Role.SERVICE, 600.0)[0]
+        service = found.sign("scavenger", Role.SERVICE, 600.0, audience="monitor")[0]
 
         def code(role: str, token: str, method: str = "Report", folder: Path = tmp_path) -> grpc.StatusCode:
             shown = (("authorization", f"Bearer {token}"),) if token else ()
@@ -172,7 +181,7 @@ async def forwarded(folder: Path) -> AsyncIterator[tuple[FakeMonitor, grpc.aio.C
     port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate(folder, "monitor")))
     await server.start()
     forwarder = ReportForwarder(certificate(folder, "agent"), print)
-    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}", 0)) as channel:
+    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}", 0, with_tls=False)) as channel:
         yield fake, channel
     await forwarder.close()
     await server.stop(None)
@@ -227,7 +236,9 @@ async def test_nothing_but_reports_is_forwarded_and_a_monitor_that_is_away_is_sa
                 await channel.unary_unary(method)(b"", timeout=5)
             assert caught.value.code() is Code.UNIMPLEMENTED
     forwarder = ReportForwarder(certificate(tmp_path, "agent"), print)
-    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{free_port()}", 0)) as channel:
+    async with grpc.aio.insecure_channel(
+        forwarder.address_for(f"127.0.0.1:{free_port()}", 0, with_tls=False)
+    ) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.stream_stream(REPORT)(timeout=10).read()
         assert caught.value.code() is Code.UNAVAILABLE
@@ -239,7 +250,7 @@ async def test_a_server_that_is_not_monitor_gets_no_report(tmp_path: Path) -> No
     port = server.add_secure_port("127.0.0.1:0", server_credentials(certificate(tmp_path, "allocator")))
     await server.start()
     forwarder = ReportForwarder(certificate(tmp_path, "agent"), print)
-    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}", 0)) as channel:
+    async with grpc.aio.insecure_channel(forwarder.address_for(f"127.0.0.1:{port}", 0, with_tls=False)) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.stream_stream(REPORT)(timeout=10).read()
         assert caught.value.code() is Code.UNAVAILABLE
@@ -249,16 +260,16 @@ async def test_a_server_that_is_not_monitor_gets_no_report(tmp_path: Path) -> No
 
 async def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
-        ReportForwarder(tmp_path / "none", print).address_for("monitor", 0)
+        ReportForwarder(tmp_path / "none", print).address_for("monitor", 0, with_tls=False)
 
 
 async def test_a_user_who_names_many_addresses_keeps_nobody_else_from_monitor(tmp_path: Path) -> None:
     forwarder = ReportForwarder(tmp_path / "none", print)
-    known = forwarder.address_for("head:7000", 1000)
+    known = forwarder.address_for("head:7000", 1000, with_tls=False)
     for number in range(4):
-        forwarder.address_for(f"other{number}:1", 1001)
+        forwarder.address_for(f"other{number}:1", 1001, with_tls=False)
     with pytest.raises(ValueError, match="at most"):
-        forwarder.address_for("other5:1", 1001)
-    assert forwarder.address_for("head:7000", 1001) == known
-    assert forwarder.address_for("head:7001", 1000)
+        forwarder.address_for("other5:1", 1001, with_tls=False)
+    assert forwarder.address_for("head:7000", 1001, with_tls=False) == known
+    assert forwarder.address_for("head:7001", 1000, with_tls=False)
     await forwarder.close()

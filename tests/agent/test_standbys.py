@@ -26,6 +26,8 @@ from tests.support.certificates import certificate
 from tests.support.everybody import folder_of_everybody, python_of_everybody
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.processes
+
 PATIENCE = 120.0
 SlowStandby = tuple[SupervisorSession, list[pb.ControlWorkersResponse], pb.ControlWorkersRequest]
 _READY = re.compile(r"standby process (\d+) is ready")
@@ -107,15 +109,15 @@ def test_a_worker_waits_for_no_standby_process_once_the_node_is_wanted_back(slow
 @pytest.fixture
 def slow_standby(tmp_path: Path) -> Iterator[SlowStandby]:
     """A session whose standby process is not ready for ten minutes, what it sends, and a request for a worker."""
-    recipe, packages = small_environment(tmp_path / "environment")
+    config, packages = small_environment(tmp_path / "environment")
     (packages / "slow.py").write_text("import time\ntime.sleep(600)\n")
     (tmp_path / "script.py").write_text("import time\ntime.sleep(600)\n")
     sent: list[pb.ControlWorkersResponse] = []
     variables = worker_environment(os.environ, env.TRAINER_DEFAULTS, "/bin", 1, None)
-    with kept(replace(recipe, environment=variables, modules=("slow",))) as running:
+    with kept(replace(config, environment=variables, modules=("slow",))) as running:
         running.tick()
-        session = SupervisorSession("n1", "127.0.0.1", sent.append, str, standby=running.keeper)
-        request = start("j000001", tmp_path, [recipe.interpreter, "script.py"])
+        session = SupervisorSession("n1", "127.0.0.1", sent.append, str, standby=running.manager)
+        request = start("j000001", tmp_path, [config.interpreter, "script.py"])
         request.start.warm = True
         request.start.environment.update(env.TRAINER_DEFAULTS)
         yield session, sent, request

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from malletrain.allocator.fleet_planning import FleetPlanning, assignments, with_fleets
-from malletrain.allocator.fleets import FleetDecision, FleetMember
-from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.planner import (
+from malletrain.allocator.fleets.members import FleetDecision, FleetMember
+from malletrain.allocator.fleets.planning import FleetPlanning, assignments, with_fleets
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.problem.planner import (
     JobCurve,
     PlanInput,
     PlannableJob,
@@ -16,9 +17,8 @@ from malletrain.allocator.planner import (
     PlannerOptions,
     plan_problem,
 )
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
-from malletrain.allocator.solving import solve
-from malletrain.allocator.validation import validate
+from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.solvers.solving import solve
 from malletrain.common.gpus import node_of
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec

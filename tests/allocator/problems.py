@@ -6,8 +6,8 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from malletrain.allocator.objective import scale_values
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.objective import scale_values
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 
 RATES = st.one_of(st.sampled_from([0.0, 1.0, 100.0]), st.floats(0.1, 1e5, allow_nan=False))
@@ -32,13 +32,13 @@ def stalls(draw: st.DrawFn, smallest: int, largest: int) -> tuple[RescaleStall, 
 
 
 @st.composite
-def problems(draw: st.DrawFn, most_jobs: int = 4, most_nodes: int = 8) -> AllocationProblem:
+def problems(draw: st.DrawFn, max_jobs: int = 4, most_nodes: int = 8) -> AllocationProblem:
     """Jobs below their minimum, minima above the pool, size lists, equal jobs, no jobs, no nodes."""
     nodes = tuple(f"n{index}" for index in range(draw(st.integers(0, most_nodes))))
-    holders = draw(st.lists(st.integers(0, most_jobs), min_size=len(nodes), max_size=len(nodes)))
+    holders = draw(st.lists(st.integers(0, max_jobs), min_size=len(nodes), max_size=len(nodes)))
     same = draw(st.one_of(st.none(), curves(6)))
     jobs = []
-    for index in range(draw(st.integers(0, most_jobs))):
+    for index in range(draw(st.integers(0, max_jobs))):
         smallest = draw(st.integers(1, most_nodes + 2))
         largest = smallest + draw(st.integers(0, 5))
         sizes = st.lists(st.integers(smallest, largest), unique=True, max_size=3).map(sorted).map(tuple)

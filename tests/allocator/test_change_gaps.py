@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.allocator.change_gaps import ChangeGaps
-from malletrain.allocator.cluster_cache import CachedJob
-from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime, ObservedChanges, start_seconds
-from malletrain.allocator.planner import (
+from malletrain.allocator.machine.change_gaps import ChangeGaps
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.planner import (
     JobCurve,
     PlanInput,
     PlannableJob,
@@ -15,10 +15,10 @@ from malletrain.allocator.planner import (
     PlannerOptions,
     plan_problem,
 )
-from malletrain.allocator.pools import split
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.pools import split
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
+from tests.support.builders import cached_job
 
 CURVE = (ScalingPoint(1, 10.0), ScalingPoint(4, 30.0))
 EXPECTED = ForwardTime(120.0, ForwardPolicy.EXPECTED)
@@ -29,10 +29,6 @@ def seen(*scales: tuple[float, str, int]) -> ChangeGaps:
     for now, job, nodes in scales:
         gaps.see(job, nodes, now)
     return gaps
-
-
-def reported(name: str, nodes: str, state: JobState = JobState.RUNNING) -> CachedJob:
-    return CachedJob(PlannableJob(name, 1, 8, current_nodes=tuple(nodes)), state, True)
 
 
 def test_the_time_of_all_jobs_on_nodes_counts_and_a_start_is_no_change() -> None:
@@ -65,10 +61,10 @@ def test_the_newest_changes_count_most() -> None:
 
 def test_an_end_is_no_change_and_a_snapshot_forgets_jobs_that_are_gone() -> None:
     gaps = ChangeGaps()
-    gaps.see_all([reported("a", "xy"), reported("b", "z")], 0.0, snapshot=True)
-    gaps.see_all([reported("a", "xy", JobState.COMPLETED)], 10.0, snapshot=False)
+    gaps.see_all([cached_job("a", *"xy"), cached_job("b", *"z")], 0.0, snapshot=True)
+    gaps.see_all([cached_job("a", *"xy", state=JobState.COMPLETED)], 10.0, snapshot=False)
     assert gaps.observed(20.0) == ObservedChanges(30.0, 40.0, 0.0)
-    gaps.see_all([reported("c", "xy")], 30.0, snapshot=True)
+    gaps.see_all([cached_job("c", *"xy")], 30.0, snapshot=True)
     assert gaps.observed(40.0) == ObservedChanges(50.0, 70.0, 0.0)
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters, best_counts
-from malletrain.allocator.objective import ScaleRates, objective_of, scale_rates, scale_values
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.objective import ScaleRates, objective_of, scale_rates, scale_values
+from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters, best_counts
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import problems
 
@@ -38,7 +38,7 @@ def test_a_choice_table_chooses_what_the_dynamic_program_does(problem: Allocatio
 
 
 @settings(deadline=None, max_examples=150)
-@given(problem=problems(most_jobs=3), data=st.data())
+@given(problem=problems(max_jobs=3), data=st.data())
 def test_a_choice_table_of_a_larger_pool_serves_a_smaller_one(problem: AllocationProblem, data: st.DataObject) -> None:
     """As in a replay, where the pool changes at every event and the table does not."""
     table = ChoiceTable.of([scale_rates(job, problem.objective_metric, len(problem.nodes) + 5) for job in problem.jobs])
@@ -57,7 +57,7 @@ def test_a_choice_table_of_a_larger_pool_serves_a_smaller_one(problem: Allocatio
 
 
 @settings(deadline=None, max_examples=200)
-@given(problem=problems(most_jobs=3), most=st.integers(1, 5), data=st.data())
+@given(problem=problems(max_jobs=3), most=st.integers(1, 5), data=st.data())
 def test_no_job_changes_by_more_than_it_may_but_for_those_who_stop(
     problem: AllocationProblem, most: int, data: st.DataObject
 ) -> None:

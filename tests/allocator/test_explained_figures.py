@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.allocator.explanation import sentences
-from malletrain.allocator.explanation.accounts import PartExplainer, PlannedPart
-from malletrain.allocator.objective import permitted_sizes, rates, scale_values
-from malletrain.allocator.problem import AllocationProblem, JobDemand, ObjectiveMetric
-from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.explanation.worth import PartExplainer, PlannedPart
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.objective import permitted_sizes, rates, scale_values
+from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.test_explanation import SLOW, by_trying, on_pool_of, planned
 from tests.allocator.test_owner_limits import owned_problems
@@ -44,7 +44,7 @@ OF_PARTS = (
     rf"{UNIT} in the (?P<seconds>N) s that the plan looks ahead",
     rf"one free node more would be worth (?P<more>N) {UNIT}",
     rf"one node less to give would cost (?P<fewer>N) {UNIT}",
-    rf"the Profiler has set the scale of jobs with (?P<pinned>N) nodes?: without that the plan would be worth "
+    rf"the scale of jobs with (?P<pinned>N) nodes? is pinned: without that the plan would be worth "
     rf"(?P<pin_cost>N) {UNIT} more",
 )
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.explanation.accounts import PartExplainer, PlannedPart, Reason, Worth
 from malletrain.allocator.explanation.explain import explain_plan
 from malletrain.allocator.explanation.nodes import node_account
 from malletrain.allocator.explanation.plan_parts import parts_to_proto
-from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.messages import allocation_to_proto, problem_to_proto
-from malletrain.allocator.objective import permitted_sizes, rates, scale_values
-from malletrain.allocator.planner import (
+from malletrain.allocator.explanation.worth import PartExplainer, PlannedPart, Reason, Worth
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.problem.objective import permitted_sizes, rates, scale_values
+from malletrain.allocator.problem.planner import (
     JobCurve,
     PlanInput,
     PlannableJob,
@@ -25,9 +25,9 @@ from malletrain.allocator.planner import (
     PlannerOptions,
     plan_problem,
 )
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
-from malletrain.allocator.scale_pins import ScalePin, apply_pins
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
+from malletrain.allocator.solvers.solving import solve
+from malletrain.allocator.wire.messages import allocation_to_proto, problem_to_proto
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import NotFoundError, PreconditionError
 from malletrain.v1 import allocator_pb2

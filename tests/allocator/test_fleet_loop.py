@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from malletrain.v1 import (
     allocator_pb2,
     fleet_pb2,
@@ -14,10 +12,11 @@ from malletrain.v1 import (
     monitor_pb2,
     profiler_pb2,
     resources_pb2,
-    scavenger_pb2,
 )
-from tests.allocator.peer_messages import jobs, nodes, profiles
-from tests.allocator.test_loop import FakePeers, allocator
+from tests.allocator.peers import Peers
+from tests.allocator.test_loop import allocator
+from tests.support.builders import job_message
+from tests.support.stand_ins import StandInJobManager
 from tests.support.waiting import wait_until_async
 
 SPEC = fleet_pb2.FleetSpec(
@@ -30,40 +29,31 @@ SPEC = fleet_pb2.FleetSpec(
 )
 
 
-def member(name: str, *gpus: str, state: resources_pb2.JobState.ValueType | None = None) -> resources_pb2.Job:
-    return resources_pb2.Job(
-        id=name,
-        fleet_id="f000001",
-        spec=resources_pb2.JobSpec(name=name, min_nodes=1, max_nodes=4, target_samples=1000, fleet=SPEC),
-        state=state or resources_pb2.JOB_STATE_RUNNING,
-        admitted=True,
-        wanted_nodes=gpus,
-        commanded_nodes=gpus,
-        confirmed_nodes=gpus,
+def member(name: str, *gpus: str, **fields: Any) -> resources_pb2.Job:
+    return job_message(
+        name, *gpus, name=name, fleet_id="f000001", wanted_nodes=gpus, target_samples=1000, fleet=SPEC, **fields
     )
 
 
-class FleetPeers(FakePeers):
-    """Peers that have a fleet of two members."""
+class FleetManager(StandInJobManager):
+    """Has a fleet of two members, of which one has trained on more than was told."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-        self.feed: monitor_pb2.FeedReport | None = None
+        super().__init__(member("a"), member("b"))
+        self.listed = 0
 
-    async def GetProgress(self, request: Any, context: Any) -> Any:
-        assert set(request.job_ids) <= {"a", "b"}
-        if self.feed is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "no Monitor")
-        known = [monitor_pb2.Progress(job_id=name, feed=self.feed) for name in request.job_ids]
-        return monitor_pb2.GetProgressResponse(progress=known)
-
-    async def ListNodes(self, request: Any, context: Any) -> Any:
-        return scavenger_pb2.ListNodesResponse()
-
-    async def ListJobs(self, request: Any, context: Any) -> Any:
-        self.asked += 1
+    async def ListJobs(self, request: Any, context: Any) -> job_manager_pb2.ListJobsResponse:
+        self.listed += 1
         return job_manager_pb2.ListJobsResponse(jobs=[resources_pb2.Job(id="a", fleet_id="f000001", samples=990)])
+
+
+class FleetPeers(Peers):
+    """Peers that have that fleet, and a Monitor that does not answer."""
+
+    def __init__(self) -> None:
+        self.fleet = FleetManager()
+        super().__init__(self.fleet)
+        self.monitor.is_away = True
 
     def gpus(self) -> dict[str, list[str]]:
         """What the newest plan gives."""
@@ -72,7 +62,6 @@ class FleetPeers(FakePeers):
 
 async def test_members_get_gpus_and_a_restart_changes_nothing(tmp_path: Path) -> None:
     peers = FleetPeers()
-    peers.first_jobs = jobs(member("a"), member("b"))
     async with peers.serving() as address:
         async with allocator(tmp_path, address) as stub:
             await wait_until_async(lambda: peers.applied)
@@ -84,9 +73,9 @@ async def test_members_get_gpus_and_a_restart_changes_nothing(tmp_path: Path) ->
             (decision,) = plan.fleets
             assert decision.planner == fleet_pb2.FLEET_PLANNER_FLEET
             assert {entry.job_id: list(entry.nodes) for entry in decision.members} == gpus
-            assert peers.asked
+            assert peers.fleet.listed
         # "b" ends while no Allocator runs: the flotilla goes on, since half of it is enough.
-        peers.first_jobs = jobs(member("a", *gpus["a"]))
+        peers.have_jobs(member("a", *gpus["a"]))
         before = len(peers.applied)
         async with allocator(tmp_path, address) as stub:
             await wait_until_async(lambda: len(peers.applied) > before)
@@ -97,11 +86,10 @@ async def test_members_get_gpus_and_a_restart_changes_nothing(tmp_path: Path) ->
 
 async def test_by_remaining_work_fresh_samples_count(tmp_path: Path) -> None:
     peers = FleetPeers()
-    peers.first_nodes = nodes("n1", "n2")
     entries = [member("a"), member("b")]
     for entry in entries:
         entry.spec.fleet.planner = fleet_pb2.FLEET_PLANNER_MAKESPAN
-    peers.first_jobs = jobs(*entries)
+    peers.have_jobs(*entries)
     async with peers.serving() as address, allocator(tmp_path, address):
         await wait_until_async(lambda: peers.applied)
         assert {name: len(gpus) for name, gpus in peers.gpus().items()} == {"a": 1, "b": 3}
@@ -114,22 +102,24 @@ async def test_what_feeds_can_prepare_is_believed_where_the_fleet_does_not_say_i
         entry.spec.fleet.planner = fleet_pb2.FLEET_PLANNER_AUTO
         entry.spec.fleet.feed = "data:samples"
         entry.spec.environment["MALLETRAIN_FEED"] = "data:samples"
-    peers.first_jobs = jobs(*entries)
+    peers.have_jobs(*entries)
     async with peers.serving() as address, allocator(tmp_path, address) as stub:
         await wait_until_async(lambda: peers.applied)
         plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
         assert plan.fleets[0].preprocess_rate == 0, "nobody has said anything"
         # Two processes, half a second a sample.
-        peers.feed = monitor_pb2.FeedReport(received_samples=100, cpu_seconds=0.5, processes=2)
-        peers.nodes.publish(nodes("n3", snapshot=False))
+        feed = monitor_pb2.FeedReport(received_samples=100, cpu_seconds=0.5, processes=2)
+        peers.monitor.progress = {name: monitor_pb2.Progress(job_id=name, feed=feed) for name in ("a", "b")}
+        peers.monitor.is_away = False
+        peers.scavenger.tell("n3")
         await wait_until_async(lambda: len(peers.applied) > 1)
         (decision,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.fleets
         assert decision.preprocess_rate == 4
         assert decision.pace <= 4
         # What is known stays known while Monitor does not answer.
-        peers.feed = None
-        peers.nodes.publish(nodes("n4", snapshot=False))
-        peers.jobs.publish(jobs(*(_on(entry, peers.gpus()[entry.id]) for entry in entries), snapshot=False))
+        peers.monitor.is_away = True
+        peers.scavenger.tell("n4")
+        peers.job_manager.put(*(_on(entry, peers.gpus()[entry.id]) for entry in entries))
         await wait_until_async(lambda: len(peers.applied) > 2)
         (decision,) = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan.fleets
         assert decision.preprocess_rate == 4
@@ -137,13 +127,12 @@ async def test_what_feeds_can_prepare_is_believed_where_the_fleet_does_not_say_i
 
 async def test_a_member_that_ends_leads_to_a_plan(tmp_path: Path) -> None:
     peers = FleetPeers()
-    peers.first_jobs = jobs(member("a"), member("b"))
     async with peers.serving() as address, allocator(tmp_path, address) as stub:
         await wait_until_async(lambda: peers.applied)
         gpus = peers.gpus()
-        peers.jobs.publish(jobs(member("b", *gpus["b"], state=resources_pb2.JOB_STATE_STOPPING), snapshot=False))
+        peers.job_manager.put(member("b", *gpus["b"], state=resources_pb2.JOB_STATE_STOPPING))
         await wait_until_async(lambda: len(peers.applied) > 1)
-        peers.jobs.publish(jobs(member("b", state=resources_pb2.JOB_STATE_COMPLETED), snapshot=False))
+        peers.job_manager.put(member("b", state=resources_pb2.JOB_STATE_COMPLETED))
         await wait_until_async(lambda: len(peers.applied) > 2)
         plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
         assert plan.trigger.startswith("GPUs released: ")
@@ -155,22 +144,21 @@ async def test_a_member_that_never_reports_is_planned_by_what_is_assumed_also_af
     for entry in entries:
         entry.spec.fleet.planner = fleet_pb2.FLEET_PLANNER_MAKESPAN
         entry.spec.profile = resources_pb2.PROFILE_MODE_NEVER
-    peers.first_jobs = jobs(*entries)
-    peers.first_profiles = profiles("a", "b")
-    for point in peers.first_profiles.profiles[1].points:
+    peers.have_jobs(*entries)
+    for point in peers.profiler.profiles["b"].points:
         point.source = profiler_pb2.CURVE_SOURCE_PRIOR
     async with peers.serving() as address:
         async with allocator(tmp_path, address, fleet_measuring_seconds=0.5) as stub:
             await wait_until_async(lambda: peers.applied)
             gpus = peers.gpus()
             assert {name: len(own) for name, own in gpus.items()} == {"a": 1, "b": 1}
-            peers.jobs.publish(jobs(*(_on(entry, gpus[entry.id]) for entry in entries), snapshot=False))
+            peers.job_manager.put(*(_on(entry, gpus[entry.id]) for entry in entries))
             await wait_until_async(lambda: sum(map(len, peers.gpus().values())) == 4)
             plan = (await stub.GetPlan(allocator_pb2.GetPlanRequest(), timeout=5)).plan
             assert plan.trigger == "rates not measured in time: b"
             assert plan.fleets[0].reason.endswith("rates are assumed that did not come in time: b on 1 GPU in 0.5 s")
         gpus = peers.gpus()
-        peers.first_jobs = jobs(*(_on(entry, gpus[entry.id]) for entry in entries))
+        peers.have_jobs(*(_on(entry, gpus[entry.id]) for entry in entries))
         before = len(peers.applied)
         async with allocator(tmp_path, address, fleet_measuring_seconds=1000.0):
             await wait_until_async(lambda: len(peers.applied) > before)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.allocator.fleets import LateRate
+from malletrain.allocator.fleets.members import LateRate
 from malletrain.fleet.problem import FleetPlanner
 from tests.allocator.fleet_plans import RATES, TERMS, after, curve, member, plan_input, planned
 

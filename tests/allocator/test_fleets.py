@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.fleet_placement import place_members
-from malletrain.allocator.fleet_planning import assignments, with_fleets
-from malletrain.allocator.fleets import FleetDecision
-from malletrain.allocator.planner import (
+from malletrain.allocator.fleets.members import FleetDecision
+from malletrain.allocator.fleets.placement import place_members
+from malletrain.allocator.fleets.planning import assignments, with_fleets
+from malletrain.allocator.problem.allocation_problem import Allocation, Assignment, CostModel, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime, ObservedChanges
+from malletrain.allocator.problem.planner import (
     PlannableJob,
     PlannableNode,
+    PlannerOptions,
+    plan_problem,
 )
-from malletrain.allocator.problem import Allocation, Assignment
-from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.common.gpus import node_of
 from malletrain.fleet.problem import FleetPlanner
 from tests.allocator.fleet_plans import FORWARD, RATES, TERMS, after, curve, member, plan_input, planned
@@ -301,3 +304,12 @@ def test_assignments_name_every_member_in_place_of_the_fleet() -> None:
     allocation = Allocation(0.0, "OPTIMAL", "dp", 0.0, (Assignment("f1", ("n1",)),))
     expected = tuple(Assignment(job_id, gpus) for job_id, gpus in decisions["f1"].members)
     assert assignments(allocation, decisions.values()) == expected
+
+
+def test_a_fleet_looks_as_far_ahead_as_other_jobs() -> None:
+    changes = ObservedChanges(job_seconds=3600.0, node_seconds=7200.0, changed_nodes=100.0)
+    found = plan_input([member(name) for name in RATES], changes=changes)
+    forward = ForwardTime(120.0, ForwardPolicy.EXPECTED)
+    whole = plan_problem(found, PlannerOptions(forward, CostModel.STALL, ObjectiveMetric.THROUGHPUT)).whole
+    fleet = with_fleets(found, forward, {}).fleets[0]
+    assert fleet.live.forward_s == whole.forward_seconds < 120.0

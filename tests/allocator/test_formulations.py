@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.milp import maximise
-from malletrain.allocator.milp_nodes import node_model, read_node_map
-from malletrain.allocator.objective import permitted_sizes
-from malletrain.allocator.problem import (
+from malletrain.allocator.problem.allocation_problem import (
     Allocation,
     AllocationProblem,
     CostModel,
@@ -19,8 +17,11 @@ from malletrain.allocator.problem import (
     JobDemand,
     ObjectiveMetric,
 )
-from malletrain.allocator.solver_process import SolverProcess
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.objective import permitted_sizes
+from malletrain.allocator.solvers.milp import maximise
+from malletrain.allocator.solvers.milp_nodes import node_model, read_node_map
+from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import brute_force, problems
 
@@ -52,7 +53,7 @@ def check(problem: AllocationProblem, allocation: Allocation) -> None:
 
 
 @SLOW
-@given(problem=problems(most_jobs=3, most_nodes=6))
+@given(problem=problems(max_jobs=3, most_nodes=6))
 def test_the_dynamic_programme_is_exact(problem: AllocationProblem) -> None:
     answer = solve(problem, Formulation.DP)
     check(problem, answer)
@@ -81,13 +82,13 @@ def test_the_node_level_model_does_not_migrate_by_itself(problem: AllocationProb
 
 
 @SLOW
-@given(problem=problems(most_jobs=6, most_nodes=20))
+@given(problem=problems(max_jobs=6, most_nodes=20))
 def test_the_same_problem_gives_the_same_map(problem: AllocationProblem) -> None:
     assert solve(problem).assignments == solve(problem).assignments
 
 
 @SLOW
-@given(problem=problems(most_jobs=5, most_nodes=12), data=st.data())
+@given(problem=problems(max_jobs=5, most_nodes=12), data=st.data())
 def test_a_plan_once_applied_stays(problem: AllocationProblem, data: st.DataObject) -> None:
     """With free rescaling, solving again after applying an answer changes nothing."""
     del data
@@ -160,6 +161,36 @@ def test_a_growth_that_does_not_pay_is_not_made() -> None:
     job = linear("a", current_nodes=NODES[:7], scale_up_seconds=30.0)
     answer = solve(AllocationProblem(NODES, 120.0, (job,)))
     assert answer.assignments[0].nodes == NODES[:7]
+
+
+@pytest.mark.parametrize("formulation", [Formulation.DP, Formulation.COUNTS, Formulation.NODES])
+@pytest.mark.parametrize(("up", "boot"), [(150.0, 0.0), (100.0, 60.0), (86_400.0, 0.0)])
+def test_a_job_starts_on_nodes_that_nobody_else_wants_however_long_that_takes(
+    process: SolverProcess, formulation: Formulation, up: float, boot: float
+) -> None:
+    job = linear("a", scale_up_seconds=up, boot_seconds=boot)
+    answer = solve(AllocationProblem(NODES[:4], 120.0, (job,)), formulation, LIMIT, process)
+    assert answer.assignments[0].nodes == NODES[:4]
+    assert answer.objective > 0
+    too_few = replace(job, min_nodes=3, current_nodes=NODES[:2])
+    answer = solve(AllocationProblem(NODES[:4], 120.0, (too_few,)), formulation, LIMIT, process)
+    assert len(answer.assignments[0].nodes) == 4
+
+
+def test_a_growth_that_pays_comes_before_a_start_that_does_not() -> None:
+    grows = linear("grows", current_nodes=NODES[:1], scale_up_seconds=18.0)
+    starts = linear("starts", scale_up_seconds=150.0)
+    answer = solve(AllocationProblem(NODES[:4], 120.0, (starts, grows)))
+    assert [len(entry.nodes) for entry in answer.assignments] == [0, 4]
+    slow = replace(grows, scale_up_seconds=150.0)
+    answer = solve(AllocationProblem(NODES[:4], 120.0, (starts, slow)))
+    assert [len(entry.nodes) for entry in answer.assignments] == [3, 1], "nor is what trains stopped for it"
+
+
+def test_with_the_papers_costs_a_start_is_free_as_ever() -> None:
+    job = linear("a", scale_up_seconds=150.0)
+    answer = solve(AllocationProblem(NODES[:4], 120.0, (job,), CostModel.PAPER))
+    assert answer.objective == pytest.approx(120.0 * 4 * 100.0)
 
 
 def test_a_node_moves_only_if_the_gain_outlives_the_boot() -> None:

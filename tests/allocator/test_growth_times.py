@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from malletrain.allocator.boot_time_store import BootTimeStore
-from malletrain.allocator.cluster_cache import CachedJob
-from malletrain.allocator.growth_times import KEPT, BootTime, GrowthTimes
-from malletrain.allocator.planner import PlannableJob
-from malletrain.allocator.training_environment import training_environment
+from malletrain.allocator.history.boot_time_store import BootTimeStore
+from malletrain.allocator.machine.cluster_cache import CachedJob
+from malletrain.allocator.machine.growth_times import KEPT, BootTime, GrowthTimes
+from malletrain.allocator.problem.training_environment import training_environment
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.migrating import open_database
+from tests.support.builders import cached_job
 from tests.support.postgresql import Locate
 
 
-def job(
-    commanded: str, confirmed: str, state: JobState = JobState.RUNNING, name: str = "a", environment: str = ""
-) -> CachedJob:
+def job(commanded: str, confirmed: str, name: str = "a", **fields: object) -> CachedJob:
     """A job with nodes of one letter each."""
-    plannable = PlannableJob(name, 1, 8, current_nodes=tuple(commanded))
-    return CachedJob(plannable, state, True, confirmed_nodes=frozenset(confirmed), environment=environment)
+    return cached_job(name, *commanded, confirmed=confirmed, **fields)
 
 
 def seen(*reports: tuple[float, str, str]) -> GrowthTimes:
@@ -59,7 +56,7 @@ def test_shrinks_and_growths_of_which_the_begin_was_not_seen_are_not_measured() 
 def test_jobs_that_have_ended_are_forgotten() -> None:
     reports = ((0.0, "x", "x"), (1.0, "xy", "x"), (2.0, "xy", "xy"))
     times = seen(*reports)
-    times.see_all([job("xy", "xy", JobState.COMPLETED)], 3.0, snapshot=False)
+    times.see_all([job("xy", "xy", state=JobState.COMPLETED)], 3.0, snapshot=False)
     assert times.seconds() == {}
     times = seen(*reports)
     times.see_all([], 3.0, snapshot=True)
@@ -68,9 +65,9 @@ def test_jobs_that_have_ended_are_forgotten() -> None:
 
 def test_a_job_of_which_nothing_is_known_counts_like_the_others() -> None:
     times = seen((0.0, "x", "x"), (1.0, "xy", "x"), (3.0, "xy", "xy"), (4.0, "xyz", "xy"), (9.0, "xyz", "xyz"))
-    times.see_all([job("", "", JobState.WAITING, "b")], 9.0, snapshot=False)
+    times.see_all([job("", "", "b", state=JobState.WAITING)], 9.0, snapshot=False)
     assert times.seconds() == {"a": 3.5, "b": 3.5}
-    times.see_all([job("xyz", "xyz", JobState.COMPLETED)], 10.0, snapshot=False)
+    times.see_all([job("xyz", "xyz", state=JobState.COMPLETED)], 10.0, snapshot=False)
     assert times.seconds() == {"b": 3.5}, "what has been learned stays"
     times.see_all([job("x", "", name="b")], 11.0, snapshot=False)
     times.see_all([job("x", "x", name="b")], 12.0, snapshot=False)
@@ -83,7 +80,7 @@ def pool_of(node: str) -> str:
 
 
 def waiting(name: str, environment: str, nodes: str = "") -> CachedJob:
-    return job(nodes, "", JobState.STARTING, name, environment)
+    return job(nodes, "", name, state=JobState.STARTING, environment=environment)
 
 
 def test_a_new_job_counts_like_those_of_its_environment_in_its_pool() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.allocator import history_pages
-from malletrain.allocator.history_pages import believed_page, idle_page
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
-from malletrain.allocator.idle_store import IdleStore
-from malletrain.allocator.plan_store import PlanStore
+from malletrain.allocator.history import history_pages
+from malletrain.allocator.history.history_pages import believed_page, idle_page
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_store import IdleStore
+from malletrain.allocator.history.plan_store import PlanStore
 from malletrain.cli.journal.live import idle_row
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
@@ -41,7 +41,7 @@ def test_all_pages_together_are_all_rows(locate: Locate, size: int, pages: int) 
 def test_pages_end_where_rows_are_large(locate: Locate, monkeypatch: pytest.MonkeyPatch) -> None:
     store = IdleStore(open_database(locate("allocator")), 100)
     store.add(rows(5))
-    monkeypatch.setattr(history_pages, "_LARGEST_IDLE_CHARACTERS", 30)
+    monkeypatch.setattr(history_pages, "_MAX_IDLE_CHARACTERS", 30)
     found, pages = all_changes(store, 1000)
     assert found == rows(5)
     assert pages >= 3

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.choice_table import best_of
-from malletrain.allocator.knapsack import TIE, best_places
+from malletrain.allocator.solvers.choice_table import best_of
+from malletrain.allocator.solvers.knapsack import TIE, best_places
 
 NEVER = float("-inf")
 Job = tuple[list[int], list[float], int]

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from malletrain.allocator.problem import AllocationProblem, CostModel, Formulation, JobDemand
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, Formulation, JobDemand
+from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 
 

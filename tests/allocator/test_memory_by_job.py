@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.allocator.memory_by_job import MemoryByJob
+from malletrain.allocator.problem.memory_by_job import MemoryByJob
 
 
 def test_a_value_is_made_anew_when_the_terms_of_its_job_change() -> None:
@@ -22,7 +22,7 @@ def test_what_could_not_be_made_is_not_remembered() -> None:
 
 
 def test_it_does_not_grow_for_ever() -> None:
-    memory, made = MemoryByJob[int](most_jobs=2), iter(range(10))
+    memory, made = MemoryByJob[int](max_jobs=2), iter(range(10))
     for name in ("a", "b", "c"):
         memory.value(name, (), lambda: next(made))
     assert memory.value("c", (), lambda: next(made)) == 2

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from malletrain.allocator.metrics import AllocatorMetrics, PlanOutcome
-from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand
-from malletrain.allocator.solving import solve
+from malletrain.allocator.machine.stimuli import PlanOutcome
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
+from malletrain.allocator.solvers.solving import solve
+from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from tests.support.metrics import read

@@ -9,22 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.allocator.messages import node_from_proto, stays_from_proto
-from malletrain.allocator.node_stays import NodeStays
-from malletrain.allocator.planner import PlannableNode
-from malletrain.runtime.channel import open_channel
+from malletrain.allocator.machine.node_stays import NodeStays
+from malletrain.allocator.problem.planner import PlannableNode
+from malletrain.allocator.wire.messages import node_from_proto, stays_from_proto
 from malletrain.runtime.clock import ManualClock
-from malletrain.scavenger.idle_set import IdleSet
 from malletrain.scavenger.job_manager_client import Releaser
+from malletrain.scavenger.machine.observations import NodeFacts, Observation
+from malletrain.scavenger.machine.stay_changes import StayChanges
+from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.scavenger.service import ScavengerService
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import NodeFacts, Observation, SourceStatus
+from malletrain.scavenger.sources.base import SourceStatus
 from malletrain.scavenger.state_file import ScavengerStateFile
-from malletrain.scavenger.stay_changes import StayChanges
-from malletrain.scavenger.stays import LearnedStay, StayEstimator
 from malletrain.v1 import scavenger_pb2
+from tests.scavenger.machines import machine_of, recorder_of
 from tests.scavenger.running import NOBODY, Running, serving
 from tests.support.access import CREDENTIAL
+from tests.support.channels import plain_channel
 from tests.support.waiting import wait_until_async
 
 START = 1e9
@@ -67,9 +68,9 @@ class Both:
         self.stays = NodeStays()
         self.service = ScavengerService(
             self.source,
-            IdleSet(0),
-            StayEstimator(past, horizon_seconds=7200),
-            Releaser(open_channel(NOBODY, CREDENTIAL), 0.1),
+            machine_of(past_lengths=past, horizon_seconds=7200, begun=start),
+            recorder_of(folder),
+            Releaser(plain_channel(NOBODY, CREDENTIAL), 0.1),
             ScavengerStateFile(folder),
             ScavengerSettings(),
             self.clock,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.allocator.objective import permitted_sizes, rates, scale_values
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
-from malletrain.allocator.validation import validate
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.objective import permitted_sizes, rates, scale_values
+from malletrain.allocator.problem.validation import validate
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 

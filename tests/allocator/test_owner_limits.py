@@ -11,12 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters, best_counts
-from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.messages import problem_from_proto, problem_to_proto
-from malletrain.allocator.objective import ScaleValues, scale_rates, scale_values
-from malletrain.allocator.owner_knapsack import OwnerGroup, owner_groups
-from malletrain.allocator.planner import (
+from malletrain.allocator.problem.allocation_problem import (
+    AllocationProblem,
+    CostModel,
+    Formulation,
+    JobDemand,
+    ObjectiveMetric,
+)
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.problem.objective import ScaleValues, scale_rates, scale_values
+from malletrain.allocator.problem.planner import (
     JobCurve,
     PlanInput,
     PlannableJob,
@@ -24,12 +28,14 @@ from malletrain.allocator.planner import (
     PlannerOptions,
     build_problem,
 )
-from malletrain.allocator.pools import split
-from malletrain.allocator.problem import AllocationProblem, CostModel, Formulation, JobDemand, ObjectiveMetric
-from malletrain.allocator.scale_pins import ScalePin, apply_pins
-from malletrain.allocator.solver_process import SolverProcess
-from malletrain.allocator.solving import present_counts, solve
-from malletrain.allocator.validation import validate
+from malletrain.allocator.problem.pools import split
+from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
+from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters, best_counts
+from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, owner_groups
+from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.allocator.solvers.solving import present_counts, solve
+from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from tests.allocator.problems import problems
@@ -49,9 +55,9 @@ def process() -> Iterator[SolverProcess]:
 
 
 @st.composite
-def owned_problems(draw: st.DrawFn, most_jobs: int = 4, most_nodes: int = 8) -> AllocationProblem:
+def owned_problems(draw: st.DrawFn, max_jobs: int = 4, most_nodes: int = 8) -> AllocationProblem:
     """Problems whose jobs have owners, some of them without a limit."""
-    problem = draw(problems(most_jobs, most_nodes))
+    problem = draw(problems(max_jobs, most_nodes))
     jobs = tuple(replace(job, owner=draw(st.sampled_from(OWNERS))) for job in problem.jobs)
     limits = draw(st.dictionaries(st.sampled_from(["ada", "bob", "nobody"]), st.integers(0, most_nodes + 1)))
     return replace(problem, jobs=jobs, owner_limits=limits)
@@ -99,7 +105,7 @@ def test_all_formulations_agree_within_the_limits(process: SolverProcess, proble
 
 
 @settings(deadline=None, max_examples=200)
-@given(problem=problems(most_jobs=5, most_nodes=12), limit=st.integers(0, 14))
+@given(problem=problems(max_jobs=5, most_nodes=12), limit=st.integers(0, 14))
 def test_one_owner_is_a_smaller_pool(problem: AllocationProblem, limit: int) -> None:
     per_job = [scale_values(job, problem) for job in problem.jobs]
     group = OwnerGroup("ada", tuple(range(len(per_job))), limit)
@@ -109,7 +115,7 @@ def test_one_owner_is_a_smaller_pool(problem: AllocationProblem, limit: int) -> 
 
 
 @settings(deadline=None, max_examples=200)
-@given(problem=owned_problems(most_jobs=5, most_nodes=12))
+@given(problem=owned_problems(max_jobs=5, most_nodes=12))
 def test_limits_that_do_not_bind_change_nothing(problem: AllocationProblem) -> None:
     free = replace(problem, owner_limits={})
     if keeps_limits(problem, counts_of(free)):
@@ -196,7 +202,7 @@ def test_pools_share_a_limit_and_keep_what_is_held_there() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(problem=owned_problems(most_jobs=5, most_nodes=10), data=st.data())
+@given(problem=owned_problems(max_jobs=5, most_nodes=10), data=st.data())
 def test_pools_together_never_exceed_a_limit(problem: AllocationProblem, data: st.DataObject) -> None:
     pools = {node: data.draw(st.sampled_from(["x", "y", "z"])) for node in problem.nodes}
     parts = split(problem, pools, ForwardTime(120.0))

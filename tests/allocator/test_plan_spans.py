@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.allocator.plan_spans import PlanSpans
-from malletrain.allocator.problem import Allocation, AllocationProblem
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem
+from malletrain.allocator.telemetry.plan_spans import PlanSpans
 from malletrain.runtime.tracing.propagation import to_message
 from malletrain.v1 import allocator_pb2, resources_pb2, scavenger_pb2
 from tests.support.tracing import Traced, attributes_without_prefix, id_of, links_of, parent_of

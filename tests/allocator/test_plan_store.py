@@ -4,7 +4,7 @@ import random
 
 from sqlalchemy import text
 
-from malletrain.allocator.plan_store import PlanStore
+from malletrain.allocator.history.plan_store import PlanStore
 from malletrain.runtime.database.migrating import open_database
 from malletrain.v1 import allocator_pb2
 from tests.support.postgresql import Locate

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.allocator.cluster_cache import ClusterCache
-from malletrain.allocator.fleets import FleetMember
-from malletrain.allocator.plan_trigger import PlanTrigger, Signature, describe_change
-from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.fleets.members import FleetMember
+from malletrain.allocator.machine.cluster_cache import ClusterCache
+from malletrain.allocator.machine.plan_trigger import PlanTrigger, Signature, describe_change
+from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
 from malletrain.model.job_state import JobState
-from tests.allocator.test_planner import cache, job, node, profile
+from tests.allocator.test_planner import cache, node, profile
+from tests.support.builders import cached_job
 
 
 def applied(trigger: PlanTrigger, found: ClusterCache, now: float) -> None:
@@ -23,18 +24,39 @@ def test_what_differs_from_the_last_plan_is_told() -> None:
     found = cache()
     before = Signature.of(found.plan_input(0.0))
     assert describe_change(Signature(), before) == "nodes joined: n1, n2, n3; jobs arrived: a, b"
-    found.update_jobs([job("a", "n1", "n2")])
+    found.update_jobs([cached_job("a", "n1", "n2")])
     assert describe_change(before, Signature.of(found.plan_input(0.0))) == "", "our own rescale is no event"
     found.update_nodes([], ["n2"])
-    found.update_jobs([job("b", state=JobState.FAILED)])
+    found.update_jobs([cached_job("b", state=JobState.FAILED)])
     assert describe_change(before, Signature.of(found.plan_input(0.0))) == "nodes left: n2; jobs ended: b"
 
 
-def test_weights_that_change_alone_lead_to_no_plan() -> None:
+def test_a_node_that_was_away_for_a_moment_is_given_again() -> None:
+    """What is there is what the plan was made for; and yet its jobs have lost the node."""
     found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    applied(trigger, found, 0.0)
+    for refusals in (0, 2):
+        found.update_nodes([], ["n2"])
+        trigger.note_left(["n2"])
+        found.update_nodes([node("n2")], [])
+        for _ in range(refusals):
+            assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2"
+            trigger.begin()
+            trigger.refused()
+        assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2"
+        applied(trigger, found, 1.0)
+        assert trigger.reason(found, 1.0, 1.0) == ""
+    trigger.begin()
+    trigger.note_left(["n2"])
+    trigger.applied(found.plan_input(1.0), 1.0)
+    assert trigger.reason(found, 1.0, 1.0) == "nodes came back: n2", "it left while the plan was made"
+
+
+def test_weights_that_change_alone_lead_to_no_plan() -> None:
+    found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 100.0)
-    plannable = replace(job("a").plannable, share_weight=0.5, owner="ada")
-    found.update_jobs([replace(job("a"), plannable=plannable)])
+    plannable = replace(cached_job("a").plannable, share_weight=0.5, owner="ada")
+    found.update_jobs([replace(cached_job("a"), plannable=plannable)])
     assert trigger.reason(found, 1000.0, 1000.0) == ""
     assert trigger.wait_seconds(found, 1000.0, 1000.0) is None
     assert found.plan_input(1000.0).jobs[0].share_weight == 0.5, "the next plan has them"
@@ -47,17 +69,17 @@ def test_of_many_names_the_first_are_told() -> None:
 
 
 def test_a_plan_is_due_when_a_pin_comes_and_when_it_ends() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 0.0)
+    found, trigger = cache(), PlanTrigger(0.0)
     applied(trigger, found, 0.0)
     found.update_profiles([profile("a", ScalePin(2, True, 50.0)), profile("b", ScalePin(0, False, 60.0))])
-    assert trigger.reason(found, 0.0, 0.0) == "scale pinned for a profile: a at 2, b as it is"
+    assert trigger.reason(found, 0.0, 0.0) == "scale pinned: a at 2, b as it is"
     applied(trigger, found, 0.0)
     assert trigger.wait_seconds(found, 10.0, 10.0) == 40.0
     assert trigger.reason(found, 50.0, 50.0) == "scale no longer pinned: a at 2"
 
 
 def test_nothing_is_due_before_nodes_and_jobs_are_known_nor_after_a_plan() -> None:
-    trigger = PlanTrigger(0.05, 60.0)
+    trigger = PlanTrigger(60.0)
     assert trigger.reason(ClusterCache(), 0.0, 0.0) == ""
     assert trigger.wait_seconds(ClusterCache(), 0.0, 0.0) is None
     found = cache()
@@ -68,7 +90,7 @@ def test_nothing_is_due_before_nodes_and_jobs_are_known_nor_after_a_plan() -> No
 
 
 def test_curves_that_change_by_themselves_lead_to_a_plan_now_and_then() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 100.0)
     trigger.note_curves()
     assert trigger.reason(found, 130.0, 130.0) == ""
@@ -76,7 +98,7 @@ def test_curves_that_change_by_themselves_lead_to_a_plan_now_and_then() -> None:
     assert trigger.reason(found, 160.0, 160.0) == "curves changed"
     applied(trigger, found, 160.0)
     assert trigger.wait_seconds(found, 161.0, 161.0) is None
-    never = PlanTrigger(0.05, 0.0)
+    never = PlanTrigger(0.0)
     applied(never, found, 100.0)
     never.note_curves()
     assert never.wait_seconds(found, 1e9, 1e9) is None
@@ -84,15 +106,15 @@ def test_curves_that_change_by_themselves_lead_to_a_plan_now_and_then() -> None:
 
 
 def test_the_end_of_a_back_off_is_waited_for() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 60.0)
-    found.update_jobs([replace(job("a", state=JobState.WAITING), not_before=30.0)])
+    found, trigger = cache(), PlanTrigger(60.0)
+    found.update_jobs([replace(cached_job("a", state=JobState.WAITING), not_before=30.0)])
     applied(trigger, found, 10.0)
     assert trigger.wait_seconds(found, 10.0, 10.0) == 20.0
     assert trigger.reason(found, 30.0, 30.0) == "jobs arrived: a"
 
 
 def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    found, trigger = cache(), PlanTrigger(60.0)
     waits = []
     for _ in range(7):
         assert trigger.reason(found, 0.0, 0.0)
@@ -105,23 +127,23 @@ def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
 
 
 def test_fleets_by_remaining_work_are_divided_again_after_some_time() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 0.0, 900.0)
+    found, trigger = cache(), PlanTrigger(0.0, 900.0)
     applied(trigger, found, 100.0)
     assert trigger.wait_seconds(found, 200.0, 200.0) is None, "there is no fleet"
     for planner, again in ((FleetPlanner.FLEET, False), (FleetPlanner.AUTO, True), (FleetPlanner.MAKESPAN, True)):
         member = FleetMember("f1", "m", FleetSpec(planner=planner))
-        found.update_jobs([replace(job("a"), plannable=replace(job("a").plannable, member=member))])
+        found.update_jobs([replace(cached_job("a"), plannable=replace(cached_job("a").plannable, member=member))])
         applied(trigger, found, 100.0)
         assert trigger.wait_seconds(found, 200.0, 200.0) == (800.0 if again else None)
         assert trigger.reason(found, 999.0, 999.0) == ""
         assert trigger.reason(found, 1000.0, 1000.0) == ("remaining work of fleets" if again else "")
         applied(trigger, found, 1000.0)
         assert trigger.reason(found, 1001.0, 1001.0) == ""
-        assert PlanTrigger(0.05, 0.0, 0.0).wait_seconds(found, 0.0, 0.0) is None
+        assert PlanTrigger(0.0, 0.0).wait_seconds(found, 0.0, 0.0) is None
 
 
 def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 0.0)
     found.update_nodes([node("n4")])
     trigger.begin()
@@ -132,7 +154,7 @@ def test_a_refused_plan_that_is_no_longer_due_is_not_made_again() -> None:
 
 
 def test_a_plan_that_was_applied_in_part_is_followed_by_another() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 60.0)
+    found, trigger = cache(), PlanTrigger(60.0)
     applied(trigger, found, 0.0)
     found.update_nodes([node("n4")])
     trigger.begin()
@@ -144,11 +166,11 @@ def test_a_plan_that_was_applied_in_part_is_followed_by_another() -> None:
 
 
 def test_a_stop_that_was_planned_leads_to_no_plan_without_its_nodes_before_it_takes_long() -> None:
-    found, trigger = cache(), PlanTrigger(0.05, 0.0)
-    found.update_jobs([job("b", "n2")])
+    found, trigger = cache(), PlanTrigger(0.0)
+    found.update_jobs([cached_job("b", "n2")])
     applied(trigger, found, 100.0)
-    stopping = replace(job("b", "n2", state=JobState.STOPPING), stopping_since=100.0)
-    found.update_jobs([replace(job("a", "n1"), wanted_nodes=("n1", "n2")), stopping])
+    stopping = replace(cached_job("b", "n2", state=JobState.STOPPING), stopping_since=100.0)
+    found.update_jobs([replace(cached_job("a", "n1"), wanted_nodes=("n1", "n2")), stopping])
     assert trigger.reason(found, 100.5, 100.5) == "jobs ended: b"
     applied(trigger, found, 100.5)
     assert trigger.wait_seconds(found, 100.5, 100.5) == 1.5

@@ -7,23 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.allocator.cluster_cache import CachedJob, CachedProfile, ClusterCache
-from malletrain.allocator.fleets import LateRate
-from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.planner import (
+from malletrain.allocator.fleets.members import LateRate
+from malletrain.allocator.machine.cluster_cache import CachedProfile, ClusterCache
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.problem.planner import (
     JobCurve,
-    PlannableJob,
     PlannableNode,
     PlannerOptions,
     build_problem,
     plan_problem,
 )
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
-from malletrain.allocator.scale_pins import ScalePin
-from malletrain.allocator.solving import solve
-from malletrain.allocator.validation import validate
+from malletrain.allocator.problem.scale_pins import ScalePin
+from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.solvers.solving import solve
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
+from tests.support.builders import cached_job
 
 OPTIONS = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
 CURVE = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(4, 30.0)), 2.0, 0.0)
@@ -33,10 +33,6 @@ def node(name: str, pool: str = "") -> PlannableNode:
     return PlannableNode(name, 9.0, pool)
 
 
-def job(name: str, *commanded: str, state: JobState = JobState.RUNNING, admitted: bool = True) -> CachedJob:
-    return CachedJob(PlannableJob(name, 1, 4, current_nodes=commanded), state, admitted)
-
-
 def profile(name: str, pin: ScalePin | None = None) -> CachedProfile:
     return CachedProfile(name, CURVE, pin)
 
@@ -44,7 +40,7 @@ def profile(name: str, pin: ScalePin | None = None) -> CachedProfile:
 def cache() -> ClusterCache:
     found = ClusterCache()
     found.update_nodes(map(node, ("n1", "n2", "n3")), snapshot=True)
-    found.update_jobs([job("a", "n1"), job("b"), job("c", admitted=False)], snapshot=True)
+    found.update_jobs([cached_job("a", "n1"), cached_job("b"), cached_job("c", admitted=False)], snapshot=True)
     found.update_profiles(map(profile, "abc"))
     return found
 
@@ -82,7 +78,7 @@ def test_newer_stays_are_taken_over_for_known_nodes_only() -> None:
 
 def test_a_stopping_job_and_its_nodes_stay_out() -> None:
     found = cache()
-    found.update_jobs([replace(job("a", "n1", state=JobState.STOPPING), wanted_nodes=("n2",))])
+    found.update_jobs([replace(cached_job("a", "n1", state=JobState.STOPPING), wanted_nodes=("n2",))])
     problem = build_problem(found.plan_input(0.0), OPTIONS)
     assert problem.nodes == ("n3",)
     assert [entry.id for entry in problem.jobs] == ["b"]
@@ -90,7 +86,7 @@ def test_a_stopping_job_and_its_nodes_stay_out() -> None:
 
 def test_a_job_that_backs_off_waits_for_its_time() -> None:
     found = cache()
-    found.update_jobs([replace(job("a", state=JobState.WAITING), not_before=100.0)])
+    found.update_jobs([replace(cached_job("a", state=JobState.WAITING), not_before=100.0)])
     assert [entry.id for entry in found.plan_input(99.0).jobs] == ["b"]
     assert found.next_eligible(99.0) == 100.0
     assert [entry.id for entry in found.plan_input(100.0).jobs] == ["a", "b"]
@@ -99,7 +95,7 @@ def test_a_job_that_backs_off_waits_for_its_time() -> None:
 
 def test_ended_jobs_are_forgotten_and_unknown_curves_are_waited_for() -> None:
     found = cache()
-    found.update_jobs([job("a", state=JobState.COMPLETED), job("d")])
+    found.update_jobs([cached_job("a", state=JobState.COMPLETED), cached_job("d")])
     assert [entry.id for entry in found.plan_input(0.0).planned_jobs] == ["b"]
 
 
@@ -115,7 +111,7 @@ def test_a_pin_ends_at_its_time() -> None:
 def test_generations_are_above_our_last_one_and_those_that_jobs_have_seen() -> None:
     found = cache()
     assert found.next_generation(7) == 8
-    found.update_jobs([replace(job("b"), plan_generation=40)])
+    found.update_jobs([replace(cached_job("b"), plan_generation=40)])
     assert found.next_generation(7) == 41
     found.note_generation(50)
     assert found.next_generation(7) == 51
@@ -125,7 +121,7 @@ def test_generations_are_above_our_last_one_and_those_that_jobs_have_seen() -> N
 def test_a_plan_is_solved_by_pools_with_pinned_scales_first() -> None:
     found = ClusterCache()
     found.update_nodes([node("g1", "gpu"), node("c1"), node("c2"), node("c3"), node("c4")], snapshot=True)
-    found.update_jobs([job("a", "c1", "c2"), job("b"), job("d", "g1")], snapshot=True)
+    found.update_jobs([cached_job("a", "c1", "c2"), cached_job("b"), cached_job("d", "g1")], snapshot=True)
     found.update_profiles([profile("a", ScalePin(1, False, 50.0)), profile("b"), profile("d")])
     problem = plan_problem(found.plan_input(0.0), OPTIONS)
     allocation = problem.allocation([solve(part.rest) for part in problem.parts])
@@ -152,7 +148,7 @@ def test_the_boot_is_what_a_growth_takes_less_its_stall_and_half_of_the_forward_
 
 def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> None:
     found = cache()
-    found.update_jobs([replace(job("b"), not_before=50.0)])
+    found.update_jobs([replace(cached_job("b"), not_before=50.0)])
     found.update_profiles([profile("a", ScalePin(2, True, 80.0))])
     first = found.plan_input(10.0)
     assert found.plan_input(49.9) is first
@@ -163,7 +159,7 @@ def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> 
     changes: tuple[Callable[[], None], ...] = (
         lambda: found.update_nodes([node("n9")]),
         lambda: found.update_stays([node("n9")._replace(expected_stay_seconds=99.0)]),
-        lambda: found.update_jobs([job("c")]),
+        lambda: found.update_jobs([cached_job("c")]),
         lambda: found.update_profiles([profile("d")]),
         lambda: found.update_late_rates({"c": LateRate(1, 2.0)}),
     )
@@ -175,8 +171,8 @@ def test_the_input_of_a_plan_is_made_anew_only_where_something_has_changed() -> 
 
 def test_nodes_that_go_from_a_stopping_job_to_another_are_planned_on_unless_the_stop_takes_long() -> None:
     found = cache()
-    growing = replace(job("a", "n1"), wanted_nodes=("n1", "n2"))
-    stopping = replace(job("b", "n2", "n3", state=JobState.STOPPING), stopping_since=100.0)
+    growing = replace(cached_job("a", "n1"), wanted_nodes=("n1", "n2"))
+    stopping = replace(cached_job("b", "n2", "n3", state=JobState.STOPPING), stopping_since=100.0)
     found.update_jobs([growing, stopping])
     assert found.plan_input(100.1).busy_nodes == {"n3"}, "nobody was promised n3"
     found.update_jobs([replace(stopping, stopping_since=101.0)])
@@ -184,12 +180,12 @@ def test_nodes_that_go_from_a_stopping_job_to_another_are_planned_on_unless_the_
     assert found.plan_input(101.9).busy_nodes == {"n3"}
     assert found.plan_input(102.0).busy_nodes == {"n2", "n3"}
     assert found.next_overdue(102.0) is None
-    found.update_jobs([job("b")])
+    found.update_jobs([cached_job("b")])
     assert found.plan_input(102.1).busy_nodes == frozenset()
 
 
 def test_a_stopping_job_promises_its_own_nodes_to_nobody() -> None:
     found = cache()
-    moving = replace(job("b", "n2", state=JobState.STOPPING), wanted_nodes=("n2", "n3"), stopping_since=100.0)
+    moving = replace(cached_job("b", "n2", state=JobState.STOPPING), wanted_nodes=("n2", "n3"), stopping_since=100.0)
     found.update_jobs([moving])
     assert found.plan_input(100.1).busy_nodes == {"n2", "n3"}

@@ -3,10 +3,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime
-from malletrain.allocator.pools import join, split
-from malletrain.allocator.problem import Allocation, AllocationProblem, Assignment, JobDemand
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
+from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime
+from malletrain.allocator.problem.pools import join, split
+from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 
 CURVE = (ScalingPoint(1, 1.0), ScalingPoint(8, 7.0))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.allocator.fleets import LateRate
-from malletrain.allocator.planner import PlanInput
-from malletrain.allocator.rate_deadlines import RateDeadlines
+from malletrain.allocator.fleets.members import LateRate
+from malletrain.allocator.machine.rate_deadlines import RateDeadlines
+from malletrain.allocator.problem.planner import PlanInput
 from tests.allocator.fleet_plans import curve, member, plan_input
 
 LATE = {"j1": LateRate(1, 600.0)}

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.choice_table import best_reduced_places
-from malletrain.allocator.knapsack import TIE, best_places
-from malletrain.allocator.objective import ScaleValues, scale_values
-from malletrain.allocator.problem import AllocationProblem, JobDemand
-from malletrain.allocator.reduction import reduced
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand
+from malletrain.allocator.problem.objective import ScaleValues, scale_values
+from malletrain.allocator.solvers.choice_table import best_reduced_places
+from malletrain.allocator.solvers.knapsack import TIE, best_places
+from malletrain.allocator.solvers.reduction import reduced
 from malletrain.model.scaling import ScalingPoint
 from tests.allocator.problems import problems
 from tests.allocator.test_ties import a_job
@@ -37,7 +37,7 @@ def test_every_best_answer_stays_where_many_tie(jobs: list[ScaleValues], pool: i
 
 
 @settings(deadline=None, max_examples=100)
-@given(problem=problems(most_jobs=3))
+@given(problem=problems(max_jobs=3))
 def test_every_best_answer_stays_for_any_curve(problem: AllocationProblem) -> None:
     jobs = [scale_values(job, problem) for job in problem.jobs]
     pool = len(problem.nodes)
@@ -61,7 +61,7 @@ def test_after_a_reduction_the_same_is_chosen_where_many_tie(jobs: list[ScaleVal
 
 
 @settings(deadline=None, max_examples=200)
-@given(problem=problems(most_jobs=6).filter(lambda problem: bool(problem.jobs)))
+@given(problem=problems(max_jobs=6).filter(lambda problem: bool(problem.jobs)))
 def test_after_a_reduction_the_same_is_chosen_for_any_curve(problem: AllocationProblem) -> None:
     after, without = places_with_and_without([scale_values(job, problem) for job in problem.jobs], len(problem.nodes))
     assert after == without

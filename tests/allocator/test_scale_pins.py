@@ -7,9 +7,9 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import AllocationProblem, JobDemand
-from malletrain.allocator.scale_pins import ScalePin, apply_pins
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand
+from malletrain.allocator.problem.scale_pins import ScalePin, apply_pins
+from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 
 CURVE = tuple(ScalingPoint(n, 100.0 * n**0.9) for n in range(1, 9))

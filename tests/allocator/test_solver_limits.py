@@ -11,11 +11,13 @@ import numpy as np
 import psutil
 import pytest
 
-from malletrain.allocator.milp import MilpBuilder, MilpModel
-from malletrain.allocator.milp_nodes import node_model
-from malletrain.allocator.solver_process import SolverAnswer, SolverProcess
+from malletrain.allocator.solvers.milp import MilpBuilder, MilpModel
+from malletrain.allocator.solvers.milp_nodes import node_model
+from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 from tests.allocator.test_solver_process import hard_problem
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from malletrain.allocator import solving
-from malletrain.allocator.problem import AllocationProblem, Formulation, JobDemand
-from malletrain.allocator.solver_process import SolverProcess
-from malletrain.allocator.solving import solve
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, Formulation, JobDemand
+from malletrain.allocator.solvers import solving
+from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_a_solver_killed_in_mid_solve_is_a_fallback_not_an_error(process: Solver
 def test_where_the_dynamic_programme_is_too_large_the_incumbent_or_the_present_map_serves(
     process: SolverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solving, "_LARGEST_DP", 0)
+    monkeypatch.setattr(solving, "_MAX_DP", 0)
     problem = hard_problem()
     held = JobDemand(**{**problem.jobs[0].__dict__, "current_nodes": ("n7", "n9")})
     problem = AllocationProblem(problem.nodes, 120.0, (held, *problem.jobs[1:]))
@@ -87,8 +89,8 @@ def test_where_the_dynamic_programme_is_too_large_the_incumbent_or_the_present_m
 
 def test_the_child_ends_with_its_parent() -> None:
     code = (
-        "import time; from malletrain.allocator.solver_process import SolverProcess as S;"
-        "from tests.allocator.test_solver_process import SMALL; from malletrain.allocator.solving import *;"
+        "import time; from malletrain.allocator.solvers.solver_process import SolverProcess as S;"
+        "from tests.allocator.test_solver_process import SMALL; from malletrain.allocator.solvers.solving import *;"
         "p = S(); solve(SMALL, Formulation.COUNTS, 30, p); print(p.pid, flush=True); time.sleep(60)"
     )
     import subprocess

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.choice_table import best_counts
-from malletrain.allocator.objective import ScaleValues
+from malletrain.allocator.problem.objective import ScaleValues
+from malletrain.allocator.solvers.choice_table import best_counts
 
 
 def job_of(values: Sequence[float], current: int = 0, sizes: Sequence[int] | None = None) -> ScaleValues:

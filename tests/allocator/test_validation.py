@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from malletrain.allocator import messages
-from malletrain.allocator.problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
-from malletrain.allocator.validation import validate
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.wire import messages
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 

@@ -1,4 +1,4 @@
-"""The pure part of `benchmarks/ensemble_training.py`: the ensemble, ratios and tables."""
+"""The pure part of `benchmarks/studies/ensemble_training.py`: the ensemble, ratios and tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ensembles.networks import (
+from benchmarks.studies.ensembles.networks import (
     BATCH,
     GPUS,
     NETWORKS,
@@ -20,7 +20,7 @@ from benchmarks.ensembles.networks import (
     ensemble_file,
     problem,
 )
-from benchmarks.ensembles.results import (
+from benchmarks.studies.ensembles.results import (
     WORDS,
     EnsembleRun,
     MemberResult,
@@ -30,7 +30,7 @@ from benchmarks.ensembles.results import (
     table_of_members,
     table_of_variants,
 )
-from benchmarks.ensembles.trial import WAYS
+from benchmarks.studies.ensembles.trial import WAYS
 from malletrain.cli.fleet.ensemble_file import read_ensemble, read_members
 from malletrain.fleet.lower_bound import lower_bound
 
@@ -50,7 +50,7 @@ def test_ratios_are_of_medians() -> None:
     assert (fleet.variant, fleet.seconds, fleet.prepared) == ("fleet", 16.0, 650)
     assert (fleet.of_list, fleet.of_bound) == (0.8, 1.6)
     assert fleet.cpu_share == pytest.approx(0.575)
-    assert fleet.most_cpu_share == pytest.approx(0.6)
+    assert fleet.max_cpu_share == pytest.approx(0.6)
     assert fleet.test_loss == pytest.approx(0.6)
     assert alone.cpu_share == 1.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.impact.figures import (
     Ran,
-    most_in_window,
+    max_in_window,
     percentile,
     plain_deltas,
     reclaims,
@@ -56,8 +56,8 @@ def test_node_seconds_are_shared_where_both_were_there() -> None:
 
 
 def test_most_in_a_window_and_nearest_rank() -> None:
-    assert most_in_window([0.0, 1.0, 1.5, 3.0], 1.0) == 2
-    assert most_in_window([0.0, 1.0, 2.0], 1.0) == 1
+    assert max_in_window([0.0, 1.0, 1.5, 3.0], 1.0) == 2
+    assert max_in_window([0.0, 1.0, 2.0], 1.0) == 1
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
     assert percentile([], 0.5) is None

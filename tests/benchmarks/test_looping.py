@@ -61,10 +61,10 @@ def test_what_no_command_follows_is_counted() -> None:
 
 def test_a_release_is_divided_by_what_the_services_have_logged() -> None:
     lines = [
-        LogLine(5.002, "scavenger", {"event": "event", "joined": [], "left": ["b"]}),
+        LogLine(5.002, "scavenger", {"event": "idle nodes changed", "joined": [], "left": ["b"]}),
         LogLine(5.004, "monitor", {"event": "stall", "ms": 3.0, "cpu_ms": 1.0, "step": "Task-1: work"}),
-        LogLine(5.006, "job_manager", {"event": "job", "reason": "preempted: a, b left"}),
-        LogLine(7.0, "job_manager", {"event": "job", "reason": "trains on 3 nodes"}),
+        LogLine(5.006, "job_manager", {"event": "job state changed", "reason": "preempted: a, b left"}),
+        LogLine(7.0, "job_manager", {"event": "job state changed", "reason": "trains on 3 nodes"}),
     ]
     known = logged(reversed(lines))
     found = parts_of([TimedEvent("b", 5.0, 5.01), TimedEvent("z", 6.0, 6.1)], known, known.released, "job_manager")
@@ -75,9 +75,12 @@ def test_a_release_is_divided_by_what_the_services_have_logged() -> None:
 
 
 def test_a_join_is_divided_at_the_plan_that_names_its_node() -> None:
-    plan = {"event": "plan", "applied": True, "trigger": "nodes joined: a, b; jobs arrived: j000001"}
+    plan = {"event": "plan made", "applied": True, "trigger": "nodes joined: a, b; jobs arrived: j000001"}
     known = logged(
-        [LogLine(9.0, "scavenger", {"event": "event", "joined": ["b"], "left": []}), LogLine(9.09, "allocator", plan)]
+        [
+            LogLine(9.0, "scavenger", {"event": "idle nodes changed", "joined": ["b"], "left": []}),
+            LogLine(9.09, "allocator", plan),
+        ]
     )
     found = parts_of([TimedEvent("b", 9.0, 9.08)], known, known.planned, "allocator")
     # The stand-in may note the command before the plan is logged.

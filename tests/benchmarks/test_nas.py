@@ -1,4 +1,4 @@
-"""The systems of `benchmarks/nas.py` get the same input, except for the declared curves."""
+"""The systems of `benchmarks/studies/nas.py` get the same input, except for the declared curves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.nas import machine_in_words, table
-from benchmarks.nas_trial.trial import SYSTEMS, NasTrial
-from benchmarks.nas_trial.workload import BATCH_PER_WORKER, NODES, TRACE_SECONDS, idle_trace, trainings
-from malletrain.simulator.reproduce.malletrain_systems import System
+from benchmarks.studies.nas import machine_in_words, table
+from benchmarks.studies.nas_trial.trial import SYSTEMS, NasTrial
+from benchmarks.studies.nas_trial.workload import BATCH_PER_WORKER, NODES, TRACE_SECONDS, idle_trace, trainings
+from malletrain.reproduce.malletrain.systems import System
 from malletrain.v1 import resources_pb2
 
 

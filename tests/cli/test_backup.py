@@ -10,9 +10,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
-from malletrain.allocator.plan_store import PlanStore
+from malletrain.allocator.history.plan_store import PlanStore
+from malletrain.cli.shared.settings import load
+from malletrain.runtime.access.pki import ensure_certificate, publish_authority
+from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
+from malletrain.tls.credentials import public_server_credentials
 from malletrain.v1 import allocator_pb2
 from tests.support.ports import free_port
 from tests.system.deployment import run_command
@@ -39,7 +43,10 @@ def serving(folder: Path) -> Iterator[str]:
     health = HealthServicer()
     health.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    server.add_insecure_port(address)
+    state_dir, clock = load(folder / "malletrain.toml").state_dir, SystemClock()
+    certificate = ensure_certificate(state_dir, "job_manager", clock, 3600.0)
+    publish_authority(state_dir, state_dir / "ca.pem", clock)
+    server.add_secure_port(address, public_server_credentials(certificate))
     server.start()
     yield address
     server.stop(None)

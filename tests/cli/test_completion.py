@@ -77,6 +77,7 @@ class Shell:
 
 
 @shells
+@pytest.mark.processes
 def test_a_shell_completes_verbs_and_options(shell: str, environment: dict[str, str]) -> None:
     install(shell, environment)
     assert (Path(environment["HOME"]) / FILES[shell][0]).exists()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from malletrain.cli.configured import unknown_variables
 from malletrain.cli.main import application
+from malletrain.cli.shared.configured import unknown_variables
 from malletrain.common.environment import JOB_ID
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from malletrain.cli import doctor
+from malletrain.cli.operate import doctor
+from malletrain.cli.operate.doctor_access import examine_cgroups
 from malletrain.common.accounts import account_named, acting_as
+from malletrain.common.cgroups import Cgroups
 from malletrain.runtime.metrics.endpoint import MetricsEndpoint
 from tests.support.ports import free_port
-from tests.support.stranger import needs_another_account
+from tests.support.stranger import let_others_through, needs_another_account
 
 
 def test_a_folder_that_can_be_made_or_written(tmp_path: Path) -> None:
@@ -25,8 +27,7 @@ def test_a_folder_that_can_be_made_or_written(tmp_path: Path) -> None:
 
 @needs_another_account
 def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
-    for above in (tmp_path, *tmp_path.parents[:3]):
-        above.chmod(0o755)
+    let_others_through(tmp_path)
     with acting_as(account_named("nobody")):
         finding = doctor._writable(tmp_path / "state")
     assert not finding.ok
@@ -43,15 +44,24 @@ def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MALLETRAIN_STATEDIR" in doctor._variables().found
 
 
+def test_whether_jobs_have_cgroups(tmp_path: Path) -> None:
+    here = examine_cgroups(lambda name, say: Cgroups(tmp_path / name, say))
+    assert (here.ok, here.found) == (True, f"each job has one of its own below {tmp_path}")
+    nowhere = examine_cgroups(lambda _, say: Cgroups(None, say, "cgroup v2 is not mounted here"))
+    assert nowhere.ok, "they are not needed"
+    assert nowhere.found == "jobs have none, processes are looked for in /proc: cgroup v2 is not mounted here"
+    assert examine_cgroups().ok
+
+
 def test_an_address_of_ipv6() -> None:
     if not socket.has_ipv6:
-        pytest.skip("no IPv6")
+        pytest.skip("this machine has no IPv6")
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
             address = f"[::1]:{taken.getsockname()[1]}"
             assert not doctor._metrics_port("monitor", address).ok
     except OSError as error:
-        pytest.skip(f"no IPv6: {error}")
+        pytest.skip(f"this machine has no IPv6: {error}")
     assert doctor._metrics_port("monitor", address).found == f"{address} is free"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,12 +8,24 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from malletrain.cli.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
-from malletrain.cli.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
-from malletrain.cli.doctor_slurm import SlurmReport, judge_slurm, parse_config, parse_partitions, start_after_preemption
 from malletrain.cli.main import application
-from malletrain.cli.settings import AllSettings
+from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
+from malletrain.cli.operate.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
+from malletrain.cli.operate.doctor_queries import examine_queries
+from malletrain.cli.operate.doctor_slurm import (
+    SlurmReport,
+    judge_slurm,
+    parse_config,
+    parse_partitions,
+    start_after_preemption,
+)
+from malletrain.cli.shared.settings import AllSettings
+from malletrain.runtime.clock import SystemClock
+from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
+from malletrain.scavenger.sources.schedulers.slurm import slurm_source
+from tests.scavenger.recorded_commands import RecordedCommands
+from tests.scavenger.samples import recording
 from tests.support.shared import shared_path
 
 HOLDING = SlurmSettings.model_validate({"partitions": ["main"], "hold": {"queue": "scav"}})
@@ -169,7 +182,6 @@ def test_a_pbs_as_documented_is_well_and_each_mistake_is_named() -> None:
             for to in ("", "NONE", "queue=scav,queue=debug", "queue=scavenge")
         ),
         (pbs(queues={"main": good.queues["main"]}), "queue scav"),
-        (pbs(reservations=False), "reservations"),
         (pbs(time=None), "clocks"),
     ]
     for report, check in cases:
@@ -194,6 +206,74 @@ def test_a_live_pbs_with_preempt_targets() -> None:
     report = pbs(queues=queues["Queue"], time=queues["timestamp"])
     section = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scavenge"}})
     assert wrong(judge_pbs(report, section, queues["timestamp"])) == {"soft_walltime of scavenge"}
+
+
+def doctor_commands(folder: Path, **outputs: str) -> tuple[RecordedCommands, dict[str, str]]:
+    folder.mkdir(exist_ok=True)
+    commands = RecordedCommands(folder)
+    return commands, {name: commands.add(name, output) for name, output in outputs.items()}
+
+
+def test_what_each_query_of_pbs_says(tmp_path: Path) -> None:
+    commands, paths = doctor_commands(
+        tmp_path / "bin",
+        pbsnodes=recording("pbsnodes.json"),
+        qstat=recording("qstat.txt"),
+        pbs_rstat=recording("pbs_rstat.txt"),
+    )
+    section = PbsSettings.model_validate(paths)
+    source = pbs_source(section, SystemClock())
+    found = {finding.check: finding for finding in examine_queries(lambda: source)}
+    assert [finding.ok for finding in found.values()] == [True, True, True]
+    assert found["query nodes"].found.startswith("18 nodes, 7 idle, ")
+    assert found["query queue"].found == "1 planned starts"
+    assert found["query reservations"].found == "2 reservations"
+    asked = {name: commands.calls(name) for name in paths}
+    assert asked == {"pbsnodes": ["-av -F json"], "qstat": ["-f -w"], "pbs_rstat": ["-f"]}
+    assert asked == {Path(query.argv[0]).name: [" ".join(query.argv[1:])] for query in source.queries.all()}
+    commands.says("qstat", "what is this?\n")
+    commands.fails("pbs_rstat", 1)
+    commands.says("pbsnodes", '{"pbs_version": "1", "nodes": {"n1": {"state": "free"}, "n2": {"state": "od\\u001bd"}}}')
+    findings = list(examine_queries(lambda: pbs_source(section, SystemClock())))
+    assert wrong(findings) == {"query nodes", "query queue", "query reservations"}
+    nodes, queue, reservations = findings
+    assert "2 nodes, 1 idle, 0 out of use, 1 in a state that is not known: n2" in nodes.found
+    assert "\x1b" not in nodes.found
+    assert "what is this?" in queue.found
+    assert "qstat -f -w" in queue.remedy
+    assert "no contact" in reservations.found
+
+
+def test_what_each_query_of_slurm_says(tmp_path: Path) -> None:
+    commands, paths = doctor_commands(
+        tmp_path / "bin",
+        sinfo="idle|g[01-02]\n?|g03\n",
+        squeue=recording("squeue_pending.txt"),
+        scontrol="No reservations in the system\n",
+    )
+    section = SlurmSettings.model_validate({"partitions": ["main"], **paths})
+    source = slurm_source(section, SystemClock())
+    nodes, queue, reservations, classes = examine_queries(lambda: source)
+    assert "3 nodes, 2 idle, 0 out of use, 1 in a state that is not known: g03 '?'" in nodes.found
+    assert (queue.found, reservations.found) == ("2 planned starts", "0 reservations")
+    assert "expected GRES|FEATURES|NODES" in classes.found
+    assert wrong([nodes, queue, reservations, classes]) == {"query nodes", "query classes"}
+    argv = [" ".join(query.argv[1:]) for query in source.queries.all()]
+    assert sorted(argv) == sorted(commands.calls("sinfo") + commands.calls("squeue") + commands.calls("scontrol"))
+    twice = SlurmSettings.model_validate({"partitions": ["a", "a"], **paths})
+    assert wrong(examine_queries(lambda: slurm_source(twice, SystemClock()))) == {"queries"}
+
+
+def test_a_qstat_whose_json_can_not_be_read_is_called_that(tmp_path: Path) -> None:
+    _, paths = doctor_commands(
+        tmp_path / "bin", pbsnodes=recording("pbsnodes.json"), qstat=recording("qstat.txt"), pbs_rstat=""
+    )
+    environment = {f"MALLETRAIN_SCAVENGER__PBS__{name.upper()}": path for name, path in paths.items()}
+    done = CliRunner().invoke(application(), ["doctor", "--source", "pbs", "--json"], env=environment)
+    assert done.exit_code == 1
+    found = {entry["check"]: entry["ok"] for entry in json.loads(done.output)}
+    assert (found["query queue"], found["qstat -Qf"], found["qstat -Bf"]) == (True, False, False)
+    assert "clocks" not in found
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:

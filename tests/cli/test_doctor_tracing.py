@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from malletrain.cli.doctor_tracing import examine_tracing
+from malletrain.cli.operate.doctor import examine_tracing
 from malletrain.runtime.tracing.settings import TracingSettings
 from tests.support.collector import collecting
 from tests.support.ports import free_port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.explain import request_of
+from malletrain.cli.jobs.explain import request_of
 from malletrain.runtime.errors import InvalidInputError
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from malletrain.cli.jobs.submit import default_name
 from malletrain.cli.main import application
-from malletrain.cli.settings import load
-from malletrain.cli.submit import default_name
-from malletrain.cli.up import last_line, make_state_folder
+from malletrain.cli.operate.up import last_line, prepare_state_folder
+from malletrain.cli.shared.settings import load
 from malletrain.common.version import VERSION
 from malletrain.runtime.errors import InvalidInputError
 
@@ -34,7 +34,7 @@ def test_a_state_folder_that_cannot_be_made_names_the_setting(tmp_path: Path, mo
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MALLETRAIN_STATE_DIR", str(tmp_path / "file/state"))
     with pytest.raises(InvalidInputError, match="state_dir: expected a folder that is there or can be made"):
-        make_state_folder(load())
+        prepare_state_folder(load())
 
 
 def test_a_service_that_left_no_word_in_its_log(tmp_path: Path) -> None:
@@ -82,5 +82,5 @@ def test_a_verb_alone_is_the_verb_among_all() -> None:
 def test_listing_jobs_imports_no_simulator() -> None:
     script = "import sys; from malletrain.cli.main import application; application('jobs'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert "malletrain.cli.jobs" in done.stdout.split()
+    assert "malletrain.cli.jobs.jobs" in done.stdout.split()
     assert not [name for name in done.stdout.split() if name.startswith("malletrain.simulator")]

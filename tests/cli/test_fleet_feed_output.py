@@ -6,6 +6,7 @@ import pytest
 
 from malletrain.cli.fleet.feed_output import converged, feed_dict, feed_in_words, waiting_in_words, waiting_members
 from malletrain.v1 import monitor_pb2, resources_pb2
+from tests.support.builders import job_message
 
 
 def progress(received: int, prepared: int, cpu_seconds: float = 0.0, processes: int = 0) -> monitor_pb2.Progress:
@@ -16,12 +17,8 @@ def progress(received: int, prepared: int, cpu_seconds: float = 0.0, processes: 
 
 
 def job(name: str, state: str, *gpus: str, code: str = "UNSPECIFIED") -> resources_pb2.Job:
-    return resources_pb2.Job(
-        spec=resources_pb2.JobSpec(name=name),
-        state=resources_pb2.JobState.Value(f"JOB_STATE_{state}"),
-        reason_code=resources_pb2.JobReason.Value(f"JOB_REASON_{code}"),
-        commanded_nodes=gpus,
-    )
+    reason = resources_pb2.JobReason.Value(f"JOB_REASON_{code}")
+    return job_message(name, *gpus, name=name, state=f"JOB_STATE_{state}", reason_code=reason)
 
 
 def test_what_feeds_can_prepare_is_told_by_core_and_by_node() -> None:

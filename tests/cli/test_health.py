@@ -14,6 +14,7 @@ from grpc_health.v1.health import HealthServicer
 
 from malletrain.cli.health import health
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from tests.support.channels import stand_in_authority, stand_in_credentials
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -25,7 +26,9 @@ def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[HealthServicer]:
     servicer = HealthServicer()
     server = grpc.server(futures.ThreadPoolExecutor(2))
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    monkeypatch.setenv("MALLETRAIN_ADDRESSES__MONITOR", f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    port = server.add_secure_port("127.0.0.1:0", stand_in_credentials())
+    monkeypatch.setenv("MALLETRAIN_ADDRESSES__MONITOR", f"127.0.0.1:{port}")
+    monkeypatch.setenv("MALLETRAIN_TLS__AUTHORITY_FILE", str(stand_in_authority()))
     monkeypatch.setenv("MALLETRAIN_ADDRESSES__PROFILER", "127.0.0.1:1")
     server.start()
     yield servicer

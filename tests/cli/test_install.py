@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.install import SystemdInstallation, render, state_folder, template_folder, write_files
+from malletrain.cli.operate.install import SystemdInstallation, render, state_folder, template_folder, write_files
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-_MOST_EXPOSED = 3.0
+_MAX_EXPOSED = 3.0
 UNITS = (*(f"malletrain@{service}.service" for service in SERVICES), "malletrain-dashboard.service")
 TMPFILES = Path("tmpfiles.d/malletrain.conf")
 
@@ -22,7 +22,7 @@ TMPFILES = Path("tmpfiles.d/malletrain.conf")
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a command. The test's own folder may be below one that units hide."""
-    monkeypatch.setattr("malletrain.cli.install._HIDDEN", ())
+    monkeypatch.setattr("malletrain.cli.operate.install._HIDDEN", ())
     command = tmp_path / "opt/bin/malletrain"
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\n")
@@ -86,7 +86,7 @@ def test_systemd_calls_the_services_confined(files: dict[Path, str], tmp_path: P
     )
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+) (\w+)", done.stdout)
     assert found is not None, done.stdout + done.stderr
-    assert float(found[1]) < _MOST_EXPOSED
+    assert float(found[1]) < _MAX_EXPOSED
 
 
 def test_what_differs_is_not_overwritten(files: dict[Path, str], tmp_path: Path) -> None:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.job_output import event_dict, job_dict, metric_facts, reason_of
+from malletrain.cli.jobs.job_output import event_dict, job_dict, metric_facts, reason_of, trained_nothing
+from malletrain.cli.jobs.outlook import lost_in_words
 from malletrain.job_manager.visibility import visible_to
 from malletrain.runtime.access.identity import Identity, Role
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+from tests.support.builders import job_message
 
-HIDDEN = {"reason", "metrics"}
-HIDDEN_IN_SPEC = {"command", "workingDirectory", "environment", "family"}
+HIDDEN = {"reason", "metrics", "saveError"}
+HIDDEN_IN_SPEC = {"command", "workingDirectory", "environment", "family", "launchNote", "project"}
 
 
 def job() -> resources_pb2.Job:
-    spec = resources_pb2.JobSpec(name="train", command=["true"], working_directory="/", min_nodes=1, max_nodes=2)
-    return resources_pb2.Job(
-        id="j000001",
+    return job_message(
         owner="ada",
-        spec=spec,
         state=resources_pb2.JOB_STATE_STOPPING,
         reason="2 nodes left",
         reason_code=resources_pb2.JOB_REASON_PREEMPTED_BELOW_MINIMUM,
@@ -59,3 +58,12 @@ def test_in_place_of_the_reason_others_get_the_code_in_words() -> None:
     assert reason_of(job()) == "2 nodes left"
     assert reason_of(as_others_get_it()) == "preempted below minimum"
     assert reason_of(resources_pb2.Job()) == "", "recorded by version 0.1.0, and somebody else's"
+
+
+def test_a_job_that_is_complete_by_its_exit_status_alone_may_have_trained_nothing() -> None:
+    ended = {"state": resources_pb2.JOB_STATE_COMPLETED, "reason_code": resources_pb2.JOB_REASON_EXITED}
+    assert trained_nothing(resources_pb2.Job(**ended))
+    assert lost_in_words(resources_pb2.Job(**ended), monitor_pb2.Progress()) == "no batch was reported"
+    assert not trained_nothing(resources_pb2.Job(**ended, samples=1))
+    for change in ({"state": resources_pb2.JOB_STATE_FAILED}, {"reason_code": resources_pb2.JOB_REASON_TRAINER_DONE}):
+        assert not trained_nothing(resources_pb2.Job(**(ended | change)))

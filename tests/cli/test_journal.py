@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
-from malletrain.allocator.idle_store import IdleStore
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_store import IdleStore
 from malletrain.cli.main import application
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.store import JobStore
-from malletrain.monitor.progress import JobProgress
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore
+from malletrain.monitor.machine.progress import JobProgress
+from malletrain.monitor.machine.throughput import MeasuredPoint
+from malletrain.monitor.machine.trackers import StoredJob
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.throughput import MeasuredPoint
-from malletrain.monitor.trackers import StoredJob
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.errors import SchemaVersionError
 from malletrain.runtime.database.migrating import open_database
@@ -100,6 +100,15 @@ def test_a_past_is_replayed_and_nothing_is_written_there(three_days: Path) -> No
     assert "does not agree with what happened" in text.stdout
 
 
+def test_the_page_of_a_past_claims_no_share_of_all_nodes(three_days: Path) -> None:
+    done = run(three_days, "replay", "--journal", "state", "--out", "results")
+    assert done.exception is None, done.exception
+    page = (three_days / "results/report.html").read_text()
+    assert "how many nodes there are is not known" in page
+    assert "of all node-hours were idle" not in page
+    assert "<h1>What your idle nodes would train</h1>" in page
+
+
 def test_settings_are_tuned_on_some_days_and_judged_by_others(three_days: Path) -> None:
     found = in_json(run(three_days, "tune", "--json"))
     assert len(found["days"]) == 3
@@ -150,7 +159,7 @@ def damaged(folder: Path, kind: str) -> None:
     ("kind", "error", "message"),
     [
         ("corrupt", MalleTrainError, "the journal in state can't be read"),
-        ("newer", SchemaVersionError, "are of revision 0009, and this version of MalleTrain knows up to 0004"),
+        ("newer", SchemaVersionError, "are of revision 0009, and this version of MalleTrain knows up to 0005"),
         (
             "without history",
             InvalidInputError,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.log_rotation import LogRotation
+from malletrain.cli.operate.log_rotation import LogRotation
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -13,7 +13,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def test_a_log_that_is_too_large_is_copied_and_emptied_under_its_writer(tmp_path: Path) -> None:
-    log, rotation = tmp_path / "monitor.log", LogRotation(most_bytes=4, copies=2)
+    log, rotation = tmp_path / "monitor.log", LogRotation(max_bytes=4, copies=2)
     with log.open("a") as writer:
         for text in ("first", "second", "third"):
             writer.write(text)
@@ -29,12 +29,12 @@ def test_a_log_that_is_too_large_is_copied_and_emptied_under_its_writer(tmp_path
 def test_without_copies_a_large_log_is_emptied(tmp_path: Path) -> None:
     log = tmp_path / "monitor.log"
     log.write_text("text")
-    assert LogRotation(most_bytes=3, copies=0).apply(log)
+    assert LogRotation(max_bytes=3, copies=0).apply(log)
     assert files(tmp_path) == {"monitor.log": ""}
 
 
 def test_a_log_that_is_not_there_is_none_that_is_too_large(tmp_path: Path) -> None:
-    assert not LogRotation(most_bytes=0, copies=1).apply(tmp_path / "monitor.log")
+    assert not LogRotation(max_bytes=0, copies=1).apply(tmp_path / "monitor.log")
 
 
 def test_a_log_that_cannot_be_copied_is_emptied_all_the_same(tmp_path: Path) -> None:
@@ -42,5 +42,5 @@ def test_a_log_that_cannot_be_copied_is_emptied_all_the_same(tmp_path: Path) -> 
     log.write_text("text")
     (tmp_path / "monitor.log.1").mkdir()
     with pytest.raises(IsADirectoryError):
-        LogRotation(most_bytes=3, copies=1).apply(log)
+        LogRotation(max_bytes=3, copies=1).apply(log)
     assert log.read_text() == ""

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.outlook import Known, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
-from malletrain.dashboard.facts import CurveFact, PointFact, ProgressFact
+from malletrain.cli.jobs.outlook import Known, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
+from malletrain.observer.facts import CurveFact, PointFact, ProgressFact
 from malletrain.v1 import resources_pb2
+from tests.support.builders import job_message
 
 CURVE = CurveFact("j000001", (PointFact(1, 10.0, error=0.1), PointFact(4, 40.0, error=0.1)))
 PROGRESS = ProgressFact("j000001", samples=200, rate=19.0, nodes=2)
 
 
 def job(**changes: object) -> resources_pb2.Job:
-    spec = resources_pb2.JobSpec(name="a", command=["true"], min_nodes=1, max_nodes=4, target_samples=1000)
-    given: dict[str, object] = {
-        "id": "j000001",
-        "spec": spec,
-        "state": resources_pb2.JOB_STATE_RUNNING,
-        "samples": 100,
-        "commanded_nodes": ["n1", "n2"],
-        "confirmed_nodes": ["n1", "n2"],
-    }
-    return resources_pb2.Job(**(given | changes))
+    return job_message("j000001", "n1", "n2", **{"target_samples": 1000, "samples": 100} | changes)
 
 
 def known(**changes: object) -> Known:

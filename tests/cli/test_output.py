@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from malletrain.cli.output import print_table, shorten
+from malletrain.cli.shared.output import print_table, shorten
 
 LONG = "worker on n1: exit status 1; restarted 3 times before; the last lines of its log:\nn1 | ValueError: [lr] is NaN"
 

@@ -6,18 +6,15 @@ import json
 
 import pytest
 
-from malletrain.cli.owner_output import plan_weight, print_owners, weight_in_words
-from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2
+from malletrain.cli.shared.owner_output import plan_weight, print_owners, weight_in_words
+from malletrain.v1 import allocator_pb2, job_manager_pb2
+from tests.support.builders import job_message
 
 ADA = job_manager_pb2.OwnerShare(
     owner="ada", jobs=100, admitted_jobs=9, nodes=40, used_node_seconds=5400.0, used_fraction=0.75, weight=0.707
 )
 BOB = job_manager_pb2.OwnerShare(owner="bob", jobs=1, admitted_jobs=1, used_fraction=0.25, weight=1.414)
 GONE = job_manager_pb2.OwnerShare(owner="eve", used_node_seconds=36.0, weight=1.0)
-
-
-def job(**fields: float) -> resources_pb2.Job:
-    return resources_pb2.Job(id="j000001", owner="ada", spec=resources_pb2.JobSpec(weight=3.0), **fields)  # type: ignore[arg-type]
 
 
 def test_the_table_names_jobs_nodes_decayed_use_and_weight(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,15 +42,21 @@ def test_without_fair_share_the_table_says_so(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_weight_that_is_as_submitted_needs_no_words(share: float) -> None:
-    assert weight_in_words(job(share_weight=share), ()) == "3"
+    assert weight_in_words(job_message(owner="ada", weight=3.0, share_weight=share), ()) == "3"
 
 
 def test_a_weight_says_where_it_comes_from() -> None:
     share = "times 0.707 for fair share (ada has 75% of the decayed use, an equal share is 50%)"
-    assert weight_in_words(job(share_weight=0.707), (ADA, BOB, GONE)) == f"2.12: 3 as submitted, {share}"
-    found = weight_in_words(job(share_weight=0.707 / 2), (ADA, BOB, GONE))
+    assert (
+        weight_in_words(job_message(owner="ada", weight=3.0, share_weight=0.707), (ADA, BOB, GONE))
+        == f"2.12: 3 as submitted, {share}"
+    )
+    found = weight_in_words(job_message(owner="ada", weight=3.0, share_weight=0.707 / 2), (ADA, BOB, GONE))
     assert found == f"1.06: 3 as submitted, divided by 2, the mean of ada's jobs, {share}"
-    assert weight_in_words(job(share_weight=0.5), ()) == "1.5: 3 as submitted, times 0.5 for fair share"
+    assert (
+        weight_in_words(job_message(owner="ada", weight=3.0, share_weight=0.5), ())
+        == "1.5: 3 as submitted, times 0.5 for fair share"
+    )
 
 
 def test_a_plan_shows_the_parts_of_a_weight() -> None:

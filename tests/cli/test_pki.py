@@ -9,15 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from typer.testing import CliRunner
 
-from malletrain.cli.doctor_certificates import examine_certificates
 from malletrain.cli.main import application
+from malletrain.cli.operate.doctor_certificates import examine_certificates
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import SERVICES, Addresses, Settings
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.tls.names import SERVICE_ROLES
+from malletrain.tls.files import read_certificate_file
+from malletrain.tls.names import SERVICE_ROLES, name_of, node_name
 from tests.tls.serving import serial
 from tests.tls.site import SiteAuthority
 
@@ -82,7 +84,9 @@ def test_show_lists_the_sites_own(tmp_path: Path) -> None:
 
 
 def test_renew_makes_all_anew_or_those_that_are_named(state: Path) -> None:
-    paths = [state / f"keys/certificates/{role}.pem" for role in ("monitor", "agent")]
+    paths = [state / f"keys/certificates/{role}.pem" for role in ("monitor", "profiler")]
+    ensure_certificate(state, "profiler", SystemClock(), DAY)
+    shared = serial(state / "keys/certificates/agent.pem")
     first = [serial(path) for path in paths]
     run("renew", "monitor")
     second = [serial(path) for path in paths]
@@ -91,16 +95,39 @@ def test_renew_makes_all_anew_or_those_that_are_named(state: Path) -> None:
     assert not {*first, *second} & {serial(path) for path in paths}
     run("renew", "supervisor")
     assert (state / "keys/certificates/supervisor.pem").exists()
+    assert serial(state / "keys/certificates/agent.pem") == shared, "agents of 0.1 get no other one"
 
 
 @pytest.mark.usefixtures("state")
 def test_renew_of_an_unknown_role_is_wrong_use() -> None:
-    with pytest.raises(InvalidInputError, match="role: expected one of scavenger"):
-        run("renew", "boss")
+    for role in ("boss", "agent"):
+        with pytest.raises(InvalidInputError, match="role: expected one of scavenger"):
+            run("renew", role)
+
+
+def test_node_writes_a_certificate_that_is_for_this_node_alone(tmp_path: Path, state: Path) -> None:
+    path = tmp_path / "cn001.pem"
+    path.write_text("an old one, which all may read")
+    said = run("node", "cn001", str(path), "--days", "30")
+    assert said == f"written: {path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = x509.load_pem_x509_certificate(read_certificate_file(path).certificate)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [name_of("agent"), node_name("cn001")]
+    assert found.not_valid_after_utc.timestamp() == pytest.approx(time.time() + 30 * DAY, abs=60)
+    assert str(path) not in run("show"), "it is the node's, not this machine's"
+    assert not list(state.rglob("cn001*"))
+
+
+def test_node_refuses_what_is_no_node_and_a_file_that_can_not_be_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="NODE: expected the name of a node"):
+        run("node", "a b", str(tmp_path / "file.pem"))
+    with pytest.raises(InvalidInputError, match="FILE: expected a file that can be written"):
+        run("node", "n1", str(tmp_path / "none" / "file.pem"))
 
 
 def test_doctor_is_content_with_good_certificates(tmp_path: Path, state: Path) -> None:
-    assert examine_certificates(settings(tmp_path / "new")).found == "none needed on loopback"
+    assert examine_certificates(settings(tmp_path / "new")).found == "the first start makes them"
     assert examine_certificates(settings(tmp_path / "new", monitor="192.0.2.7:1")).found == "the first start makes them"
     finding = examine_certificates(settings(state, monitor="192.0.2.7:1"))
     assert finding.ok

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.progress import progress_bar
+from malletrain.cli.shared.progress import progress_bar
 from malletrain.simulator.traces.lines import read_lines, size_of
 from tests.support.waiting import wait_until
 
 PROGRAM = """
 import sys
-from malletrain.cli.progress import progress_bar
+from malletrain.cli.shared.progress import progress_bar
 with progress_bar("simulations", 4, counts=True) as progress:
     for done in range(1, 5):
         progress(done)
@@ -33,6 +33,7 @@ def test_without_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("piped", [False, True])
+@pytest.mark.processes
 def test_on_a_terminal_there_is_one_and_what_is_printed_stays_where_it_belongs(piped: bool) -> None:
     terminal, inner = os.openpty()
     termios.tcsetwinsize(inner, (24, 80))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.settings_file import as_toml, change_settings, changed_text
+from malletrain.cli.operate.tune import as_toml, change_settings, changed_text
 from malletrain.runtime.errors import InvalidInputError
 
 TEXT = """# mine

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import structlog
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.shadow import parse_duration, watching_only
+from malletrain.cli.simulate.shadow import parse_duration, watching_only
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.trace_files import read_trace
@@ -51,6 +52,17 @@ def test_a_shadow_records_and_says_what_would_have_been_harvested(tmp_path: Path
     assert len(trace.nodes) == 16
     # It asked, and submitted nothing: there is no sbatch to be found.
     assert not list((tmp_path / "bin").glob("sbatch*"))
+
+
+def test_a_report_is_that_of_a_replay(tmp_path: Path) -> None:
+    out, report = tmp_path / "seen.csv.gz", tmp_path / "report"
+    arguments = ["shadow", "--source", "slurm", "--for", "2s", "--every", "1s", "--out", str(out)]
+    done = CliRunner().invoke(application(), [*arguments, "--report", str(report)], env=played(tmp_path / "bin"))
+    assert done.exit_code == 0, done.output
+    page = (report / "report.html").read_text()
+    assert "75.0 % of all node-hours were idle" in " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "malletrain shadow --source slurm" in page
+    assert f"wrote {report / 'report.html'}" in done.output
 
 
 def test_json(tmp_path: Path) -> None:

@@ -11,27 +11,18 @@ from malletrain.cli.top.events import Event, events_between, service_events
 from malletrain.cli.top.keys import parsed
 from malletrain.cli.top.rows import SortBy, View, pressed, rows_of
 from malletrain.cli.top.screen import screen
-from malletrain.dashboard.facts import CurveFact, JobFact, NodeFact, PlanFact, PointFact, ProgressFact
-from malletrain.dashboard.history import History
-from malletrain.dashboard.updates import jobs_changed, nodes_changed, planned
+from malletrain.observer.facts import CurveFact, JobFact, NodeFact, PlanFact, PointFact, ProgressFact
+from malletrain.observer.history import History
+from malletrain.observer.updates import jobs_changed, nodes_changed, planned
+from tests.support.builders import job_fact
 
 START = 1_000_000_000.0
 CURVE = (PointFact(1, 10.0), PointFact(4, 40.0))
 
 
 def job(number: int, **changes: object) -> JobFact:
-    given: dict[str, object] = {
-        "id": f"j{number:06d}",
-        "name": f"name-{9 - number}",
-        "owner": "ada",
-        "state": "RUNNING",
-        "confirmed": frozenset({f"n{number}"}),
-        "commanded": frozenset({f"n{number}"}),
-        "max_nodes": 4,
-        "target_samples": 1000,
-        "samples": 100 * number,
-    }
-    return JobFact(**(given | changes))  # type: ignore[arg-type]
+    named = {"name": f"name-{9 - number}", "owner": "ada", "samples": 100 * number}
+    return job_fact(f"j{number:06d}", f"n{number}", **named | changes)
 
 
 def history(*jobs: JobFact) -> History:

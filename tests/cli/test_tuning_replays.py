@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder
 from malletrain.allocator.auto_tuning.machine import (
     AutoTune,
     ForwardChoice,
@@ -22,16 +23,17 @@ from malletrain.allocator.auto_tuning.machine import (
 from malletrain.allocator.auto_tuning.replay_process import ReplayProcess, TuningRunError
 from malletrain.allocator.auto_tuning.store import TuningStore
 from malletrain.allocator.auto_tuning.tuner import AutoTuner, TunerOptions
-from malletrain.allocator.auto_tuning.wire import TuningOrder
-from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
-from malletrain.allocator.idle_store import IdleStore
-from malletrain.allocator.metrics import AllocatorMetrics
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_store import IdleStore
+from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime
+from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.runtime.clock import ManualClock, SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
 from tests.cli.test_journal import BEGIN, DAY, HOUR, make_state
 from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.processes
 
 SHORT = ForwardChoice(ForwardPolicy.CONSTANT, 6.0)
 """Little more than the stall of a start in that past, 5 s."""
@@ -56,7 +58,13 @@ def add_flapping_hour(folder: Path) -> None:
 
 
 def program(folder: Path, cpu_seconds: float = 60.0, memory_mib: int = 1024) -> ReplayProcess:
-    command = [sys.executable, "-m", "malletrain.cli.tuning_replays", "--config", str(folder / "malletrain.toml")]
+    command = [
+        sys.executable,
+        "-m",
+        "malletrain.cli.operate.tuning_replays",
+        "--config",
+        str(folder / "malletrain.toml"),
+    ]
     return ReplayProcess(command, folder / "state" / "auto_tuning", cpu_seconds, memory_mib)
 
 
@@ -64,12 +72,12 @@ async def test_a_step_comes_of_a_real_past(past: Path) -> None:
     """The settings are not touched, and nothing of the replays is left."""
     before = (past / "malletrain.toml").read_text()
     store = TuningStore(open_database(Settings(state_dir=past / "state").database("allocator")))
-    options = TunerOptions(AutoTune.APPLY, ForwardTime(6.0), TuningBounds(30.0, 960.0), 60.0, 1.0, 6 * 3600.0)
+    options = TunerOptions(AutoTune.APPLY, ForwardTime(6.0), TuningBounds(30.0, 960.0), 180.0, 1.0, 6 * 3600.0)
     used: list[ForwardTime] = []
     tuner = AutoTuner(options, store, SystemClock(), program(past).run, used.append, AllocatorMetrics())
     tuner.state = replace(tuner.state, ran_unix=1.0)
     task = asyncio.create_task(tuner.run())
-    await wait_until_async(lambda: bool(store.newest(1)), 60)
+    await wait_until_async(lambda: bool(store.newest(1)), 180)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     (run,) = store.newest(9)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from malletrain.cli.waiting_reasons import drains, too_large
+from malletrain.cli.jobs.waiting_reasons import drains, quarantines, too_large
 from malletrain.v1 import resources_pb2, scavenger_pb2
+from tests.support.builders import job_message
 
-
-def job(job_id: str, least: int, state: resources_pb2.JobState) -> resources_pb2.Job:
-    return resources_pb2.Job(id=job_id, state=state, spec=resources_pb2.JobSpec(min_nodes=least))
+QUEUED = resources_pb2.JOB_STATE_QUEUED
+LARGE = (("j1", 9), ("j4", 5))
 
 
 def test_a_job_that_is_larger_than_what_is_idle_is_named() -> None:
     waiting, running = resources_pb2.JOB_STATE_WAITING, resources_pb2.JOB_STATE_RUNNING
-    jobs = [job("j1", 9, waiting), job("j2", 4, waiting), job("j3", 9, running)]
-    assert too_large(jobs, 4) == ["j1 needs 9 nodes at least; idle now: 4"]
+    jobs = [
+        job_message("j1", min_nodes=9, state=waiting),
+        job_message("j2", min_nodes=4, state=waiting),
+        job_message("j3", min_nodes=9, state=running),
+        job_message("j4", min_nodes=5, state=QUEUED),
+    ]
+    assert too_large(jobs, 4) == [f"{name} needs {count} nodes at least; idle now: 4" for name, count in LARGE]
 
 
 def test_drains_say_who_and_why() -> None:
@@ -25,3 +30,12 @@ def test_drains_say_who_and_why() -> None:
     assert first.startswith("drained: all nodes, by ada, 1m 00s ago: new")
     assert "\n" not in first
     assert second == "drained: n1, by eve, 1m 00s ago"
+
+
+def test_quarantines_say_why_by_whom_until_when_and_what_ends_them() -> None:
+    until = Timestamp(seconds=1900)
+    entry = scavenger_pb2.QuarantinedNode(name="n1", until=until, failures=3, reason="fails\nhere", by="j1 (ada)")
+    (line,) = quarantines([entry], 100.0)
+    assert line == (
+        "quarantined: n1 for another 30m 00s, after 3 failures, by j1 (ada): fails here; malletrain resume n1 ends it"
+    )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from malletrain.v1 import monitor_pb2
 from tests.client.conftest import StartTrainer
 from tests.client.peers import RecordingMonitor, is_running
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
 
 
 def only_records(monitor: RecordingMonitor) -> dict[int, tuple[float, int, int, int]]:
@@ -33,6 +38,24 @@ def test_every_record_arrives_once_with_its_fields(monitor: RecordingMonitor, st
     request = monitor.requests[0]
     assert (request.job_id, request.slots_per_node) == ("j000001", 2)
     assert request.reporter_id.startswith(f"n017.{trainer.process.pid}.")
+
+
+def test_another_interpreter_than_the_trainers_delivers(
+    monitor: RecordingMonitor, start_trainer: StartTrainer, tmp_path: Path
+) -> None:
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/used\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    start_trainer(MALLETRAIN_PYTHON=str(other)).do("report(1)")
+    wait_until(lambda: monitor.delivered == 1)
+    assert "malletrain.client.sidecar" in (tmp_path / "used").read_text()
+
+
+def test_where_that_interpreter_is_missing_the_trainers_own_delivers(
+    monitor: RecordingMonitor, start_trainer: StartTrainer, tmp_path: Path
+) -> None:
+    start_trainer(MALLETRAIN_PYTHON=str(tmp_path / "none")).do("report(1)")
+    wait_until(lambda: monitor.delivered == 1)
 
 
 def test_signs_of_life_without_records(monitor: RecordingMonitor, start_trainer: StartTrainer) -> None:
@@ -130,7 +153,8 @@ def test_the_sidecar_ends_with_the_trainer(monitor: RecordingMonitor, start_trai
     trainer = start_trainer()
     trainer.do("report(1)")
     sidecar = trainer.ask("_client.sidecar_pid")
-    assert os.getpgid(sidecar) == trainer.process.pid
+    assert os.getpgid(sidecar) == sidecar, "it outlives a kill of the trainer's group"
+    assert os.getsid(sidecar) == os.getsid(trainer.process.pid)
     wait_until(lambda: monitor.delivered == 1)
     trainer.do("for _ in range(100): report(1)")
     trainer.end()
@@ -241,7 +265,7 @@ def test_commands_come_once_each(monitor: RecordingMonitor, start_trainer: Start
     assert trainer.ask(listing) == [["c4", "STOP"]]
     assert trainer.ask("[should_commit(), should_commit(), should_stop()]") == [True, False, True]
     asked = Path(trainer.ask("current_job().directory.as_posix()")) / "stop-requests"
-    assert [path.name for path in asked.iterdir()] == [str(trainer.ask("__import__('os').getpid()"))]
+    assert [path.name for path in asked.iterdir()] == [str(trainer.ask("__import__('os').getsid(0)"))]
 
 
 def test_sigterm_asks_to_commit_and_stop_but_not_in_forked_children(start_trainer: StartTrainer) -> None:

@@ -13,7 +13,7 @@ def test_it_is_there_while_its_process_saves(tmp_path: Path) -> None:
     marker.remove()
     assert list(tmp_path.iterdir()) == []
     marker.create()
-    assert [path.name for path in (tmp_path / "saving").iterdir()] == [str(os.getpid())]
+    assert [path.name for path in (tmp_path / "saving").iterdir()] == [str(os.getsid(0))]
     marker.remove()
     assert list((tmp_path / "saving").iterdir()) == []
 

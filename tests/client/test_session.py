@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 
 from malletrain.client.commands import Command, CommandType, commands_after, put_command
 from malletrain.client.job_context import JobContext, WorkerRank, read_job, read_rank
-from malletrain.client.ring import CLOSED, Ring, RingReader, create_ring
+from malletrain.client.ring import CLOSED, SAVE_ERROR, SAVE_FAILURES, SAVES, Ring, RingReader, create_ring
 from malletrain.client.session import Client
 from malletrain.client.sidecar_process import Process, SidecarProcess
 from malletrain.client.warn_once import WarnOnce
@@ -118,7 +121,47 @@ def test_outside_malletrain_nothing_happens(tmp_path: Path, capfd: pytest.Captur
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.processes
+def test_an_error_of_the_disk_that_leaves_a_save_is_noted(bench: Bench) -> None:
+    def saves() -> tuple[int, int]:
+        words = bench.rings[0].words
+        return words[SAVE_FAILURES], words[SAVE_ERROR]
+
+    def save(error: BaseException | None) -> None:
+        with contextlib.suppress(BaseException), bench.client.phase("save"):
+            if error is not None:
+                raise error
+
+    bench.client.report(32)
+    save(None)
+    assert bench.rings[0].words[SAVES] == 0, "it may go on in a thread"
+    save(OSError(errno.ENOSPC, "full"))
+    assert saves() == (1, errno.ENOSPC)
+    for other in (SystemExit(0), ValueError("no error of a disk")):
+        save(other)
+        assert saves() == (1, errno.ENOSPC)
+    save(RuntimeError("PytorchStreamWriter failed writing file"))
+    assert saves() == (2, 0)
+    save(None)
+    assert saves() == (0, 0)
+    with pytest.raises(OSError, match="full"), bench.client.phase("evaluate"):
+        raise OSError(errno.ENOSPC, "full")
+    assert saves() == (0, 0)
+
+
+@pytest.mark.processes
+def test_a_commit_is_due_from_time_to_time(bench: Bench) -> None:
+    assert not bench.client.should_commit(), "before the first report nobody would be asked"
+    bench.client.report(32)
+    assert not bench.client.should_commit()
+    bench.now += 61 * 10**9
+    assert not bench.client.should_commit(every=None)
+    assert bench.client.should_commit()
+    assert not bench.client.should_commit()
+
+
 @pytest.mark.parametrize("name", ["samples", "position", "workers"])
+@pytest.mark.processes
 def test_garbage_is_counted_and_said_once(bench: Bench, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     good = {"samples": 32, "position": 0, "workers": 1}
     garbage = [value for value in GARBAGE if value is not None or name == "samples"]
@@ -135,6 +178,7 @@ def test_garbage_is_counted_and_said_once(bench: Bench, name: str, capfd: pytest
     assert capfd.readouterr().err.count("malletrain: report():") == 1
 
 
+@pytest.mark.processes
 def test_numbers_of_other_types_are_taken(bench: Bench) -> None:
     class Number:
         def __index__(self) -> int:
@@ -156,6 +200,7 @@ def test_a_broken_environment_is_said_once_and_stops_nothing(tmp_path: Path, cap
     assert error.count("the completion could not be written") == 1
 
 
+@pytest.mark.processes
 def test_a_new_rank_is_found_at_a_refresh_or_soon(bench: Bench) -> None:
     bench.modules["horovod.torch"] = horovod(0, 4)
     bench.client.report(1)
@@ -174,6 +219,7 @@ def test_a_new_rank_is_found_at_a_refresh_or_soon(bench: Bench) -> None:
     assert RingReader(bench.rings[1].words).read()[0][0].workers == 2
 
 
+@pytest.mark.processes
 def test_a_clock_that_is_set_back_stops_nothing(bench: Bench) -> None:
     bench.modules["horovod.torch"] = horovod(0, 4)
     bench.client.report(1)
@@ -183,6 +229,7 @@ def test_a_clock_that_is_set_back_stops_nothing(bench: Bench) -> None:
     assert [record.workers for record in RingReader(bench.rings[0].words).read()[0]] == [4, 2]
 
 
+@pytest.mark.processes
 def test_a_job_that_begins_after_the_import_is_found(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     job = dict(bench.environ)
@@ -199,6 +246,9 @@ def test_ranks_of_all_launchers() -> None:
     assert read_rank(both, {}) == WorkerRank(2, 8)
     assert read_rank({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"}, {}) == WorkerRank(1, 4)
     assert read_rank({"RANK": "x", "WORLD_SIZE": "-3"}, {}) == WorkerRank(0, 1)
+    assert read_rank({"MALLETRAIN_WORLD_SIZE": "3"}, {}) == WorkerRank(0, 3), "one program for all its hosts"
+    assert read_rank({"MALLETRAIN_WORLD_SIZE": "0"}, {}) == WorkerRank(0, 1)
+    assert read_rank({**both, "MALLETRAIN_WORLD_SIZE": "3"}, {}) == WorkerRank(2, 8)
     assert read_rank(both, {"horovod.torch": horovod(5, 6)}) == WorkerRank(5, 6)
     assert read_rank(both, {"horovod.torch": ModuleType("horovod.torch")}) == WorkerRank(2, 8)
 
@@ -212,9 +262,11 @@ def test_the_job_in_the_environment(tmp_path: Path) -> None:
         "MALLETRAIN_SLOTS_PER_NODE": "4",
         "MALLETRAIN_TARGET_SAMPLES": "1000000",
     }
-    assert read_job(environ) == JobContext(
-        "j7", tmp_path, tmp_path / "checkpoints", "127.0.0.1:50054", "n003", 4, 1_000_000
-    )
+    plain = JobContext("j7", tmp_path, tmp_path / "checkpoints", "127.0.0.1:50054", "n003", 4, 1_000_000)
+    assert read_job(environ) == plain
+    environ["MALLETRAIN_SUPERVISOR"] = "1:2"
+    assert read_job(environ) == replace(plain, beside_release_0_1=True)
+    assert read_job({**environ, "MALLETRAIN_LINEAGE": "3"}) == replace(plain, lineage="1:2/3")
     del environ["MALLETRAIN_JOB_DIR"]
     with pytest.raises(ValueError, match="MALLETRAIN_JOB_DIR: expected the job's folder, got nothing"):
         read_job(environ)
@@ -276,6 +328,7 @@ def test_a_command_of_a_later_version_is_passed_over() -> None:
     assert commands_after(ring, 0) == ([Command("2", CommandType.STOP)], 2)
 
 
+@pytest.mark.processes
 def test_a_sidecar_is_started_again_after_ten_seconds_at_the_earliest() -> None:
     started: list[Process] = []
 

@@ -6,11 +6,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 from malletrain.common import environment
-from malletrain.common.worker_bootstrap import imports_of, initialiser_of
+from malletrain.common.worker_bootstrap import (
+    InitHold,
+    StartSignal,
+    imports_of,
+    indifferent_imports,
+    may_use_torch,
+    waits_in_horovod,
+    warm_up,
+)
 from malletrain.common.worker_process import BOOTSTRAP, WorkerProcess, worker_command
 from tests.support.waiting import wait_until
 
@@ -40,6 +50,7 @@ def test_scripts_and_modules_are_started_warm_and_other_commands_cold(command: s
     "options",
     ["-S train.py", "-S -- train.py", "-IS train.py", "-PS train.py", "-S -m train", "-Smtrain", "-PSm train"],
 )
+@pytest.mark.processes
 def test_a_warm_worker_looks_to_its_script_as_if_the_interpreter_had_started_it(tmp_path: Path, options: str) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(__name__, sys.argv, sys.path)\n")
     command = [sys.executable, *options.split(), "a", "-b"]
@@ -59,6 +70,7 @@ def test_a_warm_worker_looks_to_its_script_as_if_the_interpreter_had_started_it(
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("chosen", ["", "/own"], ids=["by default", "chosen"])
+@pytest.mark.processes
 def test_compiled_code_is_kept_in_the_jobs_folder_unless_the_job_says_where(
     tmp_path: Path, warm: bool, chosen: str
 ) -> None:
@@ -87,11 +99,12 @@ if os.fork() == 0:
 """
 
 
+@pytest.mark.processes
 def test_an_interpreter_that_hangs_after_the_end_of_its_script_ends_as_the_script_did(tmp_path: Path) -> None:
     """All at once: each takes as long as an interpreter may take to end."""
     endings = {"": 0, "sys.exit(0)": 0, "sys.exit(3)": 1, "raise OSError": 1, "os._exit(4)": 4}
     workers = dict[str, WorkerProcess]()
-    closing = "os.closerange(3, 99)"
+    closing = "os.closerange(3, 1 << 20)"
     for number, ending in enumerate([*endings, closing]):
         script = tmp_path / f"train{number}.py"
         script.write_text(f"{STUCK}{ending}\n")
@@ -119,6 +132,7 @@ def test_a_scripts_imports_are_found_but_not_its_neighbours(tmp_path: Path) -> N
         "import package.part\nfrom helper import a\nif True:\n    import hidden\n"
     )
     assert imports_of(script) == ["os", "json", "sklearn.datasets"]
+    assert indifferent_imports(script) == ["sklearn.datasets"]
 
 
 @pytest.mark.parametrize("content", ["def (", "\0", None])
@@ -134,6 +148,7 @@ def test_a_script_that_can_not_be_read_has_no_imports(tmp_path: Path, content: s
     [
         ("import horovod.torch as hvd", True),
         ("from horovod import torch as hvd", True),
+        ("import horovod.tensorflow.keras as hvd", True),
         ("from malletrain.client.horovod import ElasticTraining", True),
         ("from malletrain.client import elastic\nfrom malletrain.client.elastic import ElasticTraining", True),
         ("import subprocess", False),
@@ -147,28 +162,92 @@ def test_scripts_that_initialise_horovod_themselves_are_told_from_others(
     script = tmp_path / "train.py"
     script.write_text(content)
     monkeypatch.setenv("MALLETRAIN_BACKEND", "horovod")
-    assert initialiser_of(script) == (("horovod.torch", "init") if expected else None)
+    assert waits_in_horovod(script) == expected
+    monkeypatch.setenv("MALLETRAIN_BACKEND", "torchrun")
+    assert not waits_in_horovod(script)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("from malletrain.client.distributed import ElasticTraining", True),
-        ("from malletrain.client.distributed import ElasticTraining\nrank = os.environ['RANK']", False),
-        ("from malletrain.client.distributed import ElasticTraining\nn = os.environ['LOCAL_RANK']", False),
-        ("import torch.distributed as dist", False),
-        ("import horovod.torch as hvd", False),
+        ("import json", True),
+        ("import tensorflow as tf\nimport horovod.tensorflow.keras as hvd", False),
+        ("from horovod import keras", True),
+        ("import keras\nimport torch", True),
+        ("import jax", False),
     ],
 )
-def test_a_torchrun_script_waits_in_its_initialisation_only_if_it_needs_no_place_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: bool
-) -> None:
+def test_scripts_of_other_frameworks_do_not_wait_for_torch(tmp_path: Path, content: str, expected: bool) -> None:
     script = tmp_path / "train.py"
     script.write_text(content)
-    monkeypatch.setenv("MALLETRAIN_BACKEND", "torchrun")
-    assert initialiser_of(script) == (("torch.distributed", "init_process_group") if expected else None)
+    assert may_use_torch(script) == expected
+
+
+def test_an_import_ahead_that_lacks_a_package_is_not_talked_of_and_one_that_is_not_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "needs_a_framework.py").write_text("import a_framework_that_is_not_here\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MALLETRAIN_BACKEND", "command")
+    monkeypatch.setenv("MALLETRAIN_PREIMPORT", "needs_a_framework,mistyped_name")
+    warm_up(None)
+    said = capsys.readouterr().err
+    assert "mistyped_name could not be imported yet" in said
+    assert "needs_a_framework" not in said
+
+
+def test_any_frameworks_first_init_waits_for_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    class Basics:
+        def init(self, comm: object = None) -> None:
+            calls.append(comm)
+
+    class Start:
+        def wait(self) -> None:
+            calls.append("start")
+
+    basics = ModuleType("horovod.common.basics")
+    vars(basics)["HorovodBasics"] = Basics
+    monkeypatch.setitem(sys.modules, "horovod.common.basics", basics)
+    hold = InitHold(cast("StartSignal", Start()))
+    assert hold.install()
+    taken = Basics().init  # as each framework does when it is imported
+    taken("told its start")
+    hold.armed = True
+    taken(comm="told its place")
+    taken()
+    assert calls == ["told its start", "start", "told its place", None]
 
 
 def test_the_bootstrap_repeats_the_names_of_variables_correctly() -> None:
     names = set(re.findall(r'"(MALLETRAIN_\w+)"', BOOTSTRAP.read_text()))
     assert names == {environment.BACKEND, environment.JOB_DIR, environment.PREIMPORT}
+
+
+@pytest.mark.processes
+def test_a_command_that_is_no_python_has_started_once_it_runs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = ["/bin/sh", "-c", "ls /proc/self/fd | wc -l; exec sleep 600"]
+    worker = WorkerProcess(command, str(tmp_path), dict(os.environ), log)
+    wait_until(worker.is_warm, 30, "the boot")
+    assert not worker.started
+    worker.go({})
+    wait_until(lambda: worker.is_warm() and worker.started, 30, "the program")
+    wait_until(lambda: log.read_text().strip(), 30, "its first line")
+    worker.kill()
+    wait_until(lambda: worker.poll() is not None, 30, "the end")
+    worker.close()
+    assert log.read_text().split() == ["4"], "it has inherited no pipe: input, output, errors, and the folder listed"
+
+
+@pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), ("/etc/passwd", 126)])
+@pytest.mark.processes
+def test_a_command_that_can_not_be_run_says_so_in_its_log(tmp_path: Path, program: str, status: int) -> None:
+    log = tmp_path / "log"
+    worker = WorkerProcess([program], str(tmp_path), dict(os.environ), log)
+    worker.go({})
+    wait_until(lambda: worker.poll() is not None, 30, "the end")
+    worker.close()
+    assert worker.poll() == status
+    assert f"can't run {program}" in log.read_text()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import ssl
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 _SECONDS = 20.0
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
@@ -44,10 +46,21 @@ class Browser:
         Raises:
             OSError: it does not answer, or its certificate is another one.
         """
+        return self._ask("GET", path)
+
+    def log_in(self, token: str) -> int:
+        """Send the form of the login page; returns the status. Raises as `get`."""
+        headers = {"Origin": f"https://localhost:{self.port}", "Content-Type": "application/x-www-form-urlencoded"}
+        return self._ask("POST", "/login", urlencode({"token": token}), headers)[0]
+
+    def _ask(
+        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
         context = ssl.create_default_context(cafile=str(self.certificate))
         connection = http.client.HTTPSConnection("localhost", self.port, timeout=_SECONDS, context=context)
         try:
-            connection.request("GET", path, headers={"Cookie": self.cookie} if self.cookie else {})
+            shown = {"Cookie": self.cookie} if self.cookie else {}
+            connection.request(method, path, body, {**(headers or {}), **shown})
             response = connection.getresponse()
             if given := response.getheader("Set-Cookie"):
                 self.cookie = given.partition(";")[0]

@@ -95,7 +95,7 @@ def test_nothing_listens_beyond_loopback(cluster: str) -> None:
     ("left_out", "told"),
     [
         ("MALLETRAIN_USER", "UID:GID of the account that submits placeholders"),
-        ("MALLETRAIN_STATE_DIR", "state folder, on the file system that the nodes share"),
+        ("MALLETRAIN_STATE_DIR", "state folder, of this account"),
         ("SHARED_FILE_SYSTEM", "file system that the nodes share"),
     ],
 )

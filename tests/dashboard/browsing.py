@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from malletrain.v1 import job_manager_pb2, resources_pb2
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment
 
@@ -49,12 +55,34 @@ CONTRAST = """() => {
     const element = walk.currentNode.parentElement;
     const box = element.getBoundingClientRect();
     if (!walk.currentNode.data.trim() || !box.width || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
-    const [front, back] = [light(getComputedStyle(element).color), light(behind(element))];
+    const style = getComputedStyle(element);
+    const [front, back] = [light(element instanceof SVGElement ? style.fill : style.color), light(behind(element))];
     const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
     found.push([ratio, element.tagName + " " + walk.currentNode.data.trim().slice(0, 40)]);
   }
   return found;
 }"""
+
+
+@contextmanager
+def running_dashboard(system: Deployment) -> Iterator[str]:
+    """The dashboard of an installation, at its address."""
+    port = free_port()
+    with (system.folder / "dashboard.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "malletrain.cli.main", "dashboard", "--address", f"127.0.0.1:{port}"],
+            cwd=system.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_until(lambda: status(f"{address}/alive") == 204, SECONDS, "the dashboard")
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
 
 
 def status(address: str, headers: dict[str, str] | None = None) -> int:

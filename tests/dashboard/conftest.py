@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.dashboard.browsing import CHROMIUM, PATIENCE, SECONDS, SETTINGS, status, submit, token
-from tests.support.ports import free_port
+from tests.dashboard.browsing import CHROMIUM, PATIENCE, SECONDS, SETTINGS, running_dashboard, submit, token
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
@@ -26,22 +22,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def base(system: Deployment) -> Iterator[str]:
-    port = free_port()
-    with (system.folder / "dashboard.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "malletrain.cli.main", "dashboard", "--address", f"127.0.0.1:{port}"],
-            cwd=system.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        wait_until(lambda: status(f"{address}/alive") == 204, SECONDS, "the dashboard")
+    with running_dashboard(system) as address:
         yield address
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +54,7 @@ def page(browser: Any, base: str, operator: str) -> Iterator[Any]:
     opened.problems, opened.complaints = [], []
     opened.on("pageerror", lambda error: opened.problems.append(str(error)))
     opened.on("console", lambda said: opened.complaints.append(said.text) if said.type == "error" else None)
-    assert context.request.get(f"{base}/login?token={operator}").ok
+    assert context.request.post(f"{base}/login", form={"token": operator}, headers={"Origin": base}).ok
     yield opened
     assert opened.problems == []
     context.close()

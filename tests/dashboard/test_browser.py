@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.dashboard.troubles import NAMES
+from malletrain.observer.troubles import NAMES
 from tests.dashboard.browsing import (
     NEEDS_CHROMIUM,
     PATIENCE,
@@ -38,7 +38,7 @@ SHOWN_BY = {
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (3840, 2160)], ids=["narrow", "wall"])
-@pytest.mark.parametrize("name", ["now", "jobs", "job", "plan", "nodes", "week"])
+@pytest.mark.parametrize("name", ["now", "jobs", "job", "plan", "nodes", "week", "usage"])
 def test_pages_fit_narrow_screens_and_walls(
     page: Any, base: str, job_id: str, name: str, width: int, height: int
 ) -> None:
@@ -90,10 +90,10 @@ def test_documents_that_are_made_ahead_live_and_are_their_viewers(
     context = browser.new_context()
     context.set_default_timeout(PATIENCE)
     done = system.command("token", "--user", "eve", "--role", "viewer", "--lifespan", "1h")
-    assert context.request.get(f"{base}/login?token={done.stdout.strip()}").ok
+    assert context.request.post(f"{base}/login", form={"token": done.stdout.strip()}, headers={"Origin": base}).ok
     other = context.new_page()
 
-    # A spare is made a moment after its page was drawn, and whoever comes next takes it: only the other one comes.
+    # A document is prepared a moment after its page was drawn, and whoever comes next takes it: only the other comes.
     page.goto(address)
     drawn(page)
 
@@ -143,6 +143,7 @@ def test_a_viewer_does_not_see_what_others_run(browser: Any, base: str, system: 
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.goto(f"{base}/login?token={token(system, 'viewer')}")
+    page.get_by_role("button", name="Show the pages").click()
     page.wait_for_url(re.compile("/now"), timeout=PATIENCE)
     (cookie,) = [entry for entry in context.cookies() if entry["name"].startswith("malletrain_")]
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
@@ -197,7 +198,7 @@ def test_a_replay_is_cancelled_and_others_see_no_names(
     context = browser.new_context()
     context.set_default_timeout(PATIENCE)
     done = system.command("token", "--user", "eve", "--role", "viewer", "--lifespan", "1h")
-    assert context.request.get(f"{base}/login?token={done.stdout.strip()}").ok
+    assert context.request.post(f"{base}/login", form={"token": done.stdout.strip()}, headers={"Origin": base}).ok
     other = context.new_page()
     other.goto(address)
     playwright.expect(other.locator(f"#job-{job_id}")).to_contain_text("–", timeout=PATIENCE)

@@ -25,13 +25,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["now", "jobs", "job", "plan", "nodes", "week"])
+@pytest.mark.parametrize("name", ["now", "jobs", "job", "plan", "nodes", "week", "usage"])
 def test_each_page_is_drawn_and_readable(page: Any, base: str, job_id: str, name: str, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{base}/{name}?job={job_id}&node=n1&span=900")
     page.wait_for_function(f"() => document.documentElement.dataset.theme === '{scheme}'", timeout=PATIENCE)
     drawn(page)
-    shown = {"nodes": "n1", "week": "Choose settings and replay."}.get(name, job_id)
+    words = {"nodes": "n1", "week": "Choose settings and replay.", "usage": "Usage of all, until"}
+    shown = words.get(name, job_id)
     playwright.expect(page.locator("main")).to_contain_text(shown, timeout=PATIENCE)
     if name == "plan":
         playwright.expect(page.locator(f"#need-{job_id}")).to_contain_text("largest scale", timeout=PATIENCE)
@@ -66,6 +67,24 @@ def test_a_rescale_appears_by_itself_and_a_job_is_opened(page: Any, base: str, s
     playwright.expect(page.locator("#journal")).to_contain_text("preempted", timeout=PATIENCE, ignore_case=True)
     drawn(page)
     picture(page, "job-preempted")
+
+
+def test_usage_is_shown_and_exported(page: Any, base: str, job_id: str) -> None:
+    assert job_id
+    page.goto(f"{base}/usage")
+    drawn(page)
+    playwright.expect(page.locator("#owners tr")).to_have_count(1, timeout=PATIENCE)
+    playwright.expect(page.locator("#projects")).to_contain_text("no project", timeout=PATIENCE)
+    page.get_by_role("link", name="Usage").focus()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="All months as CSV").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0].startswith("month,owner,project,job,node_hours,")
+    assert len(lines) >= 2
+    page.locator("#months a").first.click()
+    page.wait_for_url(re.compile(r"/usage\?month=20"), timeout=PATIENCE)
+    drawn(page)
+    picture(page, "usage-month")
 
 
 def test_the_form_lets_in_who_has_a_token(browser: Any, base: str, operator: str) -> None:

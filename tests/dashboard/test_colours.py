@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from malletrain.dashboard.colours import THEMES, Colours
-from malletrain.dashboard.history import Use
+from malletrain.dashboard.figures.colours import THEMES, Colours
+from malletrain.observer.history import Use
 
 # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB becomes for who lacks one kind of cone.
 BLIND = {

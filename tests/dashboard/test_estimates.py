@@ -1,34 +1,41 @@
-"""When a job is done, and how well idle nodes were used: figures that can be worked out by hand."""
+"""When a job is done, and how well idle nodes were used, as pages say it: figures that can be worked out by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from malletrain.dashboard.columns import as_steps, at_age, change_columns, in_period, use_steps
-from malletrain.dashboard.efficiency import demands, efficiency, free_rate, units_per_node
-from malletrain.dashboard.eta import Eta, eta, eta_within_stays, expected_idle, idle_quantiles, why_unknown
-from malletrain.dashboard.facts import CurveFact, HeldFact, JobFact, NodeFact, PointFact
-from malletrain.dashboard.history import History, Minute
+from malletrain.allocator.utilization.definition import MinuteUse
+from malletrain.dashboard.figures.columns import (
+    as_steps,
+    at_age,
+    change_columns,
+    in_period,
+    sample_columns,
+    use_steps,
+)
+from malletrain.dashboard.pages.now_views import now_tiles
+from malletrain.observer.eta import Eta, eta, eta_within_stays, expected_idle, idle_quantiles, why_unknown
+from malletrain.observer.facts import CurveFact, HeldFact, JobFact, PointFact
+from malletrain.observer.history import KEPT_S, History, Minute
+from malletrain.observer.updates import utilization_recorded
+from tests.support.builders import job_fact
 
 START = 1_000_000_020.0
 CURVE = CurveFact("j1", (PointFact(1, 10.0, error=0.1), PointFact(4, 40.0, error=0.1)))
 
 
 def job(**changes: object) -> JobFact:
-    given: dict[str, object] = {
-        "id": "j1",
-        "state": "RUNNING",
-        "admitted": True,
-        "confirmed": frozenset({"n1", "n2"}),
-        "commanded": frozenset({"n1", "n2"}),
-        "max_nodes": 4,
-        "target_samples": 1000,
-    }
-    return JobFact(**(given | changes))  # type: ignore[arg-type]
+    return job_fact("j1", "n1", "n2", **changes)
 
 
-def minute(place: int, nodes: float, *, samples: float = 0.0, free: float = 0.0, covered: float = 60.0) -> Minute:
-    return Minute(START + 60.0 * place, (60.0 * nodes, 0.0, 0.0, 0.0, 0.0), samples, free, covered)
+def minute(place: int, nodes: float) -> Minute:
+    return Minute(START + 60.0 * place, (60.0 * nodes, 0.0, 0.0, 0.0, 0.0))
+
+
+def used(place: int, trained: float, free: float = 80.0, static: float = 100.0) -> MinuteUse:
+    return MinuteUse(START + 60.0 * place, 4.0, trained, free, static)
 
 
 def test_quantiles_of_idle_nodes_leave_out_the_worst_and_the_best_tenth() -> None:
@@ -72,40 +79,31 @@ def test_more_samples_than_the_target_leave_nothing() -> None:
     assert found.expected == 0.0
 
 
-def test_only_jobs_in_plans_with_a_known_curve_demand_nodes() -> None:
-    jobs = [job(), job(id="j2"), job(id="j3", admitted=False), job(id="j4", state="FAILED")]
-    curves = {name: CurveFact(name, CURVE.points) for name in ("j1", "j3", "j4")}
-    assert [found.id for found in demands(jobs, curves)] == ["j1"]
+def test_u_on_the_page_is_of_the_last_hour_and_beside_its_bound() -> None:
+    minutes = tuple(used(place, 70.0 if place < 10 else 40.0) for place in range(70))
+    history = replace(History(utilization=minutes), now=START + 60.0 * 71)
+    tiles = {name: (value, note) for name, value, note in now_tiles(history, START, history.now)}
+    assert tiles["U"] == ("40.0 %", "of the last 1 h 00 min")
+    assert tiles["U if rescaling were free"][0] == "80.0 %"
+    unknown = {name: value for name, value, _ in now_tiles(History(), START, START)}
+    assert (unknown["U"], unknown["U if rescaling were free"]) == ("–", "–")
 
 
-def test_the_free_rate_is_the_best_division_of_the_nodes() -> None:
-    steep = CurveFact("j2", (PointFact(1, 30.0), PointFact(2, 60.0), PointFact(4, 61.0)))
-    known = demands([job(), job(id="j2")], {"j1": CURVE, "j2": steep})
-    assert free_rate(known, 4) == pytest.approx(60.0 + 20.0)
-    assert free_rate(known, 0) == 0.0
-    assert free_rate((), 4) == 0.0
+def test_minutes_that_are_recorded_join_those_that_are_known_and_old_ones_go() -> None:
+    history = replace(History(utilization=(used(0, 1.0), used(1, 2.0))), now=START + 60.0)
+    found = utilization_recorded(history, [used(1, 3.0), used(2, 4.0)])
+    assert [minute.trained for minute in found.utilization] == [1.0, 3.0, 4.0]
+    later = utilization_recorded(replace(found, now=START + KEPT_S + 121.0), [used(1441, 5.0)])
+    assert [minute.trained for minute in later.utilization] == [4.0, 5.0]
 
 
-def test_u_is_what_was_trained_over_what_as_many_steady_nodes_would_have() -> None:
-    minutes = (
-        minute(0, 2.0, samples=600.0, free=1100.0),
-        minute(1, 3.0, samples=900.0, free=1200.0),
-        minute(2, 4.0, samples=9999.0, covered=30.0),  # not wholly known
-    )
-    history = History(jobs={"j1": job()}, curves={"j1": CURVE}, minutes=minutes)
-    found = efficiency(history, START + 180.0)
-    assert found is not None
-    assert (found.seconds, found.nodes) == (120.0, pytest.approx(2.5))
-    # 25 samples/s on 2.5 nodes: half-way between 20 on 2 and 30 on 3.
-    assert found.achieved == pytest.approx(1500.0 / 3000.0)
-    assert found.bound == pytest.approx(2300.0 / 3000.0)
-
-
-def test_u_is_unknown_without_jobs_and_without_minutes() -> None:
-    assert efficiency(History(), START) is None
-    found = efficiency(History(minutes=(minute(0, 2.0),)), START + 60.0)
-    assert found is not None
-    assert (found.achieved, found.bound) == (None, None)
+def test_samples_by_minute_are_those_of_u() -> None:
+    assert sample_columns([used(0, 30.0, 60.0, 120.0)]) == {
+        "time": [1000.0 * START],
+        "trained": [0.5],
+        "free": [1.0],
+        "static": [2.0],
+    }
 
 
 def test_idle_nodes_are_expected_to_leave() -> None:
@@ -126,30 +124,6 @@ def test_why_an_eta_is_unknown() -> None:
     assert why_unknown(waits, CURVE, eta(waits, CURVE, 0, 4, None)) == "no nodes"
     assert why_unknown(job(), CURVE, eta(job(), CURVE, 0, 4, None)) == ""
     assert why_unknown(job(), CurveFact("j1", (PointFact(1, 0.0),)), Eta(None, None, None)) == "no rate at this scale"
-
-
-def test_u_counts_gpus_where_a_fleet_trains() -> None:
-    # A member on 2 of 4 GPUs of each of two nodes, 10 samples/s per GPU; another job takes whole nodes.
-    member = job(fleet="f1", max_nodes=8, confirmed=frozenset({"n1#0", "n1#1"}), commanded=frozenset({"n1#0", "n1#1"}))
-    curve = CurveFact("j1", (PointFact(1, 10.0), PointFact(8, 80.0)))
-    other = job(id="j2", max_nodes=2, admitted=False)
-    nodes = {name: NodeFact(name, START, gpu_count=4) for name in ("n1", "n2")}
-    minutes = (minute(0, 2.0, samples=2400.0, free=4800.0),)
-    history = History(
-        nodes=nodes, jobs={"j1": member, "j2": other}, heard_jobs=True, curves={"j1": curve}, minutes=minutes
-    )
-    assert units_per_node(history) == 4
-    found = efficiency(history, START + 60.0)
-    assert found is not None
-    assert found.nodes == pytest.approx(2.0)
-    assert found.achieved == pytest.approx(0.5)  # 40 of 80 samples/s
-    whole = demands([job(fleet=""), member], {"j1": CURVE}, 4)[0]
-    assert (whole.min_nodes, whole.max_nodes, whole.permitted_nodes) == (4, 16, (4, 8, 12, 16))
-    assert [(point.nodes, point.rate) for point in whole.curve] == [(4, 10.0), (16, 40.0)]
-
-
-def test_without_a_fleet_u_counts_nodes_that_have_gpus() -> None:
-    assert units_per_node(History(nodes={"n1": NodeFact("n1", START, gpu_count=4)}, jobs={"j1": job()})) == 1
 
 
 def test_minutes_are_steps_that_end_where_minutes_are_missing() -> None:

@@ -49,7 +49,7 @@ STALLS: dict[str, list[Any]] = {
 }
 DATA: dict[str, dict[str, list[Any]]] = {
     "use": {"time": [], **{use: [] for use in ("training", "booting", "stalled", "stopping", "unassigned")}},
-    "samples": {"time": [], "trained": [], "free": []},
+    "samples": {"time": [], "trained": [], "free": [], "static": []},
     "releases": {"time": [], "seconds": [], "job": []},
     "line": {"time": [], "nodes": []},
     "rate": {"time": [], "rate": [], "nodes": []},
@@ -79,27 +79,27 @@ def _html() -> str:
     from bokeh.models import ColumnDataSource
     from bokeh.resources import INLINE
 
-    from malletrain.dashboard import figures, stay_figures
-    from malletrain.dashboard.colours import LIGHT, THEMES
+    from malletrain.dashboard.figures import plots, stay_plots
+    from malletrain.dashboard.figures.colours import LIGHT, THEMES
 
-    colours, times = THEMES[LIGHT], figures.time_range(TIME / 1000 - 60, TIME / 1000 + 60)
+    colours, times = THEMES[LIGHT], plots.time_range(TIME / 1000 - 60, TIME / 1000 + 60)
     sources = {
         name: ColumnDataSource(name=name, data={column: [0.0] if name == "use" else [] for column in columns})
         for name, columns in DATA.items()
     }
-    plots = [
-        figures.use_figure(times, sources["use"], colours),
-        figures.samples_figure(times, sources["samples"], colours),
-        figures.releases_figure(times, sources["releases"], colours),
-        figures.scale_figure(times, sources["line"], sources["marks"], colours),
-        figures.rate_figure(times, sources["rate"], colours),
-        figures.curve_figure(sources["curve"], sources["fit"], colours),
-        figures.stalls_figure(times, sources["stalls"]),
-        figures.worth_figure(sources["worth"], [], colours),
-        stay_figures.survival_figure(sources["survival"], colours),
-        stay_figures.stay_figure(sources["survival"], colours),
+    figures = [
+        plots.use_figure(times, sources["use"], colours),
+        plots.samples_figure(times, sources["samples"], colours),
+        plots.releases_figure(times, sources["releases"], colours),
+        plots.scale_figure(times, sources["line"], sources["marks"], colours),
+        plots.rate_figure(times, sources["rate"], colours),
+        plots.curve_figure(sources["curve"], sources["fit"], colours),
+        plots.stalls_figure(times, sources["stalls"]),
+        plots.worth_figure(sources["worth"], [], colours),
+        stay_plots.survival_figure(sources["survival"], colours),
+        stay_plots.stay_figure(sources["survival"], colours),
     ]
-    return str(embed.file_html(plots, INLINE, "figures"))
+    return str(embed.file_html(figures, INLINE, "figures"))
 
 
 def test_figures_without_data_have_axes(page: Any) -> None:

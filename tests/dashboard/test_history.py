@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.dashboard.accounting import at
-from malletrain.dashboard.colours import LIGHT, THEMES
-from malletrain.dashboard.columns import fragment_columns, jobs_in_words
-from malletrain.dashboard.facts import HeldFact, JobFact, NodeFact, StallFact
-from malletrain.dashboard.history import KEPT_S, USES, History, Use, changed_fragments
-from malletrain.dashboard.markup import Cell, Regions, Row, changes, row_cells
-from malletrain.dashboard.past import past_of, with_past
-from malletrain.dashboard.plan_values import values_of
-from malletrain.dashboard.selection import Selection
-from malletrain.dashboard.series import delta_of
-from malletrain.dashboard.updates import jobs_changed, nodes_changed, stalls_measured
-from malletrain.dashboard.views import node_rows
+from malletrain.dashboard.figures.colours import LIGHT, THEMES
+from malletrain.dashboard.figures.columns import fragment_columns, jobs_in_words
+from malletrain.dashboard.figures.series import delta_of
+from malletrain.dashboard.pages.markup import Cell, Regions, Row, changes, row_cells
+from malletrain.dashboard.pages.plan_values import values_of
+from malletrain.dashboard.pages.selection import Selection
+from malletrain.dashboard.pages.views import node_rows
+from malletrain.observer.accounting import at
+from malletrain.observer.facts import HeldFact, JobFact, NodeFact, StallFact
+from malletrain.observer.history import KEPT_S, USES, History, Use, changed_fragments
+from malletrain.observer.past import past_of, with_past
+from malletrain.observer.updates import jobs_changed, nodes_changed, stalls_measured
 
 START = 1_000_000_020.0
 NAMES = ("n1", "n2", "n3")
@@ -114,7 +114,7 @@ def test_columns_are_sent_as_what_changed() -> None:
 
 
 def test_the_price_of_a_node_is_what_one_more_adds() -> None:
-    from malletrain.allocator.problem import AllocationProblem, JobDemand
+    from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand
     from malletrain.model.scaling import ScalingPoint
 
     curve = (ScalingPoint(1, 10.0), ScalingPoint(4, 31.0))

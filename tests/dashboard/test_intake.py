@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from malletrain.dashboard import intake
-from malletrain.dashboard.colours import LIGHT, THEMES
-from malletrain.dashboard.columns import curve_rows, fit_columns
-from malletrain.dashboard.facts import PointFact, RowOfPlan
-from malletrain.dashboard.needs import need_facts
-from malletrain.dashboard.selection import Selection
-from malletrain.dashboard.views import need_rows
+from malletrain.dashboard.figures.colours import LIGHT, THEMES
+from malletrain.dashboard.figures.columns import curve_rows, fit_columns
+from malletrain.dashboard.pages.requirements import requirement_facts
+from malletrain.dashboard.pages.selection import Selection
+from malletrain.dashboard.pages.views import requirement_rows
+from malletrain.observer import intake
+from malletrain.observer.facts import PointFact, RowOfPlan
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 
@@ -111,7 +111,7 @@ def test_reasons_of_left_out_nodes_are_one_short_line() -> None:
     ("reason", "more", "needs"),
     [
         ("MAXIMUM", None, "nothing: it has the largest scale that it was submitted for"),
-        ("PINNED", None, "the end of its measuring: the Profiler has set its scale"),
+        ("PINNED", None, "the end of its measuring, or a save that succeeds: its scale is pinned"),
         ("POOL_TOO_SMALL", {"nodes": 8}, "8 nodes in its pool: that is its next permitted scale"),
         ("OWNER_LIMIT", {"nodes": 3}, "a higher limit of ada"),
         (
@@ -131,7 +131,7 @@ def test_what_a_job_would_have_needed_is_said(reason: str, more: dict[str, float
     )
     if more is not None:
         job.more.CopyFrom(allocator_pb2.ScaleWorth(**more))  # type: ignore[arg-type]
-    (found,) = need_facts(allocator_pb2.PlanExplanation(jobs=[job]))
+    (found,) = requirement_facts(allocator_pb2.PlanExplanation(jobs=[job]))
     assert (found.needs, found.why) == (needs, ("has 1 node", "not 2: others gain more"))
-    (row,) = need_rows([found], THEMES[LIGHT], Selection(job="j1"))
+    (row,) = requirement_rows([found], THEMES[LIGHT], Selection(job="j1"))
     assert (row.chosen, row.cells[2].text) == (True, "Has 1 node. Not 2: others gain more.")

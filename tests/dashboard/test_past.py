@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.dashboard.accounting import at
-from malletrain.dashboard.efficiency import efficiency, past_free_rates
-from malletrain.dashboard.facts import (
+from malletrain.observer.accounting import at
+from malletrain.observer.facts import (
     CurveFact,
     HeldFact,
     IdleFact,
@@ -20,9 +19,9 @@ from malletrain.dashboard.facts import (
     ProgressFact,
     StallFact,
 )
-from malletrain.dashboard.history import USES, History, NodePeriod, Use
-from malletrain.dashboard.past import past_of, with_past
-from malletrain.dashboard.updates import curves_changed, jobs_changed, nodes_changed, progress_changed, stalls_measured
+from malletrain.observer.history import USES, History, NodePeriod, Use
+from malletrain.observer.past import past_of, with_past
+from malletrain.observer.updates import curves_changed, jobs_changed, nodes_changed, progress_changed, stalls_measured
 
 START = 1_000_000_020.0
 NAMES = ("n1", "n2", "n3", "n4")
@@ -66,7 +65,7 @@ def heard_and_recorded(steps: Sequence[Step]) -> tuple[History, list[HeldFact], 
         job = JobFact(job_id, state=STATES[kind], fleet_gpus=2, commanded=commanded, confirmed=confirmed)
         jobs[job_id] = job
         history = jobs_changed(history, [job], now)
-        rows.append(HeldFact(now, job_id, commanded, job.state, kind == "confirm", before.state == "QUEUED"))
+        rows.append(HeldFact(now, job_id, commanded, job.state, kind == "confirm"))
     return at(history, now + 30.0), rows, changes
 
 
@@ -99,7 +98,7 @@ def trained_an_hour() -> tuple[History, list[HeldFact], list[IdleFact]]:
     """A job that has trained for an hour on 2 of 4 nodes, as it is known at a start of the dashboard."""
     held, now = frozenset({"n1", "n2"}), START + 3600.0
     rows = [
-        HeldFact(START, "j1", frozenset(), "QUEUED", first=True),
+        HeldFact(START, "j1", frozenset(), "QUEUED"),
         HeldFact(START, "j1", held, "STARTING"),
         HeldFact(START + 60.0, "j1", held, "RUNNING", confirmed=True),
     ]
@@ -113,27 +112,14 @@ def trained_an_hour() -> tuple[History, list[HeldFact], list[IdleFact]]:
 def test_the_last_hour_is_known_after_a_start() -> None:
     history, rows, changes = trained_an_hour()
     history = stalls_measured(history, [StallFact("j1", 1, 2, 30.0, START + 600.0)])
-    past = past_of(history, rows, changes)
-    found = with_past(history, past, past_free_rates(history, past, {}))
+    found = with_past(history, past_of(history, rows, changes))
     total = dict(zip(USES, map(sum, zip(*(m.node_seconds for m in found.minutes), strict=True)), strict=True))
     assert total[Use.BOOTING] == pytest.approx(2 * 60.0)
     assert total[Use.STALLED] == pytest.approx(2 * 30.0)
     assert total[Use.TRAINING] == pytest.approx(2 * 3510.0)
     assert total[Use.UNASSIGNED] == pytest.approx(2 * 3600.0)
-    assert sum(minute.samples for minute in found.minutes) == pytest.approx(35_400)
-    rated = efficiency(found, history.now)
-    assert rated is not None
-    # The four nodes give 40 samples/s; the job was given two, and had a sample rate of 10 for all but its first minute.
-    assert rated.bound == pytest.approx(1.0)
-    assert rated.achieved == pytest.approx(35_400 / 3600 / 40)
-
-
-def test_samples_of_a_job_whose_begin_is_not_known_are_those_of_its_curve() -> None:
-    history, rows, changes = trained_an_hour()
-    found = with_past(history, past_of(history, rows[1:], changes))
-    assert sum(minute.samples for minute in found.minutes) == pytest.approx(20.0 * 3540.0)
 
 
 def test_without_records_of_idle_nodes_there_are_no_minutes_before() -> None:
     history, rows, _ = trained_an_hour()
-    assert all(entry.minute.start >= history.now for entry in past_of(history, rows).minutes)
+    assert all(minute.start >= history.now for minute in past_of(history, rows).minutes)

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.dashboard import replays, week_views
+from malletrain.dashboard import replays
+from malletrain.dashboard.pages import week_views
+from malletrain.dashboard.pages.selection import Selection
+from malletrain.dashboard.pages.what_if import DAYS, FORWARD_POLICIES, POLICIES, WhatIf, WhatIfFact
 from malletrain.dashboard.replays import Replays
-from malletrain.dashboard.selection import Selection
-from malletrain.dashboard.what_if import DAYS, FORWARD_POLICIES, POLICIES, WhatIf, WhatIfFact
 
 WHAT_IFS = st.builds(
     WhatIf,
@@ -33,6 +34,7 @@ def outcome(samples: float, rescales: int | None) -> dict[str, Any]:
     return {
         "samples": samples,
         "efficiency": 0.5,
+        "bound": 0.75,
         "rescales": rescales,
         "preemptions": rescales,
         "course": [0.0, samples],
@@ -82,6 +84,7 @@ def test_rows_are_ranked_and_the_past_itself_comes_first() -> None:
     ]
     assert [row.chosen for row in rows] == [False, False, True]
     assert [row.cells[3].text for row in rows] == ["–", "+30.0 %", "+10.0 %"]
+    assert {(row.cells[1].text, row.cells[-1].text) for row in rows} == {("50.0 %", "75.0 %")}
     assert week_views.outcome_rows(chosen, [], Selection()) == ()
     assert len(week_views.outcome_rows(chosen, [(other, better)], Selection())) == 2
 
@@ -130,6 +133,7 @@ WAITS = "import sys; sys.stdin.read(); print('{\"share\": 0.25}', flush=True);\n
 WAITS += "import signal; signal.pause()"
 
 
+@pytest.mark.processes
 def test_a_replay_is_kept_for_whoever_asks_the_same() -> None:
     async def use(found: Replays) -> None:
         what_if = WhatIf(past=found.past())
@@ -149,6 +153,7 @@ def test_a_replay_is_kept_for_whoever_asks_the_same() -> None:
     run(ANSWERS, use)
 
 
+@pytest.mark.processes
 def test_one_replay_runs_at_a_time_and_can_be_cancelled() -> None:
     async def use(found: Replays) -> None:
         first, second = WhatIf(past=1), WhatIf(past=1, days=1.0)
@@ -167,8 +172,9 @@ def test_one_replay_runs_at_a_time_and_can_be_cancelled() -> None:
     run(WAITS, use)
 
 
+@pytest.mark.processes
 def test_a_replay_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replays, "LONGEST_S", 0.2)
+    monkeypatch.setattr(replays, "MAX_S", 0.2)
 
     async def use(found: Replays) -> None:
         found.start(WhatIf(past=1), "ada")
@@ -189,6 +195,7 @@ def test_a_replay_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
         (WITHOUT_A_FIELD, "'notes'"),
     ],
 )
+@pytest.mark.processes
 def test_a_replay_that_fails_says_why(program: str, why: str) -> None:
     async def use(found: Replays) -> None:
         found.start(WhatIf(past=1), "ada")

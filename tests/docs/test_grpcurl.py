@@ -21,7 +21,7 @@ PLAIN, HEADING, _REST = PAGE.partition("\n## Over TLS\n")
 TLS, IN_CONTAINERS, _OF_CONTAINERS = _REST.partition("\n## In containers\n")
 """The last part is run by tests/containers."""
 
-SILENT = re.compile(r"export |rpc\(\) |sed -i |malletrain up$|\(umask |docker compose (cp|.* up) ")
+SILENT = re.compile(r"export |ca=|rpc\(\) |sed -i |malletrain up$|\(umask |docker compose (cp|.* up) ")
 
 needs_grpcurl = pytest.mark.skipif(
     shutil.which("grpcurl", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") is None,
@@ -79,7 +79,7 @@ def test_every_command_is_run_and_its_answer_compared() -> None:
         assert not block.skipped, block.line
         for command in block.commands:
             silent = re.match(
-                r"export |rpc\(\) |sed -i |malletrain up$|\(umask |docker compose (cp|.* up) ", command.text
+                r"export |ca=|rpc\(\) |sed -i |malletrain up$|\(umask |docker compose (cp|.* up) ", command.text
             )
             assert command.expected or silent, f"line {command.line}: {command.text}"
 

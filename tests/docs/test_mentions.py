@@ -17,8 +17,9 @@ from malletrain.cli.main import application
 from malletrain.runtime.config import SERVICES
 from tests.docs.markdown import PAGES, anchors, fences, links, name_of, spans
 from tests.docs.shell import ROOT
-from tools.docs.settings import setting_names
+from tools.docs.settings import setting_names, tables_by_name
 
+TABLES_BY_NAME = tables_by_name()
 SECTIONS = ("access", "addresses", "tracing", *SERVICES)
 VERBS: Mapping[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
 
@@ -92,8 +93,11 @@ def test_settings_exist(page: Path) -> None:
 def _keys(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, value in table.items():
         yield f"{prefix}{name}"
-        if isinstance(value, dict):
-            yield from _keys(value, f"{prefix}{name}.")
+        # Below some settings there are names that the operator chooses; others are lists of tables.
+        inner = () if f"{prefix}{name}" in TABLES_BY_NAME else value if isinstance(value, list) else (value,)
+        for entry in inner:
+            if isinstance(entry, dict):
+                yield from _keys(entry, f"{prefix}{name}.")
 
 
 def _is_module(name: str) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from examples.nasbench.cost import PUBLISHED, SMALL, Size, cost
 from examples.nasbench.pace import Machine, Pace, pace, paced_seconds
-from examples.nasbench.space import MOST_EDGES, MOST_VERTICES, Cell, Operation, between, channels, pruned, sample_cell
+from examples.nasbench.space import MAX_EDGES, MAX_VERTICES, Cell, Operation, between, channels, pruned, sample_cell
 
 cells = st.integers(0, 2**32).map(lambda seed: sample_cell(random.Random(seed)))
 pairs = st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda pair: pair[0] < pair[1])
@@ -30,8 +30,8 @@ def reachable(edges: list[tuple[int, int]], start: int) -> set[int]:
 @settings(max_examples=40)
 @given(cells)
 def test_what_is_drawn_is_a_cell_of_the_space(cell: Cell) -> None:
-    assert 2 <= cell.vertices <= MOST_VERTICES
-    assert 1 <= len(cell.edges) <= MOST_EDGES
+    assert 2 <= cell.vertices <= MAX_VERTICES
+    assert 1 <= len(cell.edges) <= MAX_EDGES
     assert all(a < b for a, b in cell.edges)
     backward = [(cell.vertices - 1 - b, cell.vertices - 1 - a) for a, b in cell.edges]
     everyone = set(range(cell.vertices))
@@ -52,7 +52,7 @@ def test_pruning_keeps_the_operations_of_what_is_left(edges: list[tuple[int, int
     kept = sorted(between(edges, 6))
     left = [(a, b) for a, b in edges if a in kept and b in kept]
     cell = pruned(edges, ops)
-    if not kept or len(left) > MOST_EDGES:
+    if not kept or len(left) > MAX_EDGES:
         assert cell is None
     else:
         assert cell is not None
@@ -64,7 +64,7 @@ def test_the_same_seed_draws_the_same_cell() -> None:
     assert [sample_cell(random.Random(7)) for _ in range(2)] == [sample_cell(random.Random(7))] * 2
     drawn = [sample_cell(random.Random(seed)) for seed in range(40)]
     assert len({str(cell) for cell in drawn}) > 35
-    assert Counter(cell.vertices for cell in drawn)[MOST_VERTICES] > 25
+    assert Counter(cell.vertices for cell in drawn)[MAX_VERTICES] > 25
 
 
 @settings(max_examples=30)

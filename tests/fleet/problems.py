@@ -29,11 +29,11 @@ def models(most: int = 6) -> st.SearchStrategy[tuple[EnsembleModel, ...]]:
     )
 
 
-def problems(most_models: int = 6, most_gpus: int = 14) -> st.SearchStrategy[FleetProblem]:
+def problems(max_models: int = 6, max_gpus: int = 14) -> st.SearchStrategy[FleetProblem]:
     return st.builds(
         FleetProblem,
-        models=models(most_models),
-        gpus=st.integers(1, most_gpus),
+        models=models(max_models),
+        gpus=st.integers(1, max_gpus),
         gpus_per_node=st.integers(1, 4),
         samples_per_epoch=st.sampled_from((100.0, 1000.0)),
         tolerance=st.one_of(

@@ -109,4 +109,4 @@ def test_superlinear_and_single_measurements_go_on_linearly() -> None:
 def test_the_published_profile_takes_900_short_trainings() -> None:
     models = tuple(EnsembleModel(f"m{i}", (21.3 if i else 176.0,), 1) for i in range(100))
     plan = profile_plan(models, 4)
-    assert (plan.span, plan.anchor, plan.most_gpus, plan.trainings) == (9, 8, 9, 900)
+    assert (plan.span, plan.anchor, plan.max_gpus, plan.trainings) == (9, 8, 9, 900)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
 from malletrain.fleet.problem import FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
-from malletrain.fleet.remaining_work import fewest_gpus, replanned
+from malletrain.fleet.remaining_work import min_gpus, replanned
 from malletrain.fleet.replan import after_join, after_leave
 from malletrain.fleet.sharing import Preprocessing, Sharing
 from tests.fleet.problems import BY_HAND, problems
@@ -63,12 +63,12 @@ def test_gpus_that_join_go_to_the_slowest_where_they_gain_more_than_the_stall() 
     assert after_join(TABLE, flotilla, 3, SLOW, 1e6, 30.0) == flotilla
 
 
-@given(problem=problems(most_models=3, most_gpus=6))
+@given(problem=problems(max_models=3, max_gpus=6))
 def test_the_last_end_by_remaining_work_is_the_earliest_of_all_divisions(problem: FleetProblem) -> None:
     table, work = rate_table(problem), dict(enumerate(problem.samples()))
     if len(work) > problem.gpus:
         return
-    counts = fewest_gpus(table, work, problem.gpus)
+    counts = min_gpus(table, work, problem.gpus)
     assert sum(counts.values()) <= problem.gpus
 
     def last(division: tuple[int, ...]) -> float:
@@ -109,9 +109,9 @@ def test_a_search_that_is_left_out_would_have_changed_nothing(problem: FleetProb
     table = rate_table(problem)
     members = range(min(len(problem.models), problem.gpus))
     work = {member: data.draw(st.sampled_from([1.0, 40.0, 2000.0, 9999.0])) for member in members}
-    held = fewest_gpus(table, {member: data.draw(st.sampled_from([1.0, 900.0])) for member in members}, problem.gpus)
+    held = min_gpus(table, {member: data.draw(st.sampled_from([1.0, 900.0])) for member in members}, problem.gpus)
     stall_s = data.draw(st.sampled_from([0.0, 1.0, 30.0]))
-    wanted = fewest_gpus(table, work, problem.gpus)
+    wanted = min_gpus(table, work, problem.gpus)
     before = max(work[member] / table.rate(member, held[member]) for member in members)
     ends = {member: work[member] / table.rate(member, count) for member, count in wanted.items()}
     after = max(end + (stall_s if wanted[member] != held[member] else 0.0) for member, end in ends.items())

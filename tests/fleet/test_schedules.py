@@ -108,7 +108,7 @@ def test_every_member_is_done_once_and_nobody_beats_the_bound(problem: FleetProb
 
 
 @settings(max_examples=60)
-@given(problem=problems(most_models=4, most_gpus=8))
+@given(problem=problems(max_models=4, max_gpus=8))
 def test_the_bound_is_the_optimum_of_the_linear_program(problem: FleetProblem) -> None:
     table, work = rate_table(problem), problem.samples()
     model = reference_solver()

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain.client.accelerate import ElasticAccelerator
 from tests.frameworks.interrupting import InterruptedTrainingError, record_reports
+from tests.frameworks.phases import recorded_phases
 
 pytestmark = pytest.mark.frameworks
 
@@ -157,3 +158,14 @@ def test_what_has_no_sample_counter_is_refused_by_name() -> None:
         accelerator.prepare(model, nn.Linear(1, 1), optimizer, DataLoader(TensorDataset(torch.zeros(4))))
     with pytest.raises(RuntimeError, match=r"^ElasticAccelerator: expected accelerator\.prepare"):
         list(accelerator.epochs(1))
+
+
+def test_what_lies_between_two_iterations_and_saves_are_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded_phases(monkeypatch) as phases:
+        script = Script(tmp_path / "own")
+        for _ in script.accelerator.epochs(1):
+            for inputs, targets in script.loader:
+                with script.accelerator.accumulate(script.model):
+                    script._pass(inputs, targets)
+        script.accelerator.save_state(str(tmp_path / "state"))
+    assert sorted(phases) == ["evaluate", "save"]

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain.client.lightning import MalleTrainCallback
 from tests.frameworks.interrupting import InterruptedTrainingError, record_reports
+from tests.frameworks.phases import recorded_phases
 
 pytestmark = pytest.mark.frameworks
 
@@ -82,12 +83,18 @@ class Script:
 
     def __init__(self, folder: Path, *, stop_after: int = 0, interval: str = "step", **options: Any) -> None:
         torch.manual_seed(0)
-        self.model = Line(interval)
+        self.model = options.pop("model", None) or Line(interval)
         inputs = torch.arange(SIZE, dtype=torch.float32)[:, None] / SIZE
         self.data = TensorDataset(inputs, 3.0 * inputs)
-        loader = DataLoader(self.data, batch_size=4, shuffle=True, num_workers=options.pop("num_workers", 0))
+        loader = DataLoader(
+            self.data, batch_size=options.pop("batch", 4), shuffle=True, num_workers=options.pop("num_workers", 0)
+        )
         self.steps = Steps(stop_after)
-        given = {name: options.pop(name) for name in ("accumulate_grad_batches", "max_epochs") if name in options}
+        given = {
+            name: options.pop(name)
+            for name in ("accumulate_grad_batches", "max_epochs", "max_steps")
+            if name in options
+        }
         plugins = options.pop("plugins", None)
         self.elastic = self.steps.elastic = MalleTrainCallback(
             loader, checkpoint_folder=folder, checkpoint_seconds=0.0, commit_seconds=0.0, **options
@@ -190,12 +197,54 @@ def test_the_state_of_the_precision_plugin_goes_on(tmp_path: Path) -> None:
 
 
 def test_rates_are_scaled_in_the_step_only(tmp_path: Path) -> None:
-    script = Script(tmp_path, reference_batch=8)
+    script = Script(tmp_path, reference_batch=8, learning_rate_rule="linear")
     script.train()
-    scheduled = [0.1 * (1 - step / 100) for step in range(EPOCHS * SIZE // 4)]
+    # The schedule counts steps of the reference batch.
+    scheduled = [0.1 * (1 - step // 2 / 100) for step in range(EPOCHS * SIZE // 4)]
     assert script.steps.outside == pytest.approx(scheduled)
     # Half of the reference batch: half of the rate.
     assert [rate for _, _, rate in script.steps.seen] == pytest.approx([rate / 2 for rate in scheduled])
+
+
+class Cycle(Line):
+    """With a schedule of a fixed length, which the trainer tells."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        self.steps = self.trainer.estimated_stepping_batches
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=self.steps)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
+@pytest.mark.parametrize("options", [{}, {"reference_batch": 4}], ids=["plain", "scaled rates"])
+def test_a_schedule_of_a_fixed_length_ends_with_the_training_at_any_batch(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    rates: dict[int, float] = {}
+    for batch, stop_after in ((4, 4), (2, 16), (8, 0)):
+        script = Script(tmp_path, batch=batch, model=Cycle(), stop_after=stop_after, **options)
+        if stop_after:
+            with pytest.raises(InterruptedTrainingError):
+                script.train()
+            assert script.elastic.training is not None
+            script.elastic.training._checkpoints.wait()
+        else:
+            script.train()
+            assert script.samples >= EPOCHS * SIZE
+        rates |= dict(zip((samples for samples, _, _ in script.steps.seen), script.steps.outside, strict=False))
+    plain = Script(tmp_path / "plain", model=Cycle(), **options)
+    plain.train()
+    assert plain.model.steps == EPOCHS * SIZE // 4
+    expected = dict(zip((samples for samples, _, _ in plain.steps.seen), plain.steps.outside, strict=False))
+    shared = rates.keys() & expected.keys()
+    assert len(shared) > 8
+    assert [rates[at] for at in sorted(shared)] == pytest.approx([expected[at] for at in sorted(shared)])
+
+
+def test_a_limit_of_steps_is_one_for_the_schedule(tmp_path: Path) -> None:
+    script = Script(tmp_path, model=Cycle(), max_steps=7, reference_batch=8)
+    script.train()
+    assert script.model.steps == 7 == script.trainer.global_step
 
 
 def test_another_object_goes_on(tmp_path: Path) -> None:
@@ -232,3 +281,13 @@ def test_a_checkpoint_of_lightning_is_refused(tmp_path: Path) -> None:
 def test_a_batch_cannot_be_held_beside_an_accumulation_of_the_script(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^hold_batch: expected no accumulation of the script's own, got 2 passes"):
         Script(tmp_path, reference_batch=10, hold_batch=True, accumulate_grad_batches=2).train()
+
+
+def test_validations_and_saves_are_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(8, 1), torch.ones(8, 1)), batch_size=4)
+    with recorded_phases(monkeypatch) as phases:
+        elastic = MalleTrainCallback(loader, checkpoint_folder=tmp_path / "own")
+        options = {**QUIET, "enable_checkpointing": True, "default_root_dir": tmp_path}
+        trainer = L.Trainer(max_epochs=1, callbacks=[elastic], **options, **elastic.trainer_options)
+        trainer.fit(Line(), elastic.loader, loader)
+    assert phases == ["evaluate", "save"]

@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs torch")
 from tests.frameworks.diffs import EXAMPLES
 from tests.frameworks.needing import need
 from tests.support.waiting import wait_until
-from tests.training.live import SCALES, change_scales, keep, live_training, scales_after
+from tests.training.live import SCALES, change_scales, check_measured, keep, live_training, scales_after
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 
@@ -35,6 +35,7 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(name: str, ac
         completed = training.wait_completed(SECONDS)
         wait_until(lambda: not training.processes(), 20, "an end without processes")
         found = keep(name, training)
+        check_measured(training)
         accounts = training.accounts()
         metrics = json.loads((training.folder / "completed.json").read_text())["metrics"]
     assert accounts.check_epochs() == EPOCHS

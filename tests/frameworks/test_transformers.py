@@ -17,6 +17,7 @@ from transformers.trainer_callback import ExportableState
 
 from malletrain.client.transformers import MalleTrainCallback
 from tests.frameworks.interrupting import InterruptedTrainingError, record_reports
+from tests.frameworks.phases import recorded_phases
 
 pytestmark = pytest.mark.frameworks
 
@@ -102,6 +103,18 @@ def test_steps_of_the_arguments_are_those_of_the_reference_batch(tmp_path: Path)
     assert [rate for _, rate in rates.seen] == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("batch", [4, 8, 2])
+def test_a_scheduler_of_the_scripts_own_ends_with_the_training_at_any_batch(tmp_path: Path, batch: int) -> None:
+    trainer = trainer_of(tmp_path, Rates(), {"reference_batch": 4}, per_device_train_batch_size=batch)
+    steps = 3 * SIZE // 4
+    optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+    trainer.optimizer, trainer.lr_scheduler = optimizer, scheduler
+    trainer.train()
+    assert scheduler.last_epoch == steps
+    assert trainer.lr_scheduler is scheduler
+
+
 @pytest.mark.parametrize("passes", [1, 2])
 def test_the_schedule_follows_the_sample_counter_at_any_batch(tmp_path: Path, passes: int) -> None:
     rates = Rates()
@@ -164,3 +177,12 @@ def test_what_has_no_sample_counter_is_refused_by_name(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, Rates(), {})
     with pytest.raises(ValueError, match=r"^resume_from_checkpoint: expected none"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_evaluations_and_saves_are_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded_phases(monkeypatch) as phases:
+        trainer = trainer_of(tmp_path, Rates(), {}, num_train_epochs=1)
+        trainer.args.save_strategy = "epoch"
+        trainer.evaluate(trainer.train_dataset)
+        trainer.train()
+    assert phases == ["evaluate", "save"]

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ import psutil
 import pytest
 
 from malletrain.common import environment as env
+from malletrain.common.launch_file import AgentAddress
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
-from malletrain.supervisor.agent_links import AgentLink, start_message
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.remote_worker import RemoteWorker
+from malletrain.supervisor.workers.agent_links import AgentLink, start_message
+from malletrain.supervisor.workers.remote_worker import RemoteWorker
+from malletrain.supervisor.workers.slot import Slot
 from malletrain.tls.credentials import peer_options
 from malletrain.tls.files import read_certificate_file
 from malletrain.v1 import agent_pb2 as pb
@@ -32,7 +34,7 @@ from tests.hostile.test_wire import OPENINGS
 from tests.support.certificates import certificate, secure_channel
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 CONTROL = "/malletrain.v1.AgentService/ControlWorkers"
 REGISTER = "/malletrain.v1.AgentRegistryService/Register"
@@ -72,7 +74,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         agent = RunningAgent("n1", folder, address, 0.5)
         try:
             wait_until(lambda: "n1" in registry.present, 30, "the agent")
-            link = AgentLink("n1", agent.address, certificate(folder, "supervisor"))
+            link = AgentLink("n1", AgentAddress(agent.address), certificate(folder, "supervisor"))
             yield Node(folder, agent, registry, address, link, started_worker(link, folder))
             link.close()
         finally:
@@ -99,7 +101,11 @@ def test_whatever_a_stranger_opens_with_others_are_served(node: Node, opening: b
             connection = stack.enter_context(socket.create_connection((host, int(port)), 5))
             with contextlib.suppress(OSError):  # the other side may close before it has read all
                 connection.sendall(opening)
-        started_worker(AgentLink("n1", node.agent.address, certificate(node.folder, "supervisor")), node.folder, "new")
+        started_worker(
+            AgentLink("n1", AgentAddress(node.agent.address), certificate(node.folder, "supervisor")),
+            node.folder,
+            "new",
+        )
 
 
 def ended(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -167,7 +173,7 @@ def test_a_supervisor_that_sends_nonsense_is_told_and_loses_its_own_workers_only
     node: Node, message: bytes, code: grpc.StatusCode
 ) -> None:
     shown = certificate(node.folder, "supervisor")
-    link = AgentLink("n1", node.agent.address, shown)
+    link = AgentLink("n1", AgentAddress(node.agent.address), shown)
     with secure_channel(node.agent.address, shown, "agent") as channel:
         requests: SimpleQueue[bytes] = SimpleQueue()
         requests.put(start(worker=1, command=["/bin/sleep", "600"]))
@@ -195,10 +201,19 @@ def test_a_supervisor_that_sends_nonsense_is_told_and_loses_its_own_workers_only
 def test_a_worker_that_can_not_be_started_is_said_and_the_session_goes_on(node: Node, changed: dict[str, Any]) -> None:
     with secure_channel(node.agent.address, certificate(node.folder, "supervisor"), "agent") as channel:
         sweep = pb.ControlWorkersRequest(sweep=pb.SweepJob(request=7, job_id="none")).SerializeToString()
-        requests = iter([start(**changed), sweep])
-        responses = list(channel.stream_stream(CONTROL, None, pb.ControlWorkersResponse.FromString)(requests))
-        assert [response.WhichOneof("response") for response in responses] == ["start_failed", "swept"]
-        assert responses[0].start_failed.error
+        heard = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            yield from (start(**changed), sweep)
+            heard.wait(60)
+
+        # A worker waits while its job is swept, as at the end of an earlier session: the other answer may come first.
+        call = channel.stream_stream(CONTROL, None, pb.ControlWorkersResponse.FromString)(requests())
+        responses = {response.WhichOneof("response"): response for _, response in zip(range(2), call, strict=False)}
+        heard.set()
+        assert list(call) == []
+        assert responses.keys() == {"start_failed", "swept"}
+        assert responses["start_failed"].start_failed.error
 
 
 @pytest.mark.parametrize("server", METHODS)
@@ -255,10 +270,11 @@ def test_a_scavenger_and_a_supervisor_that_do_not_read_do_not_keep_an_agent_from
 SUPERVISOR = """
 import sys, time
 from pathlib import Path
-from malletrain.supervisor.agent_links import AgentLink, start_message
-from malletrain.supervisor.membership import Slot
+from malletrain.common.launch_file import AgentAddress
+from malletrain.supervisor.workers.agent_links import AgentLink, start_message
+from malletrain.supervisor.workers.slot import Slot
 slot, folder = Slot("n1", 0), Path(sys.argv[3])
-link = AgentLink("n1", sys.argv[1], Path(sys.argv[2]))
+link = AgentLink("n1", AgentAddress(sys.argv[1]), Path(sys.argv[2]))
 own = {"MALLETRAIN_JOB_ID": "job", "MALLETRAIN_JOB_DIR": str(folder)}
 worker = link.start(slot, start_message(slot, ["/bin/sleep", "600"], str(folder), own, folder / "log", warm=False))
 while not worker.is_warm():

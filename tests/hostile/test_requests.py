@@ -11,7 +11,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
-from malletrain.cli.settings import load
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.runtime.clock import SystemClock
@@ -63,9 +64,10 @@ def the_job(system: Deployment) -> resources_pb2.Job:
 @pytest.fixture(scope="module")
 def channels(system: Deployment) -> Iterator[dict[str, grpc.Channel]]:
     """Channels of a caller who may do everything."""
-    credential = open_installation(load(system.config), SystemClock()).credential("hostile")
-    opened = {name: open_blocking_channel(system.address(name), credential) for name in SERVICES}
-    opened["access"] = opened["job_manager"]
+    settings = load(system.config)
+    credential = open_installation(settings, SystemClock()).credential("hostile")
+    opened = {name: open_blocking_channel(settings.peer(name), credential) for name in SERVICES}
+    opened["access"] = open_blocking_channel(settings.peer("job_manager"), owner_credential(settings))
     yield opened
     for channel in opened.values():
         channel.close()

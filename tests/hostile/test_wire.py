@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.limits import raise_file_limit
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, profiler_pb2, scavenger_pb2
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 IDLE_CONNECTIONS = 1000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-LARGEST_REQUEST = 16 * 1024 * 1024
+MAX_REQUEST = 16 * 1024 * 1024
 _GIBBERISH = random.Random(7).randbytes(4096)
 OPENINGS = {
     "nothing": b"",
@@ -101,7 +101,7 @@ def test_a_thousand_idle_connections_keep_nobody_out(system: Deployment) -> None
 
 
 def test_a_request_that_is_too_large_is_refused(system: Deployment) -> None:
-    request = job_manager_pb2.GetJobRequest(job_id="a" * (LARGEST_REQUEST + 1))
+    request = job_manager_pb2.GetJobRequest(job_id="a" * (MAX_REQUEST + 1))
     with pytest.raises(grpc.RpcError) as caught:
         system.stubs.job_manager.GetJob(request, timeout=10)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

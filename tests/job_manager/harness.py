@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from malletrain.job_manager.effects import Effect
-from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.node_use import UseCounter, count_uses, moved_nodes
-from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
-from malletrain.job_manager.state_machine import TransactionResult, advance
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine.effects import Effect
+from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.state_machine import TransactionResult, advance
+from malletrain.job_manager.machine.stimuli import (
     Completion,
     IdleSetSeen,
     NodesChanged,
@@ -24,11 +22,10 @@ from malletrain.job_manager.stimuli import (
     SupervisorSeen,
     Ticked,
 )
-from malletrain.job_manager.validation import check_result
-
-
-def spec(low: int = 1, high: int = 4, **changes: Any) -> JobSpec:
-    return JobSpec(name="job", command=("true",), working_directory="/", min_nodes=low, max_nodes=high, **changes)
+from malletrain.job_manager.machine.usage import UsageAmounts, UsageRow, settled
+from malletrain.job_manager.machine.validation import check_result
+from malletrain.job_manager.telemetry.node_use import UseCounter, count_uses, moved_nodes
+from tests.support.builders import job_spec
 
 
 @dataclass
@@ -37,6 +34,7 @@ class MachineHarness:
 
     Attributes:
         uses: What nodes are used for, counted change by change.
+        usage: Rows of the usage as they would be stored, by number of the job and day.
         observe: Told of each step: the stimulus, the state before, and the result.
     """
 
@@ -47,6 +45,7 @@ class MachineHarness:
     ended: dict[str, Job] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
     uses: UseCounter = field(default_factory=UseCounter)
+    usage: dict[tuple[int, int], UsageRow] = field(default_factory=dict)
     observe: Callable[[Stimulus, ManagerState, TransactionResult], None] | None = None
 
     def __call__(self, stimulus: Stimulus) -> TransactionResult:
@@ -58,9 +57,21 @@ class MachineHarness:
             self.observe(stimulus, self.state, result)
         self.state = result.state
         self.events += result.events
+        self.usage.update({(row.job_number, row.day): row for row in result.usage})
         self.ended.update((job.id, job) for job in result.changed if job.state.final)
         self.effects = result.effects
         return result
+
+    def used(self, job_id: str) -> UsageAmounts:
+        """What a job has used until now: all its rows, the open one brought up to date."""
+        job, total = self.job(job_id), UsageAmounts()
+        for row in [row for row in self.usage.values() if row.job_number == job.number]:
+            if row.open is None:
+                total += row.amounts
+                continue
+            days, usage = settled(row.open, self.now, job.samples, job.preemptions)
+            total = sum((amounts for _, amounts in days), total + usage.counting(job.samples, job.preemptions))
+        return total
 
     def job(self, job_id: str = "j000001") -> Job:
         return self.state.jobs.get(job_id) or self.ended[job_id]
@@ -110,7 +121,7 @@ def running(nodes: str, *specs: JobSpec, policy: ManagerPolicy | None = None, sp
     """One job that trains on nodes, with spare idle nodes beside them."""
     machine = MachineHarness(policy or ManagerPolicy())
     machine.idle(*nodes.split(), *spare.split())
-    machine.submit(*(specs or (spec(),)))
+    machine.submit(*(specs or (job_spec(),)))
     machine.plan(j1=nodes)
     machine.confirm()
     return machine

@@ -13,15 +13,17 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
 from malletrain.job_manager.launching import processes
-from malletrain.runtime.channel import open_channel
 from malletrain.runtime.config import Addresses
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
-from tests.job_manager.serving import Caller, FakeScavenger, serve_peers
+from tests.job_manager.serving import Caller, serve_peers
 from tests.support.access import CREDENTIAL
+from tests.support.channels import plain_channel, stand_in_authority
+from tests.support.stand_ins import StandInScavenger
 
 MAIN = """
 import asyncio, json, sys
@@ -69,7 +71,12 @@ class Process:
 
     def start(self) -> None:
         addresses = self.peers.model_copy(update={"job_manager": self.address})
-        settings = {"state_dir": str(self.state_dir), "addresses": addresses.model_dump(), **self.settings}
+        settings: dict[str, Any] = {
+            "state_dir": str(self.state_dir),
+            "addresses": addresses.model_dump(),
+            **self.settings,
+        }
+        settings["tls"] = {"authority_file": str(stand_in_authority())}
         defaults = {"trainer_python": str(self.python), "reconcile_seconds": 0.05, "standby_memory_mib": 0}
         section = {**defaults, **self.section}
         given = json.dumps({"settings": settings, "section": section})
@@ -89,7 +96,7 @@ class Process:
             self.process = None
 
 
-ManagerProcess = tuple[Process, Caller, FakeScavenger]
+ManagerProcess = tuple[Process, Caller, StandInScavenger]
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +105,7 @@ async def manager_process(
 ) -> AsyncIterator[ManagerProcess]:
     async with serve_peers("n1 n2 n3 n4") as (scavenger, _, addresses):
         process = Process(state_dir, python, addresses, section, fault, settings or {})
-        async with open_channel(process.address, CREDENTIAL) as channel:
+        async with plain_channel(process.address, CREDENTIAL) as channel:
             caller = Caller(job_manager_pb2_grpc.JobManagerServiceStub(channel))
             try:
                 process.start()

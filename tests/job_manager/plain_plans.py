@@ -1,15 +1,15 @@
 """What of a plan fits, found the plain way: all parts are gone through, again from the start after each that changes.
 
-`malletrain.job_manager.plans` looks at what a plan changes only, and must come to the same.
+`malletrain.job_manager.machine.plans` looks at what a plan changes only, and must come to the same.
 """
 
 from __future__ import annotations
 
-from malletrain.job_manager.claims import Claims
-from malletrain.job_manager.plans import _lost_nodes, _objection, _reduced, _unusable_nodes
-from malletrain.job_manager.state import ManagerPolicy, ManagerState, Omission
-from malletrain.job_manager.stimuli import PlanReceived
-from malletrain.job_manager.transaction import Transaction
+from malletrain.job_manager.machine.claims import Claims
+from malletrain.job_manager.machine.plans import _lost_nodes, _objection, _reduced, _unusable_nodes
+from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState, Omission
+from malletrain.job_manager.machine.stimuli import PlanReceived
+from malletrain.job_manager.machine.transaction import Transaction
 
 
 def plain_outcome(

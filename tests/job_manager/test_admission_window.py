@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.job_manager.admission import Places, next_in_line
-from malletrain.job_manager.admission_window import (
-    LONGEST_WINDOW,
+from malletrain.job_manager.machine.admission import Places, next_in_line
+from malletrain.job_manager.machine.admission_window import (
+    MAX_WINDOW,
     AdmissionCandidate,
     AdmissionPass,
     AdmissionQueue,
@@ -99,8 +99,8 @@ def test_fair_share_says_whose_turn_it_is() -> None:
 
 
 def test_the_longest_window_is_solved() -> None:
-    amounts = [3 + 2 * (number % 7) for number in range(LONGEST_WINDOW)]
-    policy = BurstBufferPolicy(100, AdmissionRule.WINDOW, LONGEST_WINDOW, 50)
+    amounts = [3 + 2 * (number % 7) for number in range(MAX_WINDOW)]
+    policy = BurstBufferPolicy(100, AdmissionRule.WINDOW, MAX_WINDOW, 50)
     found = admission_pass(queue_of(*amounts, places=40), policy)
     assert len(found.admitted) == sum(total <= 100 for total in accumulate(sorted(amounts)))
     assert 90 < sum(amounts[position] for position in found.admitted) <= 100

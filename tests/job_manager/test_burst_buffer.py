@@ -9,25 +9,29 @@ import grpc
 import pydantic
 import pytest
 
-from malletrain.job_manager.admission_window import LONGEST_WINDOW, AdmissionRule
-from malletrain.job_manager.burst_buffer import quota_use
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.codec import decode, encode, from_json, to_json
+from malletrain.job_manager.machine.admission_window import MAX_WINDOW, AdmissionRule
+from malletrain.job_manager.machine.burst_buffer import quota_use
+from malletrain.job_manager.machine.sharing import owner_shares
+from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.machine.stimuli import Cancelled, Completion, Outcome, Ticked
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.job_manager.sharing import owner_shares
-from malletrain.job_manager.state import ManagerPolicy
-from malletrain.job_manager.stimuli import Cancelled, Completion, Outcome, Ticked
-from malletrain.job_manager.store import JobStore
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore, decode, encode
 from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.model.job_state import JobState
+from malletrain.runtime.access.identity import Role
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
+from malletrain.runtime.kernel.documents import from_document, to_document
 from malletrain.v1 import job_manager_pb2 as pb
-from malletrain.v1 import resources_pb2
-from tests.job_manager.harness import MachineHarness, spec
-from tests.job_manager.serving import ManagerHarness, make_spec, serve_manager
+from malletrain.v1 import job_manager_pb2_grpc, resources_pb2
+from tests.job_manager.harness import MachineHarness
+from tests.job_manager.serving import ManagerHarness, serve_manager
 from tests.job_manager.stand_in import make_python
+from tests.support.access import credential_of
+from tests.support.builders import job_spec, spec_message
+from tests.support.channels import plain_channel
 
 FIFO = ManagerPolicy(burst_buffer_gb=4000)
 WINDOW = ManagerPolicy(burst_buffer_gb=4000, admission=AdmissionRule.WINDOW, starvation_bound=2)
@@ -36,7 +40,7 @@ WINDOW = ManagerPolicy(burst_buffer_gb=4000, admission=AdmissionRule.WINDOW, sta
 def submitted(policy: ManagerPolicy, *amounts: int) -> MachineHarness:
     machine = MachineHarness(policy)
     machine.idle("a", "b")
-    machine.submit(*(spec(burst_buffer_gb=amount) for amount in amounts))
+    machine.submit(*(job_spec(burst_buffer_gb=amount) for amount in amounts))
     return machine
 
 
@@ -59,7 +63,7 @@ def test_reasons_say_what_a_job_waits_for_and_follow_what_is_free() -> None:
         "j000004": "waits for 100 GB of burst buffer behind others that asked before",
     }
     assert machine.job("j000002").reason_code is JobReason.BURST_BUFFER
-    machine.submit(spec(), spec(burst_buffer_gb=1))
+    machine.submit(job_spec(), job_spec(burst_buffer_gb=1))
     assert machine.job("j000005").admitted, "nobody who asks for none is held up"
     rows = len(machine.events)
     machine.wait(1.0)
@@ -71,18 +75,18 @@ def test_reasons_say_what_a_job_waits_for_and_follow_what_is_free() -> None:
 
 def test_a_pass_counts_once_however_many_pass_a_job_over() -> None:
     machine = submitted(WINDOW, 2000)
-    machine.submit(*(spec(burst_buffer_gb=amount) for amount in (4000, 500, 500, 500)))
+    machine.submit(*(job_spec(burst_buffer_gb=amount) for amount in (4000, 500, 500, 500)))
     assert sum(job.admitted for job in machine.state.jobs.values()) == 4
     assert machine.job("j000002").passed_over == 1
     assert machine.job("j000002").reason == "waits for 4 TB of burst buffer, 500 GB of 4 TB are free"
-    machine.submit(spec(), spec())
+    machine.submit(job_spec(), job_spec())
     assert machine.job("j000002").passed_over == 1, "who asks for none passes nobody over"
 
 
 def test_past_the_bound_a_job_comes_first() -> None:
     machine = submitted(WINDOW, 1000)
     for amount in (4000, 500, 500, 500, 500):
-        machine.submit(spec(burst_buffer_gb=amount))
+        machine.submit(job_spec(burst_buffer_gb=amount))
     big = machine.job("j000002")
     assert big.passed_over == 2
     assert [job.admitted for job in machine.state.jobs.values()] == [True, False, True, True, False, False]
@@ -130,7 +134,7 @@ def test_the_quota_is_held_through_preemption_failure_and_cancellation_until_no_
 def test_the_quota_is_free_at_every_end(ending: JobState) -> None:
     machine = MachineHarness(FIFO)
     machine.idle("a", "b")
-    machine.submit(spec(burst_buffer_gb=4000, max_restarts=0), spec(burst_buffer_gb=4000))
+    machine.submit(job_spec(burst_buffer_gb=4000, max_restarts=0), job_spec(burst_buffer_gb=4000))
     machine.plan(j1="a b")
     machine.confirm()
     completion = Completion() if ending is JobState.COMPLETED else None
@@ -156,21 +160,21 @@ def test_a_quota_that_was_lowered_admits_nobody_who_can_never_be_served_and_hold
 def test_no_place_is_another_reason_than_no_burst_buffer() -> None:
     machine = submitted(ManagerPolicy(max_parallel=2, burst_buffer_gb=4000), 3000, 2000)
     assert machine.job("j000002").reason_code is JobReason.BURST_BUFFER
-    machine.submit(spec(), spec(), spec(burst_buffer_gb=10))
+    machine.submit(job_spec(), job_spec(), job_spec(burst_buffer_gb=10))
     assert machine.job("j000005").reason == "waits for one of 2 places"
 
 
 def test_owners_are_told_what_they_hold() -> None:
     machine = MachineHarness(FIFO)
-    machine.submit(spec(burst_buffer_gb=1000), spec(), owner="ada")
-    machine.submit(spec(burst_buffer_gb=2000), spec(burst_buffer_gb=2000), owner="bob")
+    machine.submit(job_spec(burst_buffer_gb=1000), job_spec(), owner="ada")
+    machine.submit(job_spec(burst_buffer_gb=2000), job_spec(burst_buffer_gb=2000), owner="bob")
     held = {share.owner: share.burst_buffer_gb for share in owner_shares(machine.state, machine.now, 0.0)}
     assert held == {"ada": 1000, "bob": 2000}
 
 
 def test_quota_and_counts_survive_a_kill(tmp_path: Path) -> None:
     machine = submitted(WINDOW, 1000)
-    machine.submit(spec(burst_buffer_gb=4000), spec(burst_buffer_gb=500), spec(burst_buffer_gb=500))
+    machine.submit(job_spec(burst_buffer_gb=4000), job_spec(burst_buffer_gb=500), job_spec(burst_buffer_gb=500))
     database = DatabaseAddress("job_manager", tmp_path)
     store = JobStore(open_database(database))
     store.save(Change(machine.state.jobs.values(), machine.events, 1))
@@ -189,14 +193,14 @@ def test_jobs_of_earlier_versions_ask_for_none_and_later_ones_can_be_read_by_ear
 
 
 def test_recordings_keep_the_policy() -> None:
-    assert from_json(ManagerPolicy, to_json(WINDOW)) == WINDOW
+    assert from_document(ManagerPolicy, to_document(WINDOW)) == WINDOW
 
 
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
         ({"window": 0}, "window"),
-        ({"window": LONGEST_WINDOW + 1}, "window"),
+        ({"window": MAX_WINDOW + 1}, "window"),
         ({"window": 2.5}, "window"),
         ({"starvation_bound": 0}, "starvation_bound"),
         ({"burst_buffer_gb": -1}, "burst_buffer_gb"),
@@ -215,7 +219,7 @@ def test_settings_that_can_not_be_are_refused_by_name(settings: dict[str, object
 def test_by_default_none_is_granted_and_who_comes_first_is_served_first() -> None:
     policy = JobManagerSettings().policy()
     assert (policy.burst_buffer_gb, policy.admission) == (0, AdmissionRule.FIFO)
-    largest = {"max_parallel": 10**6, "burst_buffer_gb": 10**9 - 1, "admission": "window", "window": LONGEST_WINDOW}
+    largest = {"max_parallel": 10**6, "burst_buffer_gb": 10**9 - 1, "admission": "window", "window": MAX_WINDOW}
     machine = submitted(JobManagerSettings.model_validate(largest).policy(), 10**9 - 2, 5, 7)
     assert queued(machine)
 
@@ -229,7 +233,7 @@ async def manager(tmp_path: Path) -> AsyncIterator[ManagerHarness]:
 
 @pytest.mark.parametrize("asked", [-1, 4001])
 async def test_a_wrong_request_stores_nothing(manager: ManagerHarness, asked: int) -> None:
-    request = pb.SubmitJobsRequest(request_id="r1", specs=[make_spec(), make_spec(burst_buffer_gb=asked)])
+    request = pb.SubmitJobsRequest(request_id="r1", specs=[spec_message(), spec_message(burst_buffer_gb=asked)])
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await manager.stub.SubmitJobs(request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -244,7 +248,9 @@ async def test_a_wrong_request_stores_nothing(manager: ManagerHarness, asked: in
 async def test_what_is_held_and_why_a_job_waits_is_told(manager: ManagerHarness) -> None:
     for amount in (3000, 2000):
         await manager.submit(burst_buffer_gb=amount)
-    first, second = (await manager.stub.ListJobs(pb.ListJobsRequest())).jobs
+    async with plain_channel(manager.address, credential_of("olga", Role.OPERATOR)) as channel:
+        stub: job_manager_pb2_grpc.JobManagerServiceAsyncStub = job_manager_pb2_grpc.JobManagerServiceStub(channel)
+        first, second = (await stub.ListJobs(pb.ListJobsRequest())).jobs
     assert (first.spec.burst_buffer_gb, first.admitted, second.admitted) == (3000, True, False)
     assert second.reason_code == resources_pb2.JOB_REASON_BURST_BUFFER
     assert second.reason == "waits for 2 TB of burst buffer, 1 TB of 4 TB are free"

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from malletrain.common.trace_context import TraceContext
-from malletrain.job_manager.change_spans import ChangeSpans
-from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor
-from malletrain.job_manager.state_machine import TransactionResult
-from malletrain.job_manager.stimuli import Stimulus
+from malletrain.job_manager.machine.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor
+from malletrain.job_manager.machine.state_machine import TransactionResult
+from malletrain.job_manager.machine.stimuli import Stimulus
+from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 from malletrain.runtime.errors import StalePlanError
 from malletrain.runtime.messages import timestamp
 from malletrain.runtime.tracing.propagation import doing, present_context, to_message
 from malletrain.v1 import supervisor_pb2
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 from tests.support.tracing import Traced, attributes_without_prefix, id_of, links_of, parent_of
 
 JOB = "j000001"
@@ -29,7 +30,7 @@ class TracedMachine(MachineHarness):
         self.spans = ChangeSpans()
         self.spans.register(self.traced.tracer, lambda: self.state.jobs)
         self.idle("a", "b", "c")
-        self.submit(spec())
+        self.submit(job_spec())
 
     def __call__(self, stimulus: Stimulus) -> TransactionResult:
         result = super().__call__(stimulus)
@@ -166,7 +167,7 @@ def test_reports_of_commands_that_nobody_gave_are_ignored(machine: TracedMachine
 def test_without_a_tracer_nothing_is_kept() -> None:
     machine = MachineHarness()
     machine.idle("a")
-    machine.submit(spec())
+    machine.submit(job_spec())
     spans = ChangeSpans()
     with spans.taking_plan(1) as taken:
         taken(machine.plan(j1="a").rescaled)

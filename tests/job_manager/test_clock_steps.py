@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.state import ManagerPolicy
-from malletrain.job_manager.stimuli import ClockStepped, Progressed
+from malletrain.common.job_limits import JobLimits
+from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.machine.stimuli import ClockStepped, Progressed
 from malletrain.model.job_state import JobState
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.clock_steps import ClockSteps
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
 from tests.job_manager.serving import serve_manager
+from tests.support.builders import job_spec
 from tests.support.clocks import SetClock
 from tests.support.waiting import wait_until_async
 
@@ -59,9 +61,9 @@ def test_a_job_that_backs_off_waits_as_long_as_before(step: float) -> None:
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
 def test_a_start_gets_as_long_as_before(step: float) -> None:
-    machine = MachineHarness(ManagerPolicy(rescale_deadline_seconds=60.0))
+    machine = MachineHarness()
     machine.idle("a")
-    machine.submit(spec())
+    machine.submit(job_spec(limits=JobLimits(start_seconds=60.0)))
     machine.plan(j1="a")
     set_clock(machine, step)
     machine.wait(59.0)
@@ -72,7 +74,7 @@ def test_a_start_gets_as_long_as_before(step: float) -> None:
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
 def test_a_stalled_job_gets_as_long_as_before(step: float) -> None:
-    machine = running("a", policy=ManagerPolicy(stall_seconds=30.0))
+    machine = running("a", job_spec(limits=JobLimits(step_seconds=30.0)))
     machine(Progressed("j000001", 10, True))
     set_clock(machine, step)
     machine.wait(29.0)
@@ -108,6 +110,7 @@ def test_a_clock_set_back_while_no_manager_ran_does_not_hold_a_job() -> None:
     assert machine.job().not_before is None
 
 
+@pytest.mark.processes
 async def test_a_manager_that_runs_notices_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = {"restart_backoff_seconds": 50.0, "reconcile_seconds": 0.05}
     async with serve_manager(tmp_path, tmp_path / "none" / "python", **section) as manager:

@@ -14,15 +14,16 @@ import grpc
 import grpc.aio
 import pytest
 
-from malletrain.job_manager.change import Change, CommitUnknownError, Submission
-from malletrain.job_manager.store import JobStore
-from malletrain.runtime.database.errors import DatabaseTakenError, DatabaseUnavailableError
+from malletrain.job_manager.storage.change import Change, Submission
+from malletrain.job_manager.storage.store import JobStore
+from malletrain.runtime.database.errors import CommitUnknownError, DatabaseTakenError, DatabaseUnavailableError
 from malletrain.runtime.database.migrating import open_database
 from malletrain.v1 import job_manager_pb2 as pb
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
 from tests.job_manager.manager_process import ManagerProcess, manager_process, planned, serving
 from tests.job_manager.serving import Caller, processes_of
 from tests.job_manager.stand_in import make_python
+from tests.support.builders import job_spec
 from tests.support.postgresql import PostgresServer, postgresql_server
 from tests.support.waiting import wait_until, wait_until_async
 
@@ -256,7 +257,7 @@ def test_two_that_use_one_database_do_not_both_write(server: PostgresServer, tmp
     address = server.address("job_manager", tmp_path)
     first, second = JobStore(open_database(address)), JobStore(open_database(address))
     machine = MachineHarness()
-    machine.submit(spec())
+    machine.submit(job_spec())
     first.save(Change(tuple(machine.state.jobs.values()), machine.events))
     with pytest.raises(DatabaseTakenError):
         second.save(Change((), machine.events))

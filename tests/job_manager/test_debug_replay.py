@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,29 +11,20 @@ import pytest
 from tests.job_manager.manager_process import manager_process, planned, serving
 from tests.job_manager.serving import processes_of
 from tests.job_manager.stand_in import make_python
+from tests.support.debug_replay import debug_replay
 from tests.support.waiting import wait_until_async
 
 FAULT = """
-from malletrain.job_manager import node_changes
+from malletrain.job_manager.machine import node_changes
 node_changes._with_lost = lambda *_: ()
 """
-
-
-def debug_replay(file: Path, *options: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    code = fault + "from malletrain.cli.main import run; run()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "debug", "replay", str(file), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def nodes_of(state_dir: Path) -> set[str | None]:
     return {found.get("MALLETRAIN_NODE") for found in processes_of(state_dir).values()}
 
 
+@pytest.mark.processes
 async def test_a_defect_ends_the_process_and_can_be_replayed(tmp_path: Path) -> None:
     async with manager_process(tmp_path / "state", make_python(tmp_path), FAULT) as (process, caller, scavenger):
         job_id = await caller.submit("sh", "-c", "exec sleep 60 # hunter2", environment={"TOKEN": "hunter2"})

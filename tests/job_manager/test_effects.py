@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.job_manager.effects import (
+from malletrain.common.job_limits import JobLimits
+from malletrain.job_manager.machine.effects import (
     Effect,
     ReleaseHosts,
     SetHosts,
@@ -10,7 +11,9 @@ from malletrain.job_manager.effects import (
     StopSupervisor,
     may_precede_record,
 )
+from malletrain.job_manager.machine.state import ManagerPolicy
 from tests.job_manager.harness import running
+from tests.support.builders import job_spec
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,22 @@ from tests.job_manager.harness import running
 )
 def test_only_what_takes_nodes_from_a_job_begins_before_it_is_recorded(effect: Effect, may: bool) -> None:
     assert may_precede_record(effect, running("a b").state.jobs) is may
+
+
+@pytest.mark.parametrize(("asked", "longest", "grace"), [(0.0, 30.0, 1.5), (20.0, 30.0, 20.0), (20.0, 10.0, 10.0)])
+def test_a_node_is_released_with_the_grace_of_the_job_within_the_operators_bound(
+    asked: float, longest: float, grace: float
+) -> None:
+    limits = JobLimits(release_grace_seconds=asked)
+    policy = ManagerPolicy(longest_release_grace_seconds=longest)
+    machine = running("a b", job_spec(limits=limits), policy=policy)
+    machine.leave("b")
+    releases = [effect for effect in machine.effects if isinstance(effect, ReleaseHosts)]
+    assert [(effect.nodes, effect.grace_seconds) for effect in releases] == [(("b",), grace)]
+
+
+def test_a_job_that_loses_its_last_node_has_its_grace_too() -> None:
+    machine = running("a", job_spec(limits=JobLimits(release_grace_seconds=20.0)))
+    machine.leave("a")
+    stops = [effect.grace_seconds for effect in machine.effects if isinstance(effect, StopSupervisor)]
+    assert stops == [20.0]

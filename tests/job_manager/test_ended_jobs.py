@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.ended_jobs import MOST_ENDED_JOBS, EndedJobs
-from malletrain.job_manager.stimuli import Cancelled, Completion, Progressed
-from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.machine.progress_buffer import MAX_ENDED_JOBS, EndedJobs
+from malletrain.job_manager.machine.stimuli import Cancelled, Completion, Progressed
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from malletrain.v1 import job_manager_pb2, resources_pb2
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
 from tests.job_manager.serving import ManagerHarness, serve_manager
 from tests.job_manager.stand_in import make_python
+from tests.support.builders import job_spec
 from tests.support.postgresql import Locate
 
 ONE = "j000001"
@@ -34,7 +35,7 @@ def seen(samples: int, job_id: str = ONE) -> Progressed:
 
 def cancelled(jobs: int = 1) -> MachineHarness:
     machine = MachineHarness()
-    machine.submit(*(spec() for _ in range(jobs)), owner="ada")
+    machine.submit(*(job_spec() for _ in range(jobs)), owner="ada")
     for number in range(1, jobs + 1):
         machine(Cancelled(f"j{number:06d}", "ada"))
     return machine
@@ -65,14 +66,14 @@ def test_jobs_that_train_and_those_that_are_deleted_are_not_meant() -> None:
 
 def test_only_the_last_ones_are_kept() -> None:
     job = cancelled().ended[ONE]
-    ended = EndedJobs(replace(job, number=number) for number in range(1, MOST_ENDED_JOBS + 2))
+    ended = EndedJobs(replace(job, number=number) for number in range(1, MAX_ENDED_JOBS + 2))
     assert ended.corrected(seen(5)) is None
     assert ended.corrected(seen(5, "j000002")) is not None
 
 
 def test_the_store_knows_which_ended_last(database: DatabaseAddress) -> None:
     machine = MachineHarness()
-    machine.submit(*(spec() for _ in range(4)), owner="ada")
+    machine.submit(*(job_spec() for _ in range(4)), owner="ada")
     for number in (3, 1, 2):
         machine(Cancelled(f"j{number:06d}", "ada"))
     store = JobStore(open_database(database))
@@ -89,11 +90,12 @@ async def end_while_monitor_is_away(harness: ManagerHarness) -> None:
     await harness.plan(1, j1="n1")
     await harness.until(job_id, "RUNNING")
     harness.monitor.tell(job_id, 320)
-    harness.monitor.away = True
+    harness.monitor.is_away = True
     (harness.state_dir / "go").touch()
     assert (await harness.until(job_id, "COMPLETED")).samples == 320
 
 
+@pytest.mark.processes
 async def test_samples_that_come_after_the_end_are_stored_and_told(tmp_path: Path) -> None:
     async with serve_manager(tmp_path / "state", make_python(tmp_path)) as harness:
         await end_while_monitor_is_away(harness)
@@ -108,6 +110,7 @@ async def test_samples_that_come_after_the_end_are_stored_and_told(tmp_path: Pat
         assert job.HasField("end_time")
 
 
+@pytest.mark.processes
 async def test_the_next_job_manager_knows_them_too(tmp_path: Path) -> None:
     python = make_python(tmp_path)
     async with serve_manager(tmp_path / "state", python) as harness:

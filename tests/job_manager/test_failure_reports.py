@@ -1,62 +1,52 @@
-"""The Scavenger is told of nodes on which work keeps failing, once of each failure, by real gRPC."""
+"""The Scavenger is told of nodes on which the work of several owners fails, once of each failure, by real gRPC."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-import grpc.aio
-
+from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.peers import ManagerPeers
-from malletrain.job_manager.stimuli import SupervisorSeen
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
-from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 from tests.support.access import CREDENTIAL
+from tests.support.builders import job, job_spec
+from tests.support.channels import knowing_stand_ins
+from tests.support.stand_ins import StandInScavenger, serve
 
 
-class Listener(scavenger_pb2_grpc.ScavengerServiceServicer):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    async def ReportNodeFailures(
-        self, request: scavenger_pb2.ReportNodeFailuresRequest, context: Any
-    ) -> scavenger_pb2.ReportNodeFailuresResponse:
-        self.told += [failure.node for failure in request.failures]
-        return scavenger_pb2.ReportNodeFailuresResponse()
-
-
-def seen(**failures: int) -> SupervisorSeen:
-    return SupervisorSeen("j000001", 1, 1, 1, frozenset(), frozenset(), tuple(failures.items()))
+def training(number: int, owner: str) -> Job:
+    """A job that has trained well on n2 and n3, and has n1 by now."""
+    spec = job_spec(name=owner, command=(f"{owner}.sh",))
+    return job(number, "n1", "n2", "n3", spec=spec, owner=owner, confirmed=("n2", "n3"), scale_since=1.0)
 
 
 def peers_at(scavenger: str) -> ManagerPeers:
-    return ManagerPeers(Settings(addresses=Addresses(scavenger=scavenger)), SystemClock(), CREDENTIAL)
+    return ManagerPeers(
+        knowing_stand_ins(Settings(addresses=Addresses(scavenger=scavenger))), SystemClock(), CREDENTIAL
+    )
 
 
-async def test_each_failure_of_a_node_that_stands_out_is_reported_once() -> None:
-    server, listener = grpc.aio.server(), Listener()
-    scavenger_pb2_grpc.add_ScavengerServiceServicer_to_server(listener, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    peers = peers_at(f"127.0.0.1:{port}")
-    try:
-        await peers.report_failures(seen(n1=1), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
-        assert listener.told == []
-        await peers.report_failures(seen(n1=2), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
-        await peers.report_failures(seen(n1=2), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
-        await peers.report_failures(seen(n1=3), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
-        assert listener.told == ["n1"] * 3
-        await peers.report_failures(seen(n9=1000), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
-        await peers.report_failures(seen(n1=4, n2=1), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
-        assert listener.told == ["n1"] * 3
-    finally:
+async def fail(peers: ManagerPeers, found: Job, node: str) -> None:
+    peers.note_trained(found)
+    await peers.report_failures(found, [node], [])
+
+
+async def test_each_failure_that_several_owners_have_seen_is_reported_once() -> None:
+    scavenger = StandInScavenger()
+    async with serve(scavenger) as address:
+        peers = peers_at(address)
+        for _ in range(5):
+            await fail(peers, training(1, "ada"), "n1")
+        assert scavenger.failures == [], "the word of one"
+        await fail(peers, training(2, "bob"), "n1")
+        assert scavenger.failures == [("n1", "j000001 (ada), j000002 (bob)")] * 6
+        await peers.report_failures(replace(training(3, "cy"), held=()), ["n1"], [])
+        assert len(scavenger.failures) == 6, "it did not have that node"
         await peers.close()
-        await server.stop(0)
 
 
 async def test_a_scavenger_that_is_not_there_is_told_later() -> None:
     peers = peers_at("127.0.0.1:9")
-    await peers.report_failures(seen(n1=2), ("n1", "n2", "n3"), ("n1", "n2", "n3"))
+    await fail(peers, training(1, "ada"), "n1")
+    await fail(peers, training(2, "bob"), "n1")
     await peers.close()

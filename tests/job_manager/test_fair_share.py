@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.job_manager.admission import Places, first_in_line, next_in_line
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.codec import from_json, to_json
-from malletrain.job_manager.fair_share import OwnerUse, changed_uses, exponents, next_weight, settled, weighed
-from malletrain.job_manager.messages import job_message, owner_message
+from malletrain.job_manager.machine.admission import Places, first_in_line, next_in_line
+from malletrain.job_manager.machine.fair_share import OwnerUse, changed_uses, exponents, next_weight, settled, weighed
+from malletrain.job_manager.machine.sharing import owner_shares
+from malletrain.job_manager.machine.state import ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, Progressed, Ticked
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.machine.validation import StateInvariantError, check_state
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.job_manager.sharing import owner_shares
-from malletrain.job_manager.state import ManagerPolicy, ManagerState
-from malletrain.job_manager.stimuli import Cancelled, NodesChanged, Progressed, Ticked
-from malletrain.job_manager.store import JobStore
-from malletrain.job_manager.transitions import JobReason
-from malletrain.job_manager.validation import StateInvariantError, check_state
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore
+from malletrain.job_manager.wire import job_message, owner_message
 from malletrain.model.job_state import JobState
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
-from tests.job_manager.harness import MachineHarness, spec
+from malletrain.runtime.kernel.documents import from_document, to_document
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -168,8 +169,8 @@ def test_places_are_filled_as_far_as_owners_may_and_each_line_keeps_its_order(
 
 def test_a_limit_holds_back_an_owner_says_so_and_nobody_else() -> None:
     machine = MachineHarness(ManagerPolicy(max_parallel=3, max_parallel_per_owner=2))
-    machine.submit(spec(), spec(), spec(), owner="ada")
-    machine.submit(spec(), owner="bob")
+    machine.submit(job_spec(), job_spec(), job_spec(), owner="ada")
+    machine.submit(job_spec(), owner="bob")
     states = [job.state for job in machine.state.jobs.values()]
     assert states == [JobState.WAITING, JobState.WAITING, JobState.QUEUED, JobState.WAITING]
     third = machine.job("j000003")
@@ -185,8 +186,8 @@ def two_owners(**policy: float) -> MachineHarness:
     """ada trains on three nodes and bob on one, an hour long."""
     machine = MachineHarness(ManagerPolicy(**{"fair_share_half_life_seconds": 7 * DAY, **policy}))  # type: ignore[arg-type]
     machine.idle(*"abcd")
-    machine.submit(spec(), owner="ada")
-    machine.submit(spec(), owner="bob")
+    machine.submit(job_spec(), owner="ada")
+    machine.submit(job_spec(), owner="bob")
     machine.plan(j1="a b c", j2="d")
     machine.confirm("j000001")
     machine.confirm("j000002")
@@ -200,10 +201,10 @@ def weights(machine: MachineHarness) -> list[float]:
 
 def test_own_weights_count_among_the_jobs_of_their_owner_and_not_against_others() -> None:
     machine = MachineHarness(ManagerPolicy(fair_share_half_life_seconds=7 * DAY))
-    machine.submit(spec(weight=100.0), spec(weight=300.0), owner="ada")
+    machine.submit(job_spec(weight=100.0), job_spec(weight=300.0), owner="ada")
     machine(NodesChanged(frozenset("e"), frozenset(), machine.now))
     assert weights(machine) == [1.0, 1.0], "an owner who is alone is asked nothing"
-    machine.submit(spec(weight=0.5), owner="bob")
+    machine.submit(job_spec(weight=0.5), owner="bob")
     machine(NodesChanged(frozenset("f"), frozenset(), machine.now))
     effective = [job.spec.weight * job.share_weight for job in machine.state.jobs.values()]
     assert effective == pytest.approx([0.5, 1.5, 1.0])
@@ -234,7 +235,7 @@ def test_ticks_and_progress_leave_the_weights_alone() -> None:
 
 def test_a_job_gets_its_weight_when_it_is_admitted_and_one_when_its_owner_is_alone() -> None:
     machine = two_owners(max_parallel=2)
-    machine.submit(spec(), owner="bob")
+    machine.submit(job_spec(), owner="bob")
     assert weights(machine) == [2**-0.5, 2**0.5, 1.0], "a queued job has none yet"
     machine(Cancelled("j000002", "bob"))
     machine.end("j000002")
@@ -266,7 +267,7 @@ def test_one_owner_is_served_as_without_fair_share() -> None:
     def story(policy: ManagerPolicy) -> MachineHarness:
         machine = MachineHarness(policy)
         machine.idle(*"abcd")
-        machine.submit(spec(), spec(), spec(), owner="ada")
+        machine.submit(job_spec(), job_spec(), job_spec(), owner="ada")
         machine.plan(j1="a b c", j2="d")
         machine.confirm("j000001")
         machine.now += HOUR
@@ -309,7 +310,7 @@ def test_the_ledger_survives_a_restart_and_goes_on(tmp_path: Path) -> None:
 def test_recordings_keep_the_ledger() -> None:
     machine = two_owners()
     machine.join("e")
-    assert from_json(ManagerState, to_json(machine.state)) == machine.state
+    assert from_document(ManagerState, to_document(machine.state)) == machine.state
 
 
 def test_fair_share_is_on_by_default_with_a_week() -> None:

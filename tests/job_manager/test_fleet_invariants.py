@@ -11,12 +11,12 @@ from hypothesis.stateful import invariant, rule
 
 from malletrain.common.gpus import gpu_name, node_of
 from malletrain.fleet.spec import FleetSpec
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.state import ManagerPolicy
-from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, PlanReceived
 from malletrain.model.job_state import JobState
-from tests.job_manager.harness import spec
 from tests.job_manager.test_invariants import NODES, SOME_NODES, JobManagerMachine
+from tests.support.builders import job_spec
 
 GPUS = (0, 1)
 BOUNDS = st.tuples(st.integers(1, 2), st.integers(0, 3))
@@ -44,7 +44,7 @@ class FleetMachine(JobManagerMachine):
     def submit_fleet(self, bounds: list[tuple[int, int]], number: int, burst_buffer: int) -> None:
         fleet = FleetSpec("fleet", max_nodes=4, gpus_per_node=len(GPUS), samples_per_epoch=10.0)
         asked = min(burst_buffer, self.policy.burst_buffer_gb // len(bounds))
-        members = [replace(spec(low, low + more, fleet=fleet), burst_buffer_gb=asked) for low, more in bounds]
+        members = [replace(job_spec(low, low + more, fleet=fleet), burst_buffer_gb=asked) for low, more in bounds]
         self.machine.submit(*members, owner=self.owners[number % len(self.owners)])
 
     @rule(number=st.integers(0, 9))
@@ -75,14 +75,14 @@ class FleetMachine(JobManagerMachine):
 
     @staticmethod
     def whole(job: Job, nodes: list[str]) -> list[tuple[str, tuple[str, ...]]]:
-        return [(job.id, tuple(nodes[: job.spec.largest_within(len(nodes))]))]
+        return [(job.id, tuple(nodes[: job.spec.max_within(len(nodes))]))]
 
     @staticmethod
     def divided(data: st.DataObject, members: list[Job], nodes: list[str]) -> list[tuple[str, tuple[str, ...]]]:
         gpus = data.draw(st.permutations([gpu_name(node, number) for node in nodes for number in GPUS]))
         plan = []
         for job in members:
-            size = job.spec.largest_within(data.draw(st.integers(0, len(gpus))))
+            size = job.spec.max_within(data.draw(st.integers(0, len(gpus))))
             plan.append((job.id, tuple(gpus[:size])))
             gpus = gpus[size:]
         return plan

@@ -17,9 +17,12 @@ from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.v1 import fleet_pb2, resources_pb2
 from malletrain.v1 import job_manager_pb2 as pb
 from tests.job_manager.manager_process import manager_process, planned, serving
-from tests.job_manager.serving import Caller, ManagerHarness, make_spec, processes_of, serve_manager
+from tests.job_manager.serving import Caller, ManagerHarness, processes_of, serve_manager
 from tests.job_manager.stand_in import make_python
+from tests.support.builders import spec_message
 from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.processes
 
 PLAIN = str(Path(__file__).parent.parent / "supervisor" / "plain_trainer.py")
 ELASTIC = str(Path(__file__).parent.parent / "supervisor" / "trainer.py")
@@ -27,7 +30,7 @@ FLEET = fleet_pb2.FleetSpec(name="pair", max_nodes=2, gpus_per_node=2, samples_p
 
 
 def members(*command: str, names: str = "a b", **changes: Any) -> list[resources_pb2.JobSpec]:
-    return [make_spec(*command, name=name, fleet=FLEET, **changes) for name in names.split()]
+    return [spec_message(*command, name=name, fleet=FLEET, **changes) for name in names.split()]
 
 
 async def submit(caller: Caller, specs: list[resources_pb2.JobSpec]) -> list[str]:
@@ -104,7 +107,7 @@ async def test_a_member_whose_command_exits_at_once_fails_alone(harness: Manager
 async def test_what_is_no_fleet_or_no_gpu_is_refused_as_a_whole(harness: ManagerHarness) -> None:
     for specs, field in [
         (members(names="a a"), r"specs\[1\]\.name: expected another name"),
-        ([*members(), make_spec()], r"specs\[2\]\.fleet: expected a fleet in all specs"),
+        ([*members(), spec_message()], r"specs\[2\]\.fleet: expected a fleet in all specs"),
         (members(max_nodes=5), r"specs\[0\]\.max_nodes: expected at most 4"),
     ]:
         with pytest.raises(grpc.aio.AioRpcError, match=field) as caught:

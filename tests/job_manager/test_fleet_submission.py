@@ -9,15 +9,14 @@ import pytest
 
 from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
-from malletrain.job_manager.codec import decode, encode
-from malletrain.job_manager.fleet_submission import MOST_MEMBERS
-from malletrain.job_manager.messages import job_message
-from malletrain.job_manager.submission import check_specs
+from malletrain.job_manager.storage.store import decode, encode
+from malletrain.job_manager.submission import MAX_MEMBERS, check_specs
+from malletrain.job_manager.wire import job_message
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.v1 import fleet_pb2, resources_pb2
 from tests.job_manager.harness import MachineHarness
-from tests.job_manager.serving import make_spec
+from tests.support.builders import spec_message
 
 PATH = os.defpath
 
@@ -27,7 +26,7 @@ def fleet(**changes: Any) -> fleet_pb2.FleetSpec:
 
 
 def member(name: str, common: fleet_pb2.FleetSpec | None = None, **changes: Any) -> resources_pb2.JobSpec:
-    return make_spec(name=name, fleet=common or fleet(), **{"max_nodes": 4} | changes)
+    return spec_message(name=name, fleet=common or fleet(), **{"max_nodes": 4} | changes)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_bad_fields_of_a_fleet_are_named(changes: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (make_spec(), "fleet: expected a fleet in all specs of a submission, or in none"),
+        (spec_message(), "fleet: expected a fleet in all specs of a submission, or in none"),
         (member("b", fleet(name="g")), "fleet: expected the same as specs[0].fleet"),
         (member("a"), "name: expected another name than that of specs[0], got 'a'"),
         (member("b", max_nodes=5), "max_nodes: expected at most 4, the GPUs of fleet.max_nodes (2) nodes, got 5"),
@@ -71,7 +70,10 @@ def test_bad_fields_of_a_fleet_are_named(changes: dict[str, Any], message: str) 
             "curve[0].rate: expected above 0, as for every member, got 0.0",
         ),
         (member("b", fleet(feed="data:samples")), "fleet: expected the same as specs[0].fleet"),
-        (member("b", command=["no-such-program"]), "command[0]: expected a program that is found on PATH"),
+        (
+            member("b", command=["no-such-program"]),
+            "command[0]: expected a path, or a program that is on the services' PATH",
+        ),
         (
             member("b", burst_buffer_gb=30),
             "burst_buffer_gb: expected at most 50 GB of all members together, the quota "
@@ -112,8 +114,8 @@ def test_a_fleet_of_an_earlier_version_says_nothing_of_a_feed() -> None:
 
 
 def test_a_fleet_has_not_too_many_members() -> None:
-    with pytest.raises(InvalidInputError, match="specs: expected at most 1000 members of a fleet, got 1001"):
-        check_specs([member(str(number)) for number in range(MOST_MEMBERS + 1)], PATH)
+    with pytest.raises(InvalidInputError, match="specs: expected 1 to 1000 jobs, got 1001"):
+        check_specs([member(str(number)) for number in range(MAX_MEMBERS + 1)], PATH)
 
 
 def test_defaults_are_filled_in_and_a_fleet_is_known_by_its_first_member() -> None:
@@ -163,4 +165,4 @@ def test_stored_members_come_back_and_jobs_of_earlier_versions_are_members_of_no
 
 
 def make_checked() -> Any:
-    return check_specs([make_spec()], PATH)[0]
+    return check_specs([spec_message()], PATH)[0]

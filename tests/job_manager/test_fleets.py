@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from malletrain.fleet.spec import FleetSpec
-from malletrain.job_manager.fault_attribution import at_fault, failures_by_node
-from malletrain.job_manager.jobs import JobSpec
-from malletrain.job_manager.node_use import NodeUse, count_uses
-from malletrain.job_manager.sharing import owner_shares
-from malletrain.job_manager.state import ManagerPolicy
-from malletrain.job_manager.stimuli import Cancelled, NodesChanged, Outcome, PlanReceived
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.job_manager.machine.sharing import owner_shares
+from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, Outcome, PlanReceived
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.telemetry.node_use import NodeUse, count_uses
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import StalePlanError
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 
 FLEET = FleetSpec("fleet", max_nodes=2, gpus_per_node=2, samples_per_epoch=10.0)
 
 
 def member(low: int = 1, high: int = 4, **changes: Any) -> JobSpec:
-    return spec(low, high, fleet=FLEET, **changes)
+    return job_spec(low, high, fleet=FLEET, **changes)
 
 
 def two_members(a: str = "n1#0 n2#0", b: str = "n1#1", policy: ManagerPolicy | None = None) -> MachineHarness:
@@ -31,7 +31,7 @@ def two_members(a: str = "n1#0 n2#0", b: str = "n1#1", policy: ManagerPolicy | N
     machine = MachineHarness(policy or ManagerPolicy())
     machine.idle("n1", "n2", "n3", "n4")
     machine.submit(member(), member())
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.plan(j1=a, j2=b)
     for job_id in ("j000001", "j000002"):
         machine.confirm(job_id)
@@ -147,9 +147,9 @@ def test_a_member_that_fails_for_good_leaves_the_others_alone() -> None:
 def test_a_fleet_takes_one_place_until_its_last_member_has_ended() -> None:
     machine = MachineHarness(ManagerPolicy(max_parallel=2))
     machine.idle("n1", "n2")
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.submit(member(), member(), member())
-    machine.submit(spec(), spec())
+    machine.submit(job_spec(), job_spec())
     assert states(machine) == "WAITING WAITING WAITING WAITING QUEUED QUEUED"
     assert machine.job("j000004").reason == "admitted to place 2 of 2, waits for nodes"
     machine(Cancelled("j000002"))
@@ -165,9 +165,9 @@ def test_a_fleet_takes_one_place_until_its_last_member_has_ended() -> None:
 
 def test_a_fleet_asks_for_the_burst_buffer_of_all_its_members_together() -> None:
     machine = MachineHarness(ManagerPolicy(max_parallel=3, burst_buffer_gb=4))
-    machine.submit(spec(burst_buffer_gb=2))
+    machine.submit(job_spec(burst_buffer_gb=2))
     machine.submit(member(burst_buffer_gb=2), member(burst_buffer_gb=1), member())
-    machine.submit(spec())
+    machine.submit(job_spec())
     assert states(machine) == "WAITING QUEUED QUEUED QUEUED WAITING"
     assert {machine.job(f"j{number:06d}").reason for number in (2, 3, 4)} == {
         "waits for 3 GB of burst buffer, 2 GB of 4 GB are free"
@@ -179,7 +179,7 @@ def test_a_fleet_asks_for_the_burst_buffer_of_all_its_members_together() -> None
 def test_limits_of_owners_count_a_fleet_once() -> None:
     machine = MachineHarness(ManagerPolicy(max_parallel=8, max_parallel_per_owner=2))
     machine.submit(member(), member(), owner="ada")
-    machine.submit(spec(), spec(), owner="ada")
+    machine.submit(job_spec(), job_spec(), owner="ada")
     assert states(machine) == "WAITING WAITING WAITING QUEUED"
     assert machine.job("j000004").reason_code is JobReason.OWNER_LIMIT
 
@@ -189,7 +189,7 @@ def test_a_shared_node_counts_once() -> None:
     machine = MachineHarness(policy)
     machine.idle("n1", "n2", "n3")
     machine.submit(member(), member(), owner="ada")
-    machine.submit(spec(), owner="bob")
+    machine.submit(job_spec(), owner="bob")
     machine.plan(j1="n1#0 n2#0", j2="n1#1", j3="n3")
     shares = {share.owner: share for share in owner_shares(machine.state, machine.now, 3600.0)}
     assert (shares["ada"].nodes, shares["bob"].nodes) == (2, 1)
@@ -203,10 +203,3 @@ def test_a_shared_node_counts_once() -> None:
     }
     machine.leave("n1")
     assert count_uses(machine.state)[NodeUse.TRAINING] == 1
-
-
-def test_failures_on_gpus_are_those_of_their_nodes() -> None:
-    failures = failures_by_node([("n1#0", 1), ("n1#1", 1), ("n2#0", 0)])
-    assert failures == {"n1": 2, "n2": 0}
-    assert at_fault(failures, 2) == "n1"
-    assert failures_by_node([("n1", 2)]) == {"n1": 2}

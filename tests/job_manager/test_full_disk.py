@@ -12,13 +12,14 @@ import pytest
 
 from malletrain.common.files import is_full
 from malletrain.job_manager.launching.folder import JobFolder
-from malletrain.job_manager.stimuli import Outcome, SupervisorEnded
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.machine.stimuli import Outcome, SupervisorEnded
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.v1 import resources_pb2
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
 from tests.job_manager.serving import serve_manager
 from tests.job_manager.stand_in import make_python
+from tests.support.builders import job_spec
 from tests.support.waiting import wait_until_async
 
 FULL = "the disk of the job's folder is full"
@@ -33,7 +34,7 @@ def refused(machine: MachineHarness) -> None:
 def test_it_is_tried_again_after_a_while_and_that_is_no_failure() -> None:
     machine = MachineHarness()
     machine.idle("a")
-    machine.submit(spec(max_restarts=0))
+    machine.submit(job_spec(max_restarts=0))
     for _ in range(5):
         machine.plan(j1="a")
         refused(machine)

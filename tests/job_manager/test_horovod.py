@@ -46,7 +46,7 @@ async def test_from_submission_over_a_leave_to_completion(tmp_path: Path) -> Non
         before = workers(tmp_path)
         assert before.keys() == {"n1", "n2", "n3"}
         harness.scavenger.tell(left="n2")
-        await wait_until_async(lambda: "n2" not in harness.manager._engine.state.jobs[job_id].held)
+        await harness.until_released(job_id)
         assert workers(tmp_path).keys() <= {"n1", "n3"}
         job = await harness.until(job_id, "RUNNING", timeout=60)
         assert sorted(job.confirmed_nodes) == ["n1", "n3"]
@@ -65,11 +65,7 @@ async def test_from_submission_over_a_leave_to_completion(tmp_path: Path) -> Non
 
 
 async def confirmed(harness: ManagerHarness, job_id: str, nodes: str) -> None:
-    def holds() -> bool:
-        job = harness.manager._engine.state.jobs[job_id]
-        return sorted(job.confirmed) == sorted(job.held) == nodes.split()
-
-    await wait_until_async(holds, timeout=60, what=f"training on {nodes}")
+    await harness.until(job_id, "RUNNING", timeout=60, holds=lambda job: sorted(job.confirmed_nodes) == nodes.split())
 
 
 async def test_kill_and_adoption_keep_the_workers(tmp_path: Path) -> None:

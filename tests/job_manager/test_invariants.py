@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from malletrain.common.gpus import node_of
-from malletrain.job_manager.admission_window import AdmissionRule
-from malletrain.job_manager.burst_buffer import quota_use
-from malletrain.job_manager.codec import decode, encode
-from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor, required_effects
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.node_use import UseCounter
-from malletrain.job_manager.state import ManagerPolicy
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine.admission_window import AdmissionRule
+from malletrain.job_manager.machine.burst_buffer import quota_use
+from malletrain.job_manager.machine.effects import (
+    ReleaseHosts,
+    SetHosts,
+    StartSupervisor,
+    StopSupervisor,
+    required_effects,
+)
+from malletrain.job_manager.machine.jobs import Job, job_id
+from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.machine.stimuli import (
     Cancelled,
     Completion,
     IdleSetSeen,
@@ -31,12 +35,17 @@ from malletrain.job_manager.stimuli import (
     SupervisorSeen,
     TrainerDone,
 )
-from malletrain.job_manager.transitions import JobReason
-from malletrain.job_manager.validation import check_state
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.machine.usage import DAY_SECONDS
+from malletrain.job_manager.machine.validation import check_state
+from malletrain.job_manager.storage.store import decode, encode
+from malletrain.job_manager.telemetry.node_use import UseCounter
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import StalePlanError
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.job_manager.journal_usage import JournalRow, journal_usage
 from tests.job_manager.plain_plans import plain_outcome
+from tests.support.builders import job_spec
 
 NODES = [f"n{number}" for number in range(8)]
 NODE_SETS = st.frozensets(st.sampled_from(NODES), max_size=8)
@@ -58,13 +67,14 @@ class JobManagerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine = MachineHarness(self.policy)
+        # Soon it is midnight: usage is divided there.
+        self.machine = MachineHarness(replace(self.policy, meters_usage=True), now=20_000 * DAY_SECONDS - 100.0)
         self.machine.idle(*NODES)
-        for number, new in enumerate((spec(), spec(2, 4, permitted_nodes=(2, 4)), spec(1, 6))):
+        for number, new in enumerate((job_spec(), job_spec(2, 4, permitted_nodes=(2, 4)), job_spec(1, 6))):
             self.machine.submit(new, owner=self.owners[number % len(self.owners)])
         self.machine.plan(j1="n0 n1", j2="n2 n3", j3="n4 n5 n6")
-        for job_id in tuple(self.machine.state.jobs):
-            self.machine.confirm(job_id)
+        for name in tuple(self.machine.state.jobs):
+            self.machine.confirm(name)
 
     # What users, Scavenger, Allocator and Monitor do.
 
@@ -86,9 +96,9 @@ class JobManagerMachine(RuleBasedStateMachine):
         asked = min(burst_buffer, self.policy.burst_buffer_gb)
         for low, more in bounds:
             if permitted:
-                new = spec(permitted[0], permitted[-1], permitted_nodes=permitted, target_samples=samples)
+                new = job_spec(permitted[0], permitted[-1], permitted_nodes=permitted, target_samples=samples)
             else:
-                new = spec(low, low + more, target_samples=samples)
+                new = job_spec(low, low + more, target_samples=samples)
             self.machine.submit(replace(new, burst_buffer_gb=asked), owner=self.owners[number % len(self.owners)])
 
     @rule(missing=SOME_NODES)
@@ -219,7 +229,11 @@ class JobManagerMachine(RuleBasedStateMachine):
         """A kill -9: what is known afterwards is what was stored, and no idle set."""
         stored = {name: decode(encode(job)) for name, job in self.machine.state.jobs.items()}
         assert stored == self.machine.state.jobs
-        self.machine.state = replace(self.machine.state, jobs=stored, idle=None)
+        usage = {job_id(row.job_number): row.open for row in self.machine.usage.values() if row.open is not None}
+        assert usage == self.machine.state.usage
+        self.machine.state = replace(
+            self.machine.state, jobs=stored, idle=None, usage=dict(usage), usage_day=0, gpus={}
+        )
         self.machine.uses = UseCounter()
 
     @rule(likely=st.integers(0, 9))
@@ -288,8 +302,26 @@ class JobManagerMachine(RuleBasedStateMachine):
             assert not waiting or any(job.spec.burst_buffer_gb > use.free_gb for job in waiting)
             assert all(job.reason_code is JobReason.BURST_BUFFER for job in waiting)
 
+    def usage_is_that_of_the_journal(self) -> None:
+        """To the second, and sample by sample; what is lost is part of it."""
+        machine = self.machine
+        rows = [
+            JournalRow(event.unix_seconds, event.job_id, event.reason_code, event.nodes) for event in machine.events
+        ]
+        expected = journal_usage(rows, machine.now)
+        names = [*machine.state.jobs, *machine.ended]
+        used = {name: machine.used(name) for name in names}
+        for name in names:
+            assert abs(used[name].node_seconds - expected.node_seconds[name]) < 1e-3
+            assert -1e-6 <= used[name].lost_node_seconds <= used[name].node_seconds + 1e-6
+            assert used[name].preemptions == expected.preemptions[name] == machine.job(name).preemptions
+            if any(job_id(number) == name for number, _ in machine.usage):
+                assert used[name].samples == machine.job(name).samples
+        assert abs(sum(amounts.node_seconds for amounts in used.values()) - expected.total) < 1e-3
+
     def teardown(self) -> None:
         """Answered by obedient supervisors, everything comes to rest where it is wanted."""
+        self.usage_is_that_of_the_journal()
         self.machine(IdleSetSeen(frozenset(self.machine.state.idle or NODES)))
         for _ in range(100):
             if not self.answer():

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.job_manager.codec import from_json, to_json
-from malletrain.job_manager.job_marks import JobMark
-from malletrain.job_manager.job_table import JobTable, OwnerTally
-from malletrain.job_manager.sharded_map import ShardedMap
-from malletrain.job_manager.state import ManagerState
-from malletrain.job_manager.validation import StateInvariantError, check_state
-from tests.job_manager.harness import running, spec
+from malletrain.job_manager.machine.job_marks import JobMark
+from malletrain.job_manager.machine.job_table import JobTable, OwnerTally
+from malletrain.job_manager.machine.sharded_map import ShardedMap
+from malletrain.job_manager.machine.state import ManagerState
+from malletrain.job_manager.machine.validation import StateInvariantError, check_state
+from malletrain.runtime.kernel.documents import from_document, to_document
+from tests.job_manager.harness import running
+from tests.support.builders import job_spec
 
 ONE, TWO = "j000001", "j000002"
 
@@ -30,7 +31,7 @@ def test_a_copy_of_a_map_changes_by_itself_and_so_does_the_first() -> None:
 
 
 def test_the_state_before_a_step_stays_as_it_was() -> None:
-    machine = running("a b", spec(), spec(), spare="c")
+    machine = running("a b", job_spec(), job_spec(), spare="c")
     before, indices = machine.state, JobTable.of(dict(machine.state.jobs)).indices()
     machine.leave("b")
     machine.plan(j1="a", j2="c")
@@ -39,7 +40,7 @@ def test_the_state_before_a_step_stays_as_it_was() -> None:
 
 
 def test_jobs_are_found_by_their_nodes_and_by_what_is_to_be_done() -> None:
-    machine = running("a b", spec(), spec(), spare="c")
+    machine = running("a b", job_spec(), job_spec(), spare="c")
     machine.leave("b")
     table = JobTable.over(machine.state.jobs)
     assert [job.id for job in table.on_nodes(["b", "c", "nowhere"])] == [ONE]
@@ -51,9 +52,9 @@ def test_jobs_are_found_by_their_nodes_and_by_what_is_to_be_done() -> None:
 
 def test_a_state_is_written_and_read_without_its_indices() -> None:
     state = running("a b").state
-    written = to_json(state)
+    written = to_document(state)
     assert set(written["jobs"]) == {ONE}
-    assert from_json(ManagerState, written) == state
+    assert from_document(ManagerState, written) == state
 
 
 def test_a_wrong_index_is_a_broken_invariant() -> None:

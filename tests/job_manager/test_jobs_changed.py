@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.jobs_changed import JobsChanged
-from tests.job_manager.harness import MachineHarness, spec
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import JobsChanged
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 
 
 def _jobs(*names: str) -> dict[str, Job]:
     machine = MachineHarness()
-    machine.submit(spec())
+    machine.submit(job_spec())
     return dict.fromkeys(names, machine.job())
 
 

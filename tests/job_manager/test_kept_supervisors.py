@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor, is_pending
-from malletrain.job_manager.jobs import StopIntent
-from malletrain.job_manager.state import ManagerPolicy
-from malletrain.job_manager.stimuli import Cancelled, Outcome, Progressed, Shutdown, SupervisorSeen
+from malletrain.job_manager.machine.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor, is_pending
+from malletrain.job_manager.machine.jobs import StopIntent
+from malletrain.job_manager.machine.state import ManagerPolicy
+from malletrain.job_manager.machine.stimuli import Cancelled, Outcome, Progressed, Shutdown, SupervisorSeen
 from malletrain.model.job_state import JobState
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 
 KEEPING = ManagerPolicy(keep_supervisor_seconds=300.0)
 NOBODY: frozenset[str] = frozenset()
@@ -134,7 +135,7 @@ def test_cancelled_while_it_is_kept() -> None:
 
 
 def test_complete_while_it_is_kept() -> None:
-    machine = running("a", spec(target_samples=100), policy=KEEPING)
+    machine = running("a", job_spec(target_samples=100), policy=KEEPING)
     machine.plan(j1="")
     has_kept(machine)
     machine(Progressed("j000001", 100, stalled=False))

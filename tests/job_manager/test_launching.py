@@ -13,15 +13,17 @@ import pytest
 
 from malletrain.common.processes import find_processes
 from malletrain.fleet.spec import FleetSpec
-from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching.accounts import CommonAccount
 from malletrain.job_manager.launching.environment import MonitorAddress
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import of_supervisor
 from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings
 from malletrain.job_manager.launching.supervisor_client import NodeHost
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.tls.names import node_name
 from tests.job_manager.stand_in import make_python
 from tests.support.job_secrets import job_secrets
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
 
 SPEC = JobSpec("job", ("sleep", "60"), "/", 1, 4)
@@ -34,6 +36,7 @@ def _launcher(folder: Path) -> SupervisorLauncher:
     return SupervisorLauncher(settings, os.environ, job_secrets(folder / "own.pem"), CommonAccount())
 
 
+@pytest.mark.processes
 async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_path: Path) -> None:
     launcher = _launcher(tmp_path)
     asked: list[LaunchOrder] = []
@@ -45,22 +48,28 @@ async def test_no_supervisor_starts_before_it_is_known_where_its_nodes_are(tmp_p
     starting = asyncio.create_task(launcher.start(ORDER.job_id, 1, order))
     await wait_until_async(lambda: len(asked) > 2)
     assert launcher.folder(ORDER.job_id).launched() is None
-    launcher.update_hosts({"n1": NodeHost(gpus=4)})
+    name = node_name("n1")
+    launcher.update_hosts({"n1": NodeHost(f"127.0.0.1:{free_port()}", gpus=4, agent_name=name)})
     await starting
     try:
         launch = launcher.folder(ORDER.job_id).launched()
         assert launch is not None
-        assert launch["hosts"] == [{"name": "n1", "slots": 4, "agent": ""}]
+        (host,) = launch["hosts"]
+        assert host.pop("agent").startswith("127.0.0.1:")
+        assert host == {"name": "n1", "slots": 4, "agent_name": name}
         assert launch["certificate_file"] == str(tmp_path / "own.pem")
         launcher.update_hosts({"n2": NodeHost(gpus=4), "n3": NodeHost(gpus=2)})
         suits = {node: launcher.suits(ORDER.job_id, 1, SPEC, (node,)) for node in ("n2", "n3")}
         assert suits == {"n2": True, "n3": False}, "it starts four workers a node"
         assert not launcher.suits(ORDER.job_id, 2, SPEC, ("n2",))
+        assert len(launcher.launches) == 1
     finally:
         await launcher.stop(ORDER.job_id, 1, 0.0)
         await launcher.collect(ORDER.job_id, 1)
+    assert len(launcher.launches) == 0, "nothing is kept of a job without a supervisor"
 
 
+@pytest.mark.processes
 async def test_members_of_a_fleet_are_told_where_their_feeds_find_each_other(tmp_path: Path) -> None:
     launcher = _launcher(tmp_path)
     launcher.update_hosts({"n1": NodeHost()})
@@ -89,6 +98,7 @@ async def test_members_of_a_fleet_are_told_where_their_feeds_find_each_other(tmp
         await launcher.collect(member.job_id, 1)
 
 
+@pytest.mark.processes
 async def test_other_jobs_are_told_of_no_other_feeds(tmp_path: Path) -> None:
     launcher = _launcher(tmp_path)
     launcher.update_hosts({"n1": NodeHost()})
@@ -131,6 +141,7 @@ async def test_a_job_that_shall_not_start_any_more_does_not_wait_for_that(tmp_pa
     assert launcher.folder(ORDER.job_id).launched() is None
 
 
+@pytest.mark.processes
 async def test_a_supervisor_that_knows_of_nodes_taken_while_it_was_forked_is_replaced(tmp_path: Path) -> None:
     launcher = _launcher(tmp_path)
     launcher.update_hosts({"n1": NodeHost(), "n2": NodeHost()})
@@ -151,6 +162,7 @@ async def test_a_supervisor_that_knows_of_nodes_taken_while_it_was_forked_is_rep
 
 
 @pytest.mark.parametrize(("keep_seconds", "pending"), [(0.0, False), (300.0, True), (300.0, False)])
+@pytest.mark.processes
 async def test_a_supervisor_that_may_have_stayed_is_killed_only_while_its_stop_is_pending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_seconds: float, pending: bool
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.job_manager.launching.folder import JobFolder
-from malletrain.job_manager.logs import LogPart, LogReader, check_positions, file_key, stream
+from malletrain.job_manager.logs import LogPart, LogReader, check_positions, file_key, stream, tail
 from malletrain.runtime.errors import InvalidInputError
 
 
@@ -115,3 +115,69 @@ def test_positions_of_files_that_are_not_there_open_nothing(tmp_path: Path) -> N
 def test_positions_that_were_never_sent_are_refused_by_name(positions: dict[str, int], field: str) -> None:
     with pytest.raises(InvalidInputError, match=field):
         check_positions(positions, "positions")
+
+
+BAR = "\r".join(["", *(f"Epoche 1: {percent:3d}%|{'█' * (percent // 5):<20}| übrig" for percent in range(101))])
+
+
+def test_of_a_progress_bar_one_state_is_a_line(tmp_path: Path, logs: Path) -> None:
+    (logs / "n1.0.log").write_text(f"begins\r\n{BAR}\n{BAR}\r\nends\r\n")
+    last = BAR.rpartition("\r")[2]
+    lines = ["n1 | begins", f"n1 | {last}", f"n1 | {last}", "n1 | ends"]
+    assert [line for line, _, _ in LogReader(JobFolder(tmp_path)).read()] == lines
+    assert tail(JobFolder(tmp_path), 3) == lines[1:]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["return before each state", "return after each state"])
+def test_a_bar_that_moves_is_seen_before_its_line_has_an_end(tmp_path: Path, logs: Path, after: bool) -> None:
+    def state(percent: int) -> str:
+        return f"{percent} % ≈\r" if after else f"\r{percent} % ≈"
+
+    reader, seen = LogReader(JobFolder(tmp_path)), []
+    with (logs / "n1.0.log").open("a") as file:
+        for percent in range(0, 100, 10):
+            file.write(state(percent) + state(percent + 1))
+            file.flush()
+            assert reader.read() == []
+            seen += [line for line, _, _ in reader.read(states=True)]
+            assert reader.read(states=True) == [], "once each"
+        file.write("\nnext\n")
+        file.flush()
+        assert seen == [f"n1 | {percent + 1} % ≈" for percent in range(0, 100, 10)]
+        assert [line for line, _, _ in reader.read()] == ["n1 | next"], "the last state has been seen"
+        file.write(state(1) + state(2) + "\n" + "plain, half of it")
+        file.flush()
+        assert [line for line, _, _ in reader.read(states=True)] == ["n1 | 2 % ≈"]
+        file.write(", whole\n")
+        file.flush()
+        assert [line for line, _, _ in reader.read()] == ["n1 | plain, half of it, whole"]
+
+
+async def test_who_follows_sees_a_bar_move(tmp_path: Path, logs: Path) -> None:
+    (logs / "n1.0.log").write_text("\r1 %\r2 %")
+    ends = False
+    stream_ = stream(JobFolder(tmp_path), 0, True, {}, lambda: ends, no)
+    lines: list[str] = []
+    async for part in stream_:
+        lines += part.lines
+        if lines == ["n1 | 2 %"] and not ends:
+            ends = True
+            with (logs / "n1.0.log").open("a") as file:
+                file.write("\r3 %\n")
+    assert lines == ["n1 | 2 %", "n1 | 3 %"]
+
+
+@pytest.mark.parametrize("letter", ["y", "ä", "█", "😀"])
+def test_a_line_without_an_end_comes_in_parts_with_whole_letters(tmp_path: Path, logs: Path, letter: str) -> None:
+    text = "x" + letter * 100_000
+    (logs / "n1.0.log").write_text(text)
+    reader = LogReader(JobFolder(tmp_path))
+    parts = reader.read() + reader.read(to_the_end=True)
+    assert "".join(line.removeprefix("n1 | ") for line, _, _ in parts) == text
+    assert all(len(line.encode()) <= 65_536 + len("n1 | ") for line, _, _ in parts)
+
+
+def test_the_last_lines_before_a_line_without_an_end_are_short(tmp_path: Path, logs: Path) -> None:
+    (logs / "n1.0.log").write_text("first\n" + "y" * 5_000_000)
+    (line,) = tail(JobFolder(tmp_path), 3)
+    assert line == "n1 | " + "y" * 2000

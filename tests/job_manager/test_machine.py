@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.job_manager.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
-from malletrain.job_manager.jobs import StopIntent
-from malletrain.job_manager.state import ManagerPolicy, Notice
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine.effects import ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
+from malletrain.job_manager.machine.jobs import StopIntent
+from malletrain.job_manager.machine.state import ManagerPolicy, Notice
+from malletrain.job_manager.machine.stimuli import (
     Cancelled,
     Completion,
     Outcome,
@@ -17,8 +17,8 @@ from malletrain.job_manager.stimuli import (
     SupervisorSeen,
     TrainerDone,
 )
-from malletrain.job_manager.transaction import Transaction
-from malletrain.job_manager.transitions import (
+from malletrain.job_manager.machine.transaction import Transaction
+from malletrain.job_manager.machine.transitions import (
     TRANSITIONS,
     IllegalTransitionError,
     JobReason,
@@ -26,7 +26,8 @@ from malletrain.job_manager.transitions import (
 )
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import NotFoundError, StalePlanError
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 
 ONE, TWO = "j000001", "j000002"
 
@@ -48,7 +49,7 @@ def test_transitions_outside_the_table_are_refused_and_name_the_job() -> None:
 
 def test_admission_fills_all_places_at_once_in_order() -> None:
     machine = MachineHarness(ManagerPolicy(max_parallel=2))
-    machine.submit(spec(), spec(), spec(), spec())
+    machine.submit(job_spec(), job_spec(), job_spec(), job_spec())
     assert [job.state for job in machine.state.jobs.values()] == [JobState.WAITING] * 2 + [JobState.QUEUED] * 2
     machine(Cancelled(ONE))
     machine(Cancelled(TWO))
@@ -59,7 +60,7 @@ def test_admission_fills_all_places_at_once_in_order() -> None:
 def test_start_confirm_and_complete() -> None:
     machine = MachineHarness()
     machine.idle("a", "b")
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.plan(j1="a b")
     job = machine.job()
     assert job.state is JobState.STARTING
@@ -89,7 +90,7 @@ def test_a_change_in_flight_is_confirmed_before_the_next() -> None:
 
 
 def test_growth_waits_until_the_shrinking_job_has_let_go() -> None:
-    machine = running("a b", spec(), spec(), spare="c")
+    machine = running("a b", job_spec(), job_spec(), spare="c")
     machine.plan(j2="c")
     machine.confirm(TWO)
     result = machine.plan(j1="a", j2="b c")
@@ -104,7 +105,7 @@ def test_growth_waits_until_the_shrinking_job_has_let_go() -> None:
 
 
 def test_a_plan_for_no_nodes_stops_the_job_and_frees_its_nodes_at_the_end() -> None:
-    machine = running("a b", spec(), spec())
+    machine = running("a b", job_spec(), job_spec())
     machine.plan(j1="", j2="a b")
     assert machine.job(ONE).state is JobState.STOPPING
     assert machine.effects == (StopSupervisor(ONE, 1, 5.0),)
@@ -132,7 +133,7 @@ def test_leave_releases_the_node_first_and_tells_when_it_was_free() -> None:
 
 
 def test_leave_below_the_smallest_scale_releases_first_and_stops_the_rest() -> None:
-    machine = running("a b c", spec(3, 4))
+    machine = running("a b c", job_spec(3, 4))
     machine.leave("a")
     assert machine.job().state is JobState.STOPPING
     assert machine.effects == (ReleaseHosts(ONE, 1, ("a",), 1.5), StopSupervisor(ONE, 1, 5.0))
@@ -151,7 +152,7 @@ def test_leave_below_the_smallest_scale_releases_first_and_stops_the_rest() -> N
 
 
 def test_leave_shrinks_to_a_permitted_scale() -> None:
-    machine = running("a b c d", spec(1, 4, permitted_nodes=(1, 2, 4)))
+    machine = running("a b c d", job_spec(1, 4, permitted_nodes=(1, 2, 4)))
     machine.leave("a")
     assert machine.job().commanded == ("b", "c")
     machine.released("a")
@@ -172,7 +173,7 @@ def test_leave_of_all_nodes_with_state_restarts_on_the_newcomers() -> None:
 
 
 def test_leave_of_a_node_that_is_only_wanted() -> None:
-    machine = running("a b", spec(), spec(1, 1), spare="c")
+    machine = running("a b", job_spec(), job_spec(1, 1), spare="c")
     machine.plan(j2="c")
     machine.confirm(TWO)
     machine.plan(j1="a b c", j2="")
@@ -202,7 +203,7 @@ def test_nodes_missing_after_a_reconnect_have_left() -> None:
     ],
 )
 def test_stale_plans_are_refused_whole(assignments: dict[str, str], message: str) -> None:
-    machine = running("a b", spec(), spec(1, 2), spec(), policy=ManagerPolicy(max_parallel=2), spare="c d")
+    machine = running("a b", job_spec(), job_spec(1, 2), job_spec(), policy=ManagerPolicy(max_parallel=2), spare="c d")
     before = machine.state
     with pytest.raises(StalePlanError, match=message):
         machine.plan(**assignments)
@@ -217,7 +218,7 @@ def test_generations_only_grow() -> None:
 
 
 def test_failures_back_off_and_end_as_failed_with_the_log() -> None:
-    machine = running("a", spec(max_restarts=2))
+    machine = running("a", job_spec(max_restarts=2))
     for restart, pause in ((1, 1.0), (2, 2.0)):
         machine.end()
         job = machine.job()
@@ -246,15 +247,15 @@ def test_a_training_whose_rank_0_ended_well_is_complete() -> None:
 
 
 def test_the_reason_of_a_completed_job_says_what_it_rests_on() -> None:
-    said = running("a", spec(target_samples=100))
+    said = running("a", job_spec(target_samples=100))
     said(Progressed(ONE, 99, stalled=False))
     said.end(outcome=Outcome.EXITED, message="rank 0 ended", completion=Completion())
     assert said.job().reason == "the trainer says that it is done"
-    reached = running("a", spec(target_samples=100))
+    reached = running("a", job_spec(target_samples=100))
     reached(Progressed(ONE, 100, stalled=False))
     reached.end(outcome=Outcome.EXITED, message="rank 0 ended")
     assert reached.job().reason == "reached its target of 100 samples"
-    exited = running("a", spec(target_samples=100))
+    exited = running("a", job_spec(target_samples=100))
     exited(Progressed(ONE, 99, stalled=False))
     exited.end(outcome=Outcome.EXITED, message="")
     assert exited.job().reason == "rank 0 ended with exit status 0"
@@ -303,71 +304,13 @@ def test_a_failure_during_a_preemption_is_not_the_jobs() -> None:
 
 
 def test_target_reached() -> None:
-    machine = running("a", spec(target_samples=100))
+    machine = running("a", job_spec(target_samples=100))
     machine(Progressed(ONE, 99, stalled=False))
     assert machine.job().state is JobState.RUNNING
     machine(Progressed(ONE, 104, stalled=False))
     assert machine.job().stop is StopIntent.COMPLETE
     machine.end(outcome=Outcome.STOPPED)
     assert (machine.job().state, machine.job().samples) == (JobState.COMPLETED, 104)
-
-
-def test_stalled_job_restarts_on_its_nodes() -> None:
-    machine = running("a b", policy=ManagerPolicy(stall_seconds=20))
-    machine(Progressed(ONE, 10, stalled=True))
-    machine.wait(19)
-    assert machine.job().state is JobState.RUNNING
-    machine.wait(1)
-    assert machine.job().stop is StopIntent.RESTART
-    assert "stalled for 20 s" in machine.job().reason
-    machine.end()
-    job = machine.job()
-    assert (job.state, job.restarts, job.commanded) == (JobState.STARTING, 1, ("a", "b"))
-
-
-def test_a_stall_that_ends_is_forgotten() -> None:
-    machine = running("a", policy=ManagerPolicy(stall_seconds=20))
-    machine(Progressed(ONE, 10, stalled=True))
-    machine.wait(10)
-    machine(Progressed(ONE, 20, stalled=False))
-    machine.wait(15)
-    assert machine.job().state is JobState.RUNNING
-
-
-def test_a_job_that_trains_on_waits_longer_for_its_newcomers() -> None:
-    machine = running("a", spare="b")
-    machine.plan(j1="a b")
-    machine.wait(299)
-    assert machine.job().state is JobState.RESCALING
-    machine.wait(1)
-    assert machine.job().stop is StopIntent.RESTART
-
-
-def test_unconfirmed_changes_time_out() -> None:
-    machine = running("a", spare="b")
-    machine.plan(j1="a b")
-    machine(Progressed(ONE, 10, stalled=True))
-    machine.wait(59)
-    assert machine.job().state is JobState.RESCALING
-    machine.wait(1)
-    assert machine.job().stop is StopIntent.RESTART
-    machine.end()
-    assert machine.job().state is JobState.STARTING
-    assert machine.job().restarts == 1
-
-
-def test_each_restart_has_twice_the_time_to_start() -> None:
-    machine = MachineHarness(ManagerPolicy(rescale_deadline_seconds=60.0))
-    machine.idle("a")
-    machine.submit(spec(max_restarts=9))
-    machine.plan(j1="a")
-    for limit in (60, 120, 240, 480, 480):
-        machine.wait(limit - 1)
-        assert machine.job().state is JobState.STARTING
-        machine.wait(1)
-        assert machine.job().stop is StopIntent.RESTART
-        machine.end()
-    assert machine.job().counted_failures == 5
 
 
 def test_a_trainer_that_is_done_but_does_not_end() -> None:
@@ -424,7 +367,7 @@ def test_trainers_are_told_of_changes() -> None:
 
 
 def test_shutdown_stops_everything_and_starts_nothing() -> None:
-    machine = running("a", spec(), spec(1, 1))
+    machine = running("a", job_spec(), job_spec(1, 1))
     machine.plan(j1="", j2="a")
     machine(Shutdown())
     machine.end(ONE, outcome=Outcome.STOPPED)
@@ -432,7 +375,7 @@ def test_shutdown_stops_everything_and_starts_nothing() -> None:
 
 
 def test_a_move_over_a_scale_that_is_not_permitted_goes_over_a_restart() -> None:
-    machine = running("a b", spec(2, 4, permitted_nodes=(2, 4)), spec(), spare="c d")
+    machine = running("a b", job_spec(2, 4, permitted_nodes=(2, 4)), job_spec(), spare="c d")
     machine.plan(j2="c d")
     machine.confirm(TWO)
     machine.plan(j1="a b c d", j2="")

@@ -4,17 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
-from malletrain.job_manager.measurements import Measurements, measure
-from malletrain.job_manager.stimuli import Cancelled
+from malletrain.job_manager.machine.stimuli import Cancelled
+from malletrain.job_manager.telemetry.measurements import Measurements, measure
 from malletrain.model.job_state import JobState
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 
 
 @pytest.fixture
 def machine() -> MachineHarness:
     machine = MachineHarness()
     machine.idle("a", "b", "c")
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.plan(j1="a b")
     machine.confirm()
     return machine
@@ -31,14 +32,14 @@ def measured(machine: MachineHarness, act: Callable[[], object]) -> Measurements
 
 def test_submissions_and_ends() -> None:
     machine = MachineHarness()
-    assert measured(machine, lambda: machine.submit(spec(), spec())).submitted == 2
+    assert measured(machine, lambda: machine.submit(job_spec(), job_spec())).submitted == 2
     assert measured(machine, lambda: machine(Cancelled("j000001"))).ended == {JobState.CANCELLED: 1}
 
 
 def test_a_job_waits_until_its_first_start_only() -> None:
     machine = MachineHarness()
     machine.idle("a", "b")
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.now += 5
     assert measured(machine, lambda: machine.plan(j1="a")).queue_waits == (5.0,)
     machine.now += 3

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.job_manager.metrics import JobManagerMetrics
-from malletrain.job_manager.stimuli import Outcome, SupervisorSeen
+from malletrain.job_manager.machine.stimuli import Outcome, SupervisorSeen
+from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 from tests.support.metrics import Values, read
 
 PREFIX = "malletrain_job_manager_"
@@ -37,7 +38,7 @@ async def test_a_job_from_its_submission_to_a_preemption() -> None:
     measured = Measured()
     machine = measured.machine
     machine.idle("a", "b", "c")
-    machine.submit(spec(target_samples=1000), owner="ada")
+    machine.submit(job_spec(target_samples=1000), owner="ada")
     measured.pass_time(4)
     machine.plan(j1="a b")
     measured.pass_time(2)
@@ -71,7 +72,7 @@ async def test_a_job_that_has_ended_is_gone_but_for_the_counters() -> None:
     measured = Measured()
     machine = measured.machine
     machine.idle("a")
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.plan(j1="a")
     machine.confirm()
     assert any(key[0] == f"{PREFIX}job_nodes" for key in await measured.read())
@@ -85,7 +86,7 @@ async def test_workers_that_fail_by_themselves_count_once() -> None:
     measured = Measured()
     machine = measured.machine
     machine.idle("a")
-    machine.submit(spec())
+    machine.submit(job_spec())
     machine.plan(j1="a")
     for failures in (1, 1, 3):
         nodes = frozenset({"a"})
@@ -97,7 +98,7 @@ async def test_jobs_beyond_the_limit_count_as_one() -> None:
     measured = Measured(max_jobs=1)
     machine = measured.machine
     machine.idle("a", "b", "c", "d")
-    machine.submit(spec(), spec(), spec(), owner="ada")
+    machine.submit(job_spec(), job_spec(), job_spec(), owner="ada")
     machine.plan(j1="a", j2="b c", j3="d")
     found = await measured.read()
     nodes = {key[1:]: value for key, value in found.items() if key[0] == f"{PREFIX}job_nodes" and key[2] == "commanded"}
@@ -107,7 +108,7 @@ async def test_jobs_beyond_the_limit_count_as_one() -> None:
 async def test_jobs_in_the_queue_have_no_rows() -> None:
     measured = Measured()
     machine = measured.machine
-    machine.submit(*[spec()] * 50)
+    machine.submit(*[job_spec()] * 50)
     found = await measured.read()
     assert found[f"{PREFIX}jobs", "queued"] == 40
     assert len([key for key in found if key[0] == f"{PREFIX}job_samples"]) == machine.policy.max_parallel == 10

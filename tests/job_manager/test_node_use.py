@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.job_manager.node_use import NodeTime, NodeUse, count_uses
-from malletrain.job_manager.state import ManagerState
-from tests.job_manager.harness import MachineHarness, spec
+from malletrain.job_manager.machine.state import ManagerState
+from malletrain.job_manager.telemetry.node_use import NodeTime, NodeUse, count_uses
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 
 
 def uses(state: ManagerState) -> dict[str, int]:
@@ -17,7 +18,7 @@ def uses(state: ManagerState) -> dict[str, int]:
 def machine() -> MachineHarness:
     machine = MachineHarness()
     machine.idle("a", "b", "c", "d", "e")
-    machine.submit(spec())
+    machine.submit(job_spec())
     return machine
 
 

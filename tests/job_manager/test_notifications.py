@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.notifications.delivery import CommandDelivery, NoticeOutcome, WebhookDelivery
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.notifications.delivery import CommandDelivery, NoticeOutcome, WebhookDelivery, read_webhook
 from malletrain.job_manager.notifications.notices import (
     JobNotice,
     NoticeKind,
@@ -26,19 +27,16 @@ from malletrain.job_manager.notifications.notices import (
     end_notice,
     waits_now,
 )
-from malletrain.job_manager.notifications.webhook_file import read_webhook
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2 as pb
 from tests.job_manager.serving import ManagerHarness, serve_manager
 from tests.job_manager.stand_in import make_python
+from tests.support.builders import job
 from tests.support.waiting import wait_until_async
 
 SECRET = "Bearer s3cret-of-the-webhook"
 QUICK = {"retry_seconds": 0.05, "retry_max_seconds": 0.1, "timeout_seconds": 20.0}
-SPEC = JobSpec(name="train", command=("true",), working_directory="/", min_nodes=1, max_nodes=2)
 
 
 class Receiver:
@@ -113,6 +111,7 @@ async def cancelled(harness: ManagerHarness, **changes: Any) -> str:
     return job_id
 
 
+@pytest.mark.processes
 async def test_a_webhook_that_fails_first_is_told_once_it_answers(tmp_path: Path) -> None:
     with received(503, 429, 204) as receiver:
         file = webhook_file(tmp_path, receiver.url)
@@ -128,6 +127,7 @@ async def test_a_webhook_that_fails_first_is_told_once_it_answers(tmp_path: Path
     assert not {"command", "environment", "reason", "workingDirectory"} & body["job"].keys()
 
 
+@pytest.mark.processes
 async def test_a_webhook_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
     said = tmp_path / "said"
     program = tmp_path / "program"
@@ -156,6 +156,7 @@ async def test_a_webhook_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
     assert "MALLETRAIN_" not in (tmp_path / "env").read_text()
 
 
+@pytest.mark.processes
 async def test_a_delivery_that_hangs_is_ended_and_tried_again(tmp_path: Path) -> None:
     with received(0, 204) as receiver:
         file = webhook_file(tmp_path, receiver.url)
@@ -165,6 +166,7 @@ async def test_a_delivery_that_hangs_is_ended_and_tried_again(tmp_path: Path) ->
     assert receiver.notices() == [("cancelled", job_id)] * 2
 
 
+@pytest.mark.processes
 async def test_what_could_not_be_told_is_told_by_the_next_jobmanager_and_nothing_twice(tmp_path: Path) -> None:
     with received() as receiver:
         file = webhook_file(tmp_path, receiver.url)
@@ -188,6 +190,7 @@ async def test_what_could_not_be_told_is_told_by_the_next_jobmanager_and_nothing
     assert noted.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.processes
 async def test_what_a_webhook_refuses_is_left_out_and_redirects_are_not_followed(tmp_path: Path) -> None:
     with received(400, 302) as receiver:
         file = webhook_file(tmp_path, receiver.url)
@@ -197,6 +200,7 @@ async def test_what_a_webhook_refuses_is_left_out_and_redirects_are_not_followed
     assert receiver.notices() == [("cancelled", job_id) for job_id in jobs]
 
 
+@pytest.mark.processes
 async def test_a_notice_is_given_up_after_a_time(tmp_path: Path) -> None:
     with received(503, 503, 503, 503) as receiver:
         file = webhook_file(tmp_path, receiver.url)
@@ -207,6 +211,7 @@ async def test_a_notice_is_given_up_after_a_time(tmp_path: Path) -> None:
     assert receiver.notices() == [("cancelled", job_id) for job_id in jobs]
 
 
+@pytest.mark.processes
 async def test_a_job_that_waits_for_long_is_told_once(tmp_path: Path) -> None:
     with received() as receiver:
         file = webhook_file(tmp_path, receiver.url)
@@ -221,6 +226,7 @@ async def test_a_job_that_waits_for_long_is_told_once(tmp_path: Path) -> None:
     assert receiver.notices() == [("waiting", job_id), ("cancelled", job_id)]
 
 
+@pytest.mark.processes
 async def test_a_command_that_fails_or_hangs_is_ended(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/child\nwait\n")
@@ -241,6 +247,7 @@ def _is_over(pid: int) -> bool:
         return True
 
 
+@pytest.mark.processes
 async def test_a_server_that_is_not_there_is_tried_again(tmp_path: Path) -> None:
     delivery = await WebhookDelivery(webhook_file(tmp_path, "http://127.0.0.1:9/"), 30.0)("{}")
     assert (delivery.outcome, delivery.reason) == (NoticeOutcome.TRY_AGAIN, "ConnectionRefusedError")
@@ -289,17 +296,13 @@ def test_commands_that_are_none_are_refused(command: tuple[str, ...]) -> None:
         CommandDelivery(command, 1.0)
 
 
-def job(state: JobState = JobState.WAITING, **changes: Any) -> Job:
-    return replace(Job(1, SPEC, state, "", create_time=100.0, update_time=100.0), **changes)
-
-
 def event(before: JobState | None, after: JobState) -> JobEvent:
     return JobEvent(5.0, "j000001", before, after, JobReason.EXITED, "prose with secrets", ())
 
 
 def test_only_ends_that_are_asked_for_are_told() -> None:
     kinds = (NoticeKind.FAILED,)
-    ended = job(JobState.FAILED, reason="prose with secrets")
+    ended = job(state=JobState.FAILED, reason="prose with secrets")
     notice = end_notice(7, event(JobState.RUNNING, JobState.FAILED), ended, kinds)
     assert notice == JobNotice("7", NoticeKind.FAILED, 5.0, ended)
     assert "secrets" not in notice.as_json()
@@ -310,17 +313,18 @@ def test_only_ends_that_are_asked_for_are_told() -> None:
 
 
 def test_waits_begin_at_submission_or_when_nodes_are_lost_and_end_with_nodes() -> None:
-    first = waits_now(Waits(), [job()], 150.0)
+    first = waits_now(Waits(), [job(create_time=100.0)], 150.0)
     assert due_waits(first, 50.0, 149.0) == []
     assert due_waits(first, 50.0, 150.0) == ["j000001"]
     told = replace(first, told=frozenset({"j000001"}))
-    assert due_waits(waits_now(told, [job(JobState.QUEUED)], 900.0), 50.0, 900.0) == [], "told once"
-    assert waits_now(told, [job(JobState.RUNNING)], 901.0) == Waits()
-    again = waits_now(Waits(), [job(start_time=120.0)], 1000.0)
+    assert due_waits(waits_now(told, [job(state=JobState.QUEUED)], 900.0), 50.0, 900.0) == [], "told once"
+    assert waits_now(told, [job(state=JobState.RUNNING)], 901.0) == Waits()
+    again = waits_now(Waits(), [job(create_time=100.0, start_time=120.0)], 1000.0)
     assert due_waits(again, 50.0, 1049.0) == []
     assert due_waits(again, 50.0, 1050.0) == ["j000001"]
 
 
+@pytest.mark.processes
 def test_the_event_loop_is_the_only_one_that_waits() -> None:
     async def main() -> None:
         task = asyncio.create_task(CommandDelivery(("/bin/sleep", "1000"), 1000.0)("{}"))

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.job_manager import owner_limits
-from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.stimuli import Submitted
 from malletrain.job_manager.owner_limits import OwnerLimits
-from malletrain.job_manager.stimuli import Submitted
 from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import LimitExceededError
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 
 STEPS = st.lists(st.floats(0, 3) | st.just(0.0), max_size=200)
 
@@ -54,8 +55,8 @@ def test_who_waits_as_long_as_told_gets_a_token(steps: list[float], per_second: 
         bucket = bucket.at(time)
         assert 0 <= bucket.tokens <= capacity
         if bucket.take() is None:
-            assert bucket.wait_seconds > 0
-            bucket = bucket.at(bucket.time + bucket.wait_seconds + 1e-6)
+            assert bucket.wait_seconds() > 0
+            bucket = bucket.at(bucket.time + bucket.wait_seconds() + 1e-6)
         after = bucket.take()
         assert after is not None
         bucket = after
@@ -73,7 +74,7 @@ def test_each_owner_has_a_burst_of_four_seconds_and_then_the_rate() -> None:
     limits = OwnerLimits(10, 50.0, clock)
     for _ in range(200):
         limits.count_submission("ada")
-    with pytest.raises(LimitExceededError, match="ada submits too often: at most 50 submissions a second"):
+    with pytest.raises(LimitExceededError, match="ada submits too often: at most 50 jobs a second"):
         limits.count_submission("ada")
     limits.count_submission("bob")
     clock.advance(0.1)
@@ -81,6 +82,32 @@ def test_each_owner_has_a_burst_of_four_seconds_and_then_the_rate() -> None:
         limits.count_submission("ada")
     with pytest.raises(LimitExceededError, match=r"try again in 0\.02 s"):
         limits.count_submission("ada")
+
+
+def test_a_submission_takes_as_much_as_it_has_jobs() -> None:
+    clock = ManualClock(1000.0)
+    limits = OwnerLimits(10, 50.0, clock)
+    limits.count_submission("ada", 150)
+    with pytest.raises(LimitExceededError, match=r"try again in 0\.20 s"):
+        limits.count_submission("ada", 60)
+    limits.count_submission("ada", 50)
+    with pytest.raises(LimitExceededError):
+        limits.count_submission("ada", 0)
+
+
+def test_more_than_may_come_at_once_comes_after_a_pause_and_is_paid_for() -> None:
+    clock = ManualClock(1000.0)
+    limits = OwnerLimits(10, 50.0, clock)
+    limits.count_submission("ada")
+    with pytest.raises(LimitExceededError):
+        limits.count_submission("ada", 1000)
+    clock.advance(1.0)
+    limits.count_submission("ada", 1000)
+    clock.advance(15.9)
+    with pytest.raises(LimitExceededError):
+        limits.count_submission("ada")
+    clock.advance(0.2)
+    limits.count_submission("ada")
 
 
 def test_at_least_one_submission_is_possible_however_low_the_rate() -> None:
@@ -110,7 +137,7 @@ def test_owners_who_have_long_not_submitted_are_forgotten(monkeypatch: pytest.Mo
 def active(**counts: int) -> list[Job]:
     machine = MachineHarness()
     for owner, count in counts.items():
-        machine(Submitted((spec(),) * count, owner))
+        machine(Submitted((job_spec(),) * count, owner))
     return list(machine.state.jobs.values())
 
 

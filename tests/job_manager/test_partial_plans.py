@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.job_manager.state import Omission
-from malletrain.job_manager.state_machine import TransactionResult
-from malletrain.job_manager.stimuli import Outcome, PlanReceived
+from malletrain.job_manager.machine.state import Omission
+from malletrain.job_manager.machine.state_machine import TransactionResult
+from malletrain.job_manager.machine.stimuli import Outcome, PlanReceived
 from malletrain.runtime.errors import StalePlanError
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 
 ONE, TWO = "j000001", "j000002"
 
 
 def two_jobs(*, spare: str = "", first: str = "a b", second: str = "c d") -> MachineHarness:
-    machine = running(first, spec(1, 6), spec(1, 6), spare=f"{second} {spare}")
+    machine = running(first, job_spec(1, 6), job_spec(1, 6), spare=f"{second} {spare}")
     machine.plan(j1=first, j2=second)
     machine.confirm(TWO)
     return machine
@@ -43,7 +44,7 @@ def test_a_job_that_has_ended_is_left_out() -> None:
 
 
 def test_a_scale_that_is_not_permitted_any_more_becomes_the_largest_that_is() -> None:
-    machine = running("a b", spec(2, 4, permitted_nodes=(2, 4)), spec(), spare="c d e")
+    machine = running("a b", job_spec(2, 4, permitted_nodes=(2, 4)), job_spec(), spare="c d e")
     machine.leave("d")
     result = partly(machine, j1="a b c d", j2="e")
     assert machine.job(ONE).wanted == ("a", "b"), "of three nodes, two are used, and those that train are kept"
@@ -53,7 +54,7 @@ def test_a_scale_that_is_not_permitted_any_more_becomes_the_largest_that_is() ->
 
 def test_nodes_of_a_job_whose_part_falls_away_are_nobody_elses() -> None:
     """The first job was to give b to the second; its own part does not fit, so it keeps b."""
-    machine = running("a b", spec(2, 4), spec(1, 4), spare="c e f")
+    machine = running("a b", job_spec(2, 4), job_spec(1, 4), spare="c e f")
     machine.plan(j1="a b", j2="c")
     machine.confirm(TWO)
     with pytest.raises(StalePlanError, match="gain or to lose"):

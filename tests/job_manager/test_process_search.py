@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from malletrain.common.processes import ProcessId, process_ids
+from malletrain.common.processes import FoundProcess, process_ids
 from malletrain.job_manager.launching.process_search import Predicate, ProcessSearch
+from tests.support.waiting import wait_until_async
 
 
 def marked(mark: str) -> Predicate:
     return lambda found: found.get("MARK") == mark
+
+
+def pids(found: Iterable[FoundProcess]) -> list[int]:
+    return [process.id.pid for process in found]
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_one_look_answers_all_who_asked_before_it(children: dict[str, int], looks: list[int]) -> None:
     search = ProcessSearch()
     found = await asyncio.gather(*(search.find(marked(mark)) for mark in ("one", "two", "none", "one")))
-    assert [[process.pid for process in answer] for answer in found] == [
+    assert [pids(answer) for answer in found] == [
         [children["one"]],
         [children["two"]],
         [],
@@ -56,15 +62,20 @@ async def test_one_look_answers_all_who_asked_before_it(children: dict[str, int]
 
 
 async def test_who_asks_during_a_look_is_answered_by_the_next(children: dict[str, int], looks: list[int]) -> None:
-    search, later = ProcessSearch(), list[asyncio.Task[list[ProcessId]]]()
+    search, looking, asked = ProcessSearch(), threading.Event(), threading.Event()
 
-    def asks_again(found: Mapping[str, str]) -> bool:
-        if not later:
-            later.append(asyncio.ensure_future(search.find(marked("two"))))
+    def waits(found: Mapping[str, str]) -> bool:
+        looking.set()
+        assert asked.wait(30), "the event loop goes on while processes are looked at"
         return marked("one")(found)
 
-    assert [process.pid for process in await search.find(asks_again)] == [children["one"]]
-    assert [process.pid for process in await later[0]] == [children["two"]]
+    first = asyncio.ensure_future(search.find(waits))
+    await wait_until_async(looking.is_set, 30, "the first look")
+    later = asyncio.ensure_future(search.find(marked("two")))
+    await asyncio.sleep(0)
+    asked.set()
+    assert pids(await first) == [children["one"]]
+    assert pids(await later) == [children["two"]]
     assert len(looks) == 2
 
 
@@ -73,7 +84,7 @@ async def test_one_who_does_not_wait_any_more_keeps_nobody_else(children: dict[s
     impatient, patient = (asyncio.ensure_future(search.find(marked(mark))) for mark in ("one", "two"))
     await asyncio.sleep(0)
     impatient.cancel()
-    assert [process.pid for process in await patient] == [children["two"]]
+    assert pids(await patient) == [children["two"]]
     assert impatient.cancelled()
 
 
@@ -85,4 +96,4 @@ async def test_a_look_that_fails_is_told_and_the_next_one_works(children: dict[s
 
     with pytest.raises(ValueError, match="PATH"):
         await search.find(fails)
-    assert [process.pid for process in await search.find(marked("one"))] == [children["one"]]
+    assert pids(await search.find(marked("one"))) == [children["one"]]

@@ -13,19 +13,21 @@ from pathlib import Path
 import pytest
 
 from malletrain.common.accounts import account_named
+from malletrain.common.launch_file import Launch, launch_document
 from malletrain.common.processes import ProcessId, identify
+from malletrain.job_manager.launching import socket_folders
 from malletrain.job_manager.launching.environment import (
     MonitorAddress,
     search_path,
     supervisor_environment,
     worker_environment,
 )
-from malletrain.job_manager.launching.folder import JobFolder, open_socket, socket_path
+from malletrain.job_manager.launching.folder import JobFolder, WrittenOutcome, open_socket, socket_path
 from malletrain.job_manager.launching.process_search import ProcessSearch
 from malletrain.job_manager.launching.processes import sweep, until_end, wait_for_end
 from malletrain.job_manager.logs import LogReader, tail
-from malletrain.job_manager.stimuli import Completion, Outcome
-from tests.job_manager.harness import spec
+from malletrain.job_manager.machine.stimuli import Completion, Outcome
+from tests.support.builders import job_spec
 from tests.support.waiting import wait_until_async
 
 
@@ -59,7 +61,7 @@ def test_environment_of_workers_and_supervisors() -> None:
     worker = worker_environment(
         "j000001",
         Path("/s/jobs/j000001"),
-        spec(environment={"A": "1"}, burst_buffer_gb=2000),
+        job_spec(environment={"A": "1"}, burst_buffer_gb=2000),
         4,
         MonitorAddress("localhost:1"),
     )
@@ -82,6 +84,7 @@ def test_environment_of_workers_and_supervisors() -> None:
 def test_socket_paths_fit_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="mt") as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
+        monkeypatch.setattr(socket_folders, "_RUN", Path(short))
         state_dir = Path(short) / "state"
         assert socket_path(state_dir, "j000001", 1) == state_dir / "run" / "j000001.1.sock"
         path = socket_path(tmp_path / ("d" * 100), "j000001", 2)
@@ -100,10 +103,11 @@ def test_files_of_a_job(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
     folder.prepare()
     assert nothing_in(folder)
-    folder.write_launch({"incarnation": 4})
-    assert folder.launched() == {"incarnation": 4}
+    launch = Launch("j000001", "command", ("true",), "/", {}, 1, "socket", 1, incarnation=4)
+    folder.write_launch(launch)
+    assert folder.launched() == launch_document(launch)
     (tmp_path / "outcome.json").write_text('{"outcome": "FAILED", "message": "rank 0 died"}')
-    assert folder.outcome() == (Outcome.FAILED, "rank 0 died")
+    assert folder.outcome() == WrittenOutcome(Outcome.FAILED, "rank 0 died")
     (tmp_path / "supervisor.json").write_text('{"pid": 5, "start_time": 6, "socket": "s"}')
     assert folder.supervisor() == ProcessId(5, 6)
     folder.prepare()
@@ -156,7 +160,7 @@ def test_what_a_job_wrote_can_be_stored_and_sent_whatever_it_is(tmp_path: Path) 
     outcome, completion = folder.outcome(), folder.completion()
     assert outcome is not None
     assert completion is not None
-    for text in (outcome[1], *completion.metrics, *tail(folder, 5), *texts(LogReader(folder))):
+    for text in (outcome.message, *completion.metrics, *tail(folder, 5), *texts(LogReader(folder))):
         assert len(text.encode()) < 1000
 
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.job_manager.progress_buffer import ProgressBuffer
-from malletrain.job_manager.stimuli import Progressed, ProgressNoted
-from tests.job_manager.harness import MachineHarness, running, spec
+from malletrain.job_manager.machine.progress_buffer import ProgressBuffer
+from malletrain.job_manager.machine.stimuli import Progressed, ProgressNoted
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 
 ONE = "j000001"
 
@@ -15,7 +16,7 @@ def noted(machine: MachineHarness, samples: int, stalled: bool = False) -> tuple
 
 
 def test_progress_that_decides_nothing_waits_and_is_shown() -> None:
-    machine = running("a b", spec(target_samples=100))
+    machine = running("a b", job_spec(target_samples=100))
     buffer, step = noted(machine, 99)
     assert step is None
     assert (buffer.shown(machine.job()).samples, machine.job().samples) == (99, 0)
@@ -30,7 +31,7 @@ def test_progress_that_decides_nothing_waits_and_is_shown() -> None:
 
 
 def test_a_target_and_a_stall_call_for_a_step_at_once() -> None:
-    machine = running("a b", spec(target_samples=100))
+    machine = running("a b", job_spec(target_samples=100))
     assert noted(machine, 100)[1] == Progressed(ONE, 100, stalled=False)
     assert noted(machine, 5, stalled=True)[1] == Progressed(ONE, 5, stalled=True)
     machine(Progressed(ONE, 5, stalled=True))
@@ -39,7 +40,7 @@ def test_a_target_and_a_stall_call_for_a_step_at_once() -> None:
 
 
 def test_a_step_contains_what_waited_before() -> None:
-    machine = running("a b", spec(target_samples=100))
+    machine = running("a b", job_spec(target_samples=100))
     buffer, _ = noted(machine, 99)
     assert buffer.note(machine.job(), Progressed(ONE, 101, stalled=False)) is not None
     assert buffer.take(machine.state.jobs) is None
@@ -54,7 +55,7 @@ def test_samples_may_go_back_after_a_rollback() -> None:
 
 
 def test_only_some_are_taken_and_jobs_that_have_ended_are_dropped() -> None:
-    machine = running("a b", spec(), spec())
+    machine = running("a b", job_spec(), job_spec())
     buffer = ProgressBuffer()
     for job_id in (ONE, "j000002"):
         buffer.note(machine.job(job_id), Progressed(job_id, 7, stalled=False))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.stimuli import Cancelled, Completion, Outcome, Progressed
-from malletrain.job_manager.store import JobStore
-from malletrain.job_manager.transitions import JobReason
+from malletrain.common.job_limits import JobLimits
+from malletrain.job_manager.machine.stimuli import Cancelled, Completion, Outcome, Progressed
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from malletrain.v1 import resources_pb2
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 
 R = JobReason
 
@@ -27,7 +29,7 @@ def test_the_contract_has_the_same_reasons() -> None:
 
 
 def test_from_submission_to_completion() -> None:
-    machine = running("a b", spec(), spare="c")
+    machine = running("a b", job_spec(), spare="c")
     machine.plan(j1="a b c")
     machine.confirm()
     machine.end(completion=Completion())
@@ -37,7 +39,7 @@ def test_from_submission_to_completion() -> None:
 
 
 def test_a_preemption_is_counted_once_whatever_follows() -> None:
-    below = running("a b", spec(2, 2))
+    below = running("a b", job_spec(2, 2))
     before = len(below.events)
     below.leave("b")
     below.end(outcome=Outcome.STOPPED)
@@ -61,7 +63,7 @@ def test_a_preemption_is_counted_once_whatever_follows() -> None:
 
 
 def test_a_restart_after_a_stall_and_its_last() -> None:
-    machine = running("a", spec(max_restarts=1))
+    machine = running("a", job_spec(max_restarts=1, limits=JobLimits(step_seconds=30.0)))
     before = len(machine.events)
     for _ in range(2):
         machine(Progressed("j000001", 10, stalled=True))

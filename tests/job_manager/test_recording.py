@@ -12,22 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.job_manager import node_changes, state_machine
-from malletrain.job_manager.codec import from_json, to_json
-from malletrain.job_manager.flight_recorder import LEAST_STIMULI, FlightRecorder
-from malletrain.job_manager.jobs import Job, JobProfileMode, JobSpec, LauncherBackend, NodeRelease
-from malletrain.job_manager.recording import (
-    RecordedFailure,
-    Recording,
-    TimedStimulus,
-    recording_from_json,
-    recording_to_json,
-    redact_stimulus,
-    replay_recording,
-    reproduces,
-)
-from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine import node_changes, state_machine
+from malletrain.job_manager.machine.jobs import Job, JobProfileMode, JobSpec, LauncherBackend, NodeRelease
+from malletrain.job_manager.machine.recording import RecordedJobManager, journal_story
+from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.stimuli import (
     Cancelled,
     ClockStepped,
     Completion,
@@ -45,11 +34,25 @@ from malletrain.job_manager.stimuli import (
     Ticked,
     TrainerDone,
 )
-from malletrain.job_manager.validation import StateInvariantError
+from malletrain.job_manager.machine.validation import StateInvariantError
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import NotFoundError, StalePlanError
-from tests.job_manager.harness import MachineHarness, running, spec
+from malletrain.runtime.kernel.documents import from_document, to_document
+from malletrain.runtime.kernel.flight_recorder import MIN_STIMULI, FlightRecorder
+from malletrain.runtime.kernel.recording import (
+    Moment,
+    RecordedFailure,
+    Recording,
+    StoryLine,
+    TimedStimulus,
+    recording_from_json,
+    recording_to_json,
+    replay_recording,
+    reproduces,
+)
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 
 ONE = "j000001"
 COUNTS = st.integers(0, 10**12)
@@ -126,27 +129,42 @@ STATES = st.builds(
     COUNTS,
     COUNTS,
 )
+MOMENTS = st.builds(Moment, SECONDS, SECONDS)
+TIMED = st.lists(st.builds(TimedStimulus[Stimulus], MOMENTS, STIMULI), max_size=5).map(tuple)
+Timed = tuple[TimedStimulus[Stimulus], ...]
 FAILURE = RecordedFailure("KeyError", "'x'", ONE, ("1.000 one", "2.000 two"))
 
 
-@given(STATES, st.lists(st.builds(TimedStimulus, SECONDS, STIMULI), max_size=5))
-def test_recordings_come_back_from_json_as_they_were(state: ManagerState, stimuli: list[TimedStimulus]) -> None:
-    recording = Recording("0.1.0", True, ManagerPolicy(max_parallel=3), state, tuple(stimuli), FAILURE)
-    assert recording_from_json(json.loads(json.dumps(recording_to_json(recording)))) == recording
+def recording_of(state: ManagerState, stimuli: Timed) -> Recording:
+    return Recording(RecordedJobManager(ManagerPolicy(max_parallel=3)), "0.1.0", True, state, stimuli, FAILURE)
+
+
+def from_json(content: object) -> Recording:
+    return recording_from_json(content, {"job_manager": RecordedJobManager}, "job_manager")
+
+
+@given(STATES, TIMED)
+def test_recordings_come_back_from_json_as_they_were(state: ManagerState, stimuli: Timed) -> None:
+    recording = recording_of(state, stimuli)
+    found = from_json(json.loads(json.dumps(recording_to_json(recording))))
+    assert found.machine.policy == recording.machine.policy
+    assert replace(found, machine=recording.machine) == recording
 
 
 @given(STATES)
 def test_states_come_back_from_json_as_they_were(state: ManagerState) -> None:
-    assert from_json(ManagerState, json.loads(json.dumps(to_json(state)))) == state
+    assert from_document(ManagerState, json.loads(json.dumps(to_document(state)))) == state
 
 
-@given(STATES, st.lists(st.builds(TimedStimulus, SECONDS, STIMULI), max_size=5))
-def test_recordings_of_versions_without_owners_can_be_read(state: ManagerState, stimuli: list[TimedStimulus]) -> None:
-    recording = Recording("0.1.0", True, ManagerPolicy(max_parallel=3), state, tuple(stimuli), FAILURE)
+@given(STATES, TIMED)
+def test_recordings_of_versions_without_owners_and_services_can_be_read(state: ManagerState, stimuli: Timed) -> None:
+    recording = recording_of(state, stimuli)
     content = json.loads(json.dumps(recording_to_json(recording)))
     for entry in (*content["state"]["jobs"].values(), *content["stimuli"]):
         entry.pop("owner", None)
-    found = recording_from_json(content)
+        entry.pop("monotonic", None)
+    del content["service"]
+    found = from_json(content)
     assert {job.owner for job in found.state.jobs.values()} <= {""}
     submitted = [timed.stimulus for timed in found.stimuli if isinstance(timed.stimulus, Submitted)]
     assert {stimulus.owner for stimulus in submitted} <= {""}
@@ -158,23 +176,23 @@ class Recorded:
 
     def __init__(self, folder: Path, validate: bool = True) -> None:
         self.policy = ManagerPolicy()
-        self.recorder = FlightRecorder(folder, self.policy, validate, self.journal)
+        self.recorder = FlightRecorder(folder, RecordedJobManager(self.policy), validate, self.journal)
         self.state = ManagerState()
         self.now = 1000.0
         self.events: list[JobEvent] = []
 
-    def journal(self, job_id: str) -> list[JobEvent]:
-        return [event for event in self.events if event.job_id == job_id]
+    def journal(self, job_id: str) -> tuple[StoryLine, ...]:
+        return journal_story(event for event in self.events if event.job_id == job_id)
 
     def apply(self, stimulus: Stimulus) -> None:
         self.now += 0.25
-        result = self.recorder.advance(self.state, stimulus, self.now)
+        result = self.recorder.advance(self.state, stimulus, Moment(self.now))
         self.state = result.state
         self.events += result.events
 
     def run_job(self) -> None:
         """A job trains on a and b."""
-        secret = spec(environment={"TOKEN": "hunter2"})
+        secret = job_spec(environment={"TOKEN": "hunter2"})
         self.apply(Submitted((replace(secret, command=("train", "--key", "hunter2")),), "ada"))
         self.apply(IdleSetSeen(frozenset("abc")))
         self.apply(PlanReceived(1, ((ONE, ("a", "b")),)))
@@ -199,7 +217,7 @@ def written(folder: Path) -> Recording:
     (path,) = folder.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    return recording_from_json(json.loads(path.read_text()))
+    return from_json(json.loads(path.read_text()))
 
 
 @pytest.mark.usefixtures("faulty")
@@ -271,9 +289,9 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
 
 @given(st.lists(STIMULI, max_size=8))
 def test_the_machine_does_not_depend_on_what_is_redacted(stimuli: list[Stimulus]) -> None:
-    plain, redacted = MachineHarness(), MachineHarness()
-    for stimulus in (Submitted((spec(environment={"A": "1"}),)), *stimuli):
-        for harness, applied in ((plain, stimulus), (redacted, redact_stimulus(stimulus))):
+    plain, redacted, machine = MachineHarness(), MachineHarness(), RecordedJobManager(ManagerPolicy())
+    for stimulus in (Submitted((job_spec(environment={"A": "1"}),)), *stimuli):
+        for harness, applied in ((plain, stimulus), (redacted, machine.redact_stimulus(stimulus))):
             with contextlib.suppress(StalePlanError, NotFoundError):
                 harness(applied)
     assert [replace(event, reason="") for event in plain.events] == [
@@ -286,14 +304,14 @@ def test_the_last_stimuli_are_kept_and_their_snapshot_with_them(
 ) -> None:
     recorded = Recorded(tmp_path / "debug")
     recorded.run_job()
-    for samples in range(2 * LEAST_STIMULI):
+    for samples in range(2 * MIN_STIMULI):
         recorded.apply(Progressed(ONE, samples, stalled=False))
         recorded.apply(Ticked())
     monkeypatch.setattr(node_changes, "_with_lost", forget_releases)
     with pytest.raises(StateInvariantError):
         recorded.apply(NodesChanged(frozenset(), frozenset("b"), recorded.now))
     recording = written(tmp_path / "debug")
-    assert LEAST_STIMULI <= len(recording.stimuli) < 1.2 * LEAST_STIMULI
+    assert MIN_STIMULI <= len(recording.stimuli) < 1.2 * MIN_STIMULI
     assert not any(isinstance(timed.stimulus, Ticked) for timed in recording.stimuli)
     assert recording.state.jobs[ONE].samples > 0
     assert reproduces(recording, replay_recording(recording))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.job_manager.jobs import JobSpec
-from malletrain.job_manager.messages import spec_message
+from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.job_manager.redaction import HIDDEN_VALUE, names_secret, redact_environment
+from malletrain.job_manager.wire import spec_message
 
 PARTS = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL", "COOKIE", "AUTH"]
 LETTERS = st.text("ABXYZabxyz_019", max_size=8)

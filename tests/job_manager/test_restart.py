@@ -129,7 +129,7 @@ async def test_strays_of_jobs_without_a_supervisor_are_ended(harness: ManagerPro
 
 HELD_RECORDS = """
 import pathlib, time
-from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.storage.store import JobStore
 save = JobStore.save
 def held(self, change):
     while pathlib.Path(FILE).exists():

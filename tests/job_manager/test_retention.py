@@ -16,19 +16,20 @@ from sqlalchemy import Connection, event
 
 from malletrain.common import job_folder
 from malletrain.common.accounts import account_named
-from malletrain.job_manager.change import Change, Submission
-from malletrain.job_manager.fair_share import OwnerUse
 from malletrain.job_manager.launching.folder import JobFolder, launch_record
-from malletrain.job_manager.retention import Retention
-from malletrain.job_manager.stimuli import Cancelled
-from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.machine.fair_share import OwnerUse
+from malletrain.job_manager.machine.stimuli import Cancelled
+from malletrain.job_manager.storage.change import Change, Submission
+from malletrain.job_manager.storage.retention import Retention
+from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.backup.lock import between_backups, during_backup
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
-from tests.job_manager.harness import MachineHarness, spec
+from tests.job_manager.harness import MachineHarness
+from tests.support.builders import job_spec
 from tests.support.postgresql import Locate
-from tests.support.stranger import needs_another_account
+from tests.support.stranger import let_others_through, needs_another_account
 
 DAY = 86_400.0
 
@@ -41,7 +42,7 @@ def database(locate: Locate) -> DatabaseAddress:
 def store_jobs(address: DatabaseAddress) -> JobStore:
     """Jobs 1 to 4 of ada: 1 ended on day 0, 2 and 3 on day 50, 4 trains on. Job 5 ended on day 0."""
     machine = MachineHarness(now=0.0)
-    machine.submit(*(spec() for _ in range(5)), owner="ada")
+    machine.submit(*(job_spec() for _ in range(5)), owner="ada")
     machine(Cancelled("j000001", "ada"))
     machine(Cancelled("j000005", "ada"))
     machine.now = 50 * DAY
@@ -268,8 +269,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 @needs_another_account
 def test_a_folder_of_another_account_is_emptied_as_that_account(tmp_path: Path) -> None:
     nobody = pwd.getpwnam("nobody")
-    for above in (tmp_path, *tmp_path.parents[:3]):
-        above.chmod(0o755)
+    let_others_through(tmp_path)
     of_root = tmp_path / "of-root"
     of_root.mkdir(mode=0o700)
     (of_root / "secret.log").write_text("x")

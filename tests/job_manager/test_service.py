@@ -14,9 +14,12 @@ import pytest
 
 from malletrain.v1 import job_manager_pb2 as pb
 from malletrain.v1 import monitor_pb2, resources_pb2
-from tests.job_manager.serving import ManagerHarness, make_spec, processes_of, serve_manager
+from tests.job_manager.serving import ManagerHarness, processes_of, serve_manager
 from tests.job_manager.stand_in import make_python
+from tests.support.builders import spec_message
 from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.processes
 
 DONE = 'echo \'{"samples": 7, "metrics": {"accuracy": 0.5}}\' > $MALLETRAIN_JOB_DIR/completed.json'
 
@@ -57,7 +60,7 @@ async def test_a_job_from_submission_to_completion(harness: ManagerHarness) -> N
 
 
 async def test_a_program_that_ends_with_0_is_complete_with_its_last_samples(harness: ManagerHarness) -> None:
-    harness.monitor.samples["j000001"] = 640  # none of which has been streamed
+    harness.monitor.tell("j000001", 640, now=False)
     job_id = await harness.submit("true")
     await harness.plan(1, j1="n1")
     job = await harness.until(job_id, "COMPLETED")
@@ -70,13 +73,11 @@ async def test_leave_while_running(harness: ManagerHarness) -> None:
     await harness.plan(1, j1="n1 n2 n3")
     await harness.until(job_id, "RUNNING")
     harness.scavenger.tell(left="n2")
-    await wait_until_async(lambda: "n2" not in harness.manager._engine.state.jobs[job_id].held)
+    (released,) = await harness.until_released(job_id)
+    assert released.release_seconds > 0
     job = await harness.until(job_id, "RUNNING")
     assert list(job.confirmed_nodes) == ["n1", "n3"]
     assert job.preemptions == 1
-    released = [event for event in await harness.events(job_id) if event.reason.startswith("released")]
-    assert len(released) == 1
-    assert released[0].release_seconds > 0
     nodes = {found.get("MALLETRAIN_NODE") for found in processes_of(harness.state_dir).values()}
     assert nodes == {None, "n1", "n3"}
     assert (job_id, monitor_pb2.COMMAND_TYPE_RELEASE_REQUESTED) in harness.monitor.commands
@@ -104,7 +105,7 @@ async def test_growth_takes_nodes_from_a_job_that_shrinks(harness: ManagerHarnes
     await harness.until(one, "RUNNING")
     await harness.until(two, "RUNNING")
     await harness.plan(2, j1="n1", j2="n2 n3 n4")
-    await wait_until_async(lambda: len(harness.manager._engine.state.jobs[two].confirmed) == 3)
+    await harness.until(two, "RUNNING", holds=lambda job: len(job.confirmed_nodes) == 3)
     assert list((await harness.job(one)).confirmed_nodes) == ["n1"]
 
 
@@ -116,7 +117,7 @@ async def test_each_gpu_has_a_worker_unless_the_job_says_otherwise(harness: Mana
     await harness.until(by_gpu, "RUNNING")
     await harness.until(asked, "RUNNING")
     await harness.plan(2, j1="g1 g2", j2="g3")
-    await wait_until_async(lambda: len(harness.manager._engine.state.jobs[by_gpu].confirmed) == 2)
+    await harness.until(by_gpu, "RUNNING", holds=lambda job: len(job.confirmed_nodes) == 2)
     assert launched(harness, by_gpu) == ("2", [2])
     assert launched(harness, asked) == ("3", [3])
     await harness.plan(3, j1="", j2="g3")
@@ -137,8 +138,7 @@ async def test_failures_end_with_the_log(harness: ManagerHarness) -> None:
     await harness.plan(1, j1="n1")
 
     async def plan_again() -> None:
-        await wait_until_async(lambda: harness.manager._engine.state.jobs[job_id].restarts == 1)
-        await wait_until_async(lambda: harness.manager._engine.state.jobs[job_id].not_before is None)
+        await harness.until(job_id, "WAITING", holds=lambda job: job.restarts == 1 and not job.HasField("not_before"))
         await harness.plan(2, j1="n1")
 
     await plan_again()
@@ -176,11 +176,11 @@ async def test_cancel(harness: ManagerHarness) -> None:
 
 
 async def test_request_id_makes_submission_idempotent(harness: ManagerHarness) -> None:
-    request = pb.SubmitJobsRequest(request_id="sweep-1", specs=[make_spec(), make_spec(name="two")])
+    request = pb.SubmitJobsRequest(request_id="sweep-1", specs=[spec_message(), spec_message(name="two")])
     first = await harness.stub.SubmitJobs(request)
     second = await harness.stub.SubmitJobs(request)
     assert [job.id for job in first.jobs] == [job.id for job in second.jobs] == ["j000001", "j000002"]
-    other = pb.SubmitJobsRequest(request_id="sweep-1", specs=[make_spec()])
+    other = pb.SubmitJobsRequest(request_id="sweep-1", specs=[spec_message()])
     code, message = await refused(harness.stub.SubmitJobs(other))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert message.startswith("request_id")
@@ -188,7 +188,7 @@ async def test_request_id_makes_submission_idempotent(harness: ManagerHarness) -
 
 
 async def test_one_bad_job_and_none_is_stored(harness: ManagerHarness) -> None:
-    request = pb.SubmitJobsRequest(specs=[make_spec(), make_spec(min_nodes=9)])
+    request = pb.SubmitJobsRequest(specs=[spec_message(), spec_message(min_nodes=9)])
     code, message = await refused(harness.stub.SubmitJobs(request))
     assert (code, message) == (
         grpc.StatusCode.INVALID_ARGUMENT,

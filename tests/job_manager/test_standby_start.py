@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching.environment import MonitorAddress
 from malletrain.job_manager.launching.starting import LaunchOrder, LaunchSettings, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import NodeHost
+from malletrain.job_manager.machine.jobs import JobSpec
 from tests.job_manager.serving import processes_of, serve_manager
 from tests.job_manager.stand_in import make_python
 from tests.support.job_secrets import job_secrets
 from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.processes
 
 SPEC = JobSpec("job", ("python", "train.py"), "/", 1, 4)
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
-from malletrain.job_manager.change import Change, Submission
-from malletrain.job_manager.codec import UnknownJobError, decode, encode
-from malletrain.job_manager.fair_share import OwnerUse
-from malletrain.job_manager.stimuli import Completion, PlanReceived, Submitted
-from malletrain.job_manager.store import JobStore
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.machine.fair_share import OwnerUse
+from malletrain.job_manager.machine.stimuli import Completion, PlanReceived, Submitted
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.storage.change import Change, Submission
+from malletrain.job_manager.storage.store import JobStore, UnknownJobError, decode, encode
 from malletrain.model.job_state import JobState
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
-from tests.job_manager.harness import MachineHarness, running, spec
+from tests.job_manager.harness import MachineHarness, running
+from tests.support.builders import job_spec
 from tests.support.postgresql import Locate
 from tests.support.waiting import wait_until
 
@@ -31,9 +31,9 @@ import sys
 from pathlib import Path
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.store import JobStore
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 from tests.job_manager.harness import running
@@ -60,7 +60,7 @@ def database(locate: Locate) -> DatabaseAddress:
 
 
 def test_a_state_comes_back_as_it_was(database: DatabaseAddress) -> None:
-    machine = running("a b c", spec(slots_per_node=2, environment={"A": "1"}), spec(), spare="d")
+    machine = running("a b c", job_spec(slots_per_node=2, environment={"A": "1"}), job_spec(), spare="d")
     machine.leave("b")
     store = JobStore(open_database(database))
     store.save(Change(machine.state.jobs.values(), machine.events, machine.state.generation))
@@ -107,12 +107,12 @@ def test_ended_jobs_are_kept_but_not_loaded(database: DatabaseAddress) -> None:
 def test_a_submission_and_its_jobs_are_stored_together_or_not_at_all(database: DatabaseAddress) -> None:
     store = JobStore(open_database(database))
     machine = MachineHarness()
-    machine.submit(spec())
+    machine.submit(job_spec())
     submission = Submission("r1", "digest", (1,))
     store.save(Change(machine.state.jobs.values(), machine.events, submission=submission))
     assert store.submission("r1") == submission
     assert store.submission("r2") is None
-    machine.submit(spec())
+    machine.submit(job_spec())
     with pytest.raises(sqlalchemy.exc.IntegrityError):
         store.save(Change(machine.state.jobs.values(), machine.events, submission=submission))
     assert len(store.load().jobs) == 1
@@ -174,7 +174,7 @@ def test_jobs_are_found_by_their_owner(database: DatabaseAddress) -> None:
     store = JobStore(open_database(database), "root")
     machine = MachineHarness()
     for owner in ("ada", "bob", "ada"):
-        machine(Submitted((spec(),), owner))
+        machine(Submitted((job_spec(),), owner))
     store.save(Change(machine.state.jobs.values(), machine.events))
     assert [job.number for job in store.jobs(0, 10, [], owner="ada")] == [1, 3]
     assert store.owners(machine.state.jobs) == {"j000001": "ada", "j000002": "bob", "j000003": "ada"}

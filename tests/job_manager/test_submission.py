@@ -8,16 +8,25 @@ from typing import Any
 
 import pytest
 
-from malletrain.job_manager.submission import MOST_SPECS, check_command, check_specs, digest
+from malletrain.common.job_limits import JobLimits
+from malletrain.job_manager import wire
+from malletrain.job_manager.limits import LongestGraces
+from malletrain.job_manager.storage.store import decode, encode
+from malletrain.job_manager.submission import MAX_SPECS, check_command, check_specs, digest
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
-from tests.job_manager.serving import make_spec
+from tests.support.builders import job, spec_message
 
 PATH = os.defpath
+GRACES = LongestGraces(release=120.0)
 
 
 def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
     return [resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in pairs]
+
+
+def limits(**seconds: float) -> dict[str, Any]:
+    return {"limits": resources_pb2.JobLimits(**seconds)}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +36,7 @@ def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
         ({"name": "x" * 129}, "name: expected 1 to 128 printable characters"),
         ({"name": "two\nlines"}, "name: expected 1 to 128 printable characters"),
         ({"command": []}, "command: expected a program and its arguments"),
-        ({"command": ["no-such-program"]}, "command[0]: expected a program that is found on PATH"),
+        ({"command": ["no-such-program"]}, "command[0]: expected a path, or a program that is on the services' PATH"),
         ({"command": ["/no/such/program"]}, "command[0]: expected an executable file"),
         ({"command": ["python3", "-u", "none.py"]}, "command[2]: expected an existing script"),
         ({"command": ["true", "a\0b"]}, "command[1]: expected text without zero bytes"),
@@ -53,33 +62,62 @@ def points(*pairs: tuple[int, float]) -> list[resources_pb2.ScalingPoint]:
         ({"curve": points((-1, 1.0))}, "curve[0].nodes: expected at least 0"),
         ({"curve": points((0, 1.0))}, "curve[0].rate: expected 0"),
         ({"burst_buffer_gb": 1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),
+        (limits(step_seconds=-1.0), "limits.step_seconds: expected 0 to 2.592e+06 seconds, 30 days"),
+        (limits(save_seconds=float("nan")), "limits.save_seconds: expected 0 to 2.592e+06 seconds"),
+        (limits(evaluation_seconds=float("inf")), "limits.evaluation_seconds: expected 0 to 2.592e+06 seconds"),
+        (limits(start_seconds=2_592_001.0), "limits.start_seconds: expected 0 to 2.592e+06 seconds"),
+        (
+            limits(release_grace_seconds=30.5),
+            "limits.release_grace_seconds: expected 0 to 30 seconds, the operator's bound "
+            "(job_manager.longest_release_grace_seconds); 0 for the default, got 30.5",
+        ),
+        (limits(release_grace_seconds=-1.0), "limits.release_grace_seconds: expected 0 to 30 seconds"),
+        (
+            limits(leave_grace_seconds=601.0),
+            "limits.leave_grace_seconds: expected 0 to 600 seconds, the operator's bound "
+            "(job_manager.longest_leave_grace_seconds)",
+        ),
+        ({"launch_note": "x" * 513}, "launch_note: expected at most 512 printable characters"),
+        ({"launch_note": "two\nlines"}, "launch_note: expected at most 512 printable characters"),
         ({"burst_buffer_gb": -1}, "burst_buffer_gb: expected 0, since no burst buffer is granted"),
     ],
 )
 def test_bad_fields_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_specs([make_spec(), make_spec(**changes)], PATH)
+        check_specs([spec_message(), spec_message(**changes)], PATH)
     assert str(caught.value).startswith(f"specs[1].{message}")
 
 
-@pytest.mark.parametrize("count", [0, MOST_SPECS + 1])
+@pytest.mark.parametrize("count", [0, MAX_SPECS + 1])
 def test_too_few_and_too_many_jobs(count: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"specs: expected 1 to {MOST_SPECS} jobs, got {count}"):
-        check_specs([make_spec()] * count, PATH)
+    with pytest.raises(InvalidInputError, match=f"specs: expected 1 to {MAX_SPECS} jobs, got {count}"):
+        check_specs([spec_message()] * count, PATH)
 
 
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    (spec,) = check_specs([make_spec("python3", "train.py", "x", working_directory=str(tmp_path))], PATH)
+    (spec,) = check_specs([spec_message("python3", "train.py", "x", working_directory=str(tmp_path))], PATH)
     assert (spec.slots_per_node, spec.weight, spec.max_restarts) == (0, 1.0, 3)
     assert (spec.scale_up_seconds, spec.scale_down_seconds, spec.curve) == (None, None, ())
-    (spec,) = check_specs([make_spec(max_restarts=0, scale_up_seconds=0.0)], PATH)
+    (spec,) = check_specs([spec_message(max_restarts=0, scale_up_seconds=0.0)], PATH)
     assert (spec.max_restarts, spec.scale_up_seconds) == (0, 0.0)
+
+
+def test_limits_hold_as_submitted_and_the_operator_bounds_what_delays_nodes() -> None:
+    (spec,) = check_specs(
+        [spec_message(**limits(evaluation_seconds=7200.0, release_grace_seconds=90.0))], PATH, 0, GRACES
+    )
+    assert spec.limits == JobLimits(evaluation_seconds=7200.0, release_grace_seconds=90.0)
+    assert (spec.limits.step, spec.limits.evaluation, spec.limits.leave_grace) == (1800.0, 7200.0, 60.0)
+    assert decode(encode(submitted := job(spec=spec))) == submitted
+    assert wire.spec_message(spec).limits.evaluation_seconds == 7200.0
+    (plain,) = check_specs([spec_message()], PATH)
+    assert not wire.spec_message(plain).HasField("limits")
 
 
 def test_users_may_say_what_a_feed_prepares_where_it_is_found_and_the_batch_of_a_worker() -> None:
     variables = {"MALLETRAIN_FEED": "", "MALLETRAIN_FEED_FOLDER": "/run/feeds", "MALLETRAIN_BATCH_PER_WORKER": "8"}
-    (spec,) = check_specs([make_spec(environment=variables)], PATH)
+    (spec,) = check_specs([spec_message(environment=variables)], PATH)
     assert dict(spec.environment) == variables
 
 
@@ -100,9 +138,9 @@ def test_commands_without_a_script_name_no_missing_one(tmp_path: Path, command: 
 
 
 def test_digests_tell_submissions_apart() -> None:
-    one, two = make_spec(environment={"A": "1", "B": "2"}), make_spec(environment={"B": "2", "A": "1"})
+    one, two = spec_message(environment={"A": "1", "B": "2"}), spec_message(environment={"B": "2", "A": "1"})
     assert digest([one]) == digest([two])
-    assert digest([one]) != digest([one, one]) != digest([make_spec()])
+    assert digest([one]) != digest([one, one]) != digest([spec_message()])
 
 
 def test_a_spec_that_would_fill_the_messages_to_all_services_is_refused() -> None:
@@ -113,10 +151,10 @@ def test_a_spec_that_would_fill_the_messages_to_all_services_is_refused() -> Non
 
 @pytest.mark.parametrize("asked", [-1, 4001, 2**63 - 1])
 def test_burst_buffer_is_asked_for_within_the_quota(asked: int) -> None:
-    (most,) = check_specs([make_spec(burst_buffer_gb=4000)], PATH, 4000)
+    (most,) = check_specs([spec_message(burst_buffer_gb=4000)], PATH, 4000)
     assert most.burst_buffer_gb == 4000
     with pytest.raises(InvalidInputError) as caught:
-        check_specs([make_spec(), make_spec(burst_buffer_gb=asked)], PATH, 4000)
+        check_specs([spec_message(), spec_message(burst_buffer_gb=asked)], PATH, 4000)
     assert str(caught.value) == (
         f"specs[1].burst_buffer_gb: expected 0 to 4000 GB, the quota (job_manager.burst_buffer_gb), got {asked}"
     )

@@ -6,19 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.job_manager.messages import event_message, job_message
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.store import StoredEvent
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.job_manager.storage.store import StoredEvent
 from malletrain.job_manager.visibility import PUBLIC_JOB_FIELDS, PUBLIC_SPEC_FIELDS, event_visible_to, visible_to
+from malletrain.job_manager.wire import event_message, job_message
 from malletrain.model.job_state import JobState
 from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role
 from malletrain.runtime.access.ownership import owns, require_owner
 from malletrain.v1 import resources_pb2
-from tests.job_manager.harness import running, spec
+from tests.job_manager.harness import running
+from tests.support.builders import job_spec
 
-PRIVATE_JOB_FIELDS = {"reason", "metrics"}
-PRIVATE_SPEC_FIELDS = {"command", "working_directory", "environment", "family"}
+PRIVATE_JOB_FIELDS = {"reason", "metrics", "save_error", "last_failure"}
+PRIVATE_SPEC_FIELDS = {"command", "working_directory", "environment", "family", "launch_note", "project"}
 USERS = st.sampled_from(["ada", "bob", "j000001", "job_manager"])
 
 
@@ -28,10 +29,13 @@ def caller(user: str, role: Role) -> Identity:
 
 def whole(owner: str = "ada") -> resources_pb2.Job:
     """A job of which every field has a value, private ones that are easy to find."""
-    job = running("a b", spec(environment={"HOME": "private"}, family="private", weight=2.0)).job()
+    job = running(
+        "a b", job_spec(environment={"HOME": "private"}, family="private", project="private", weight=2.0)
+    ).job()
     message = job_message(job)
     message.owner = owner
     message.reason = "private: the last lines of a log"
+    message.save_error = "private"
     message.metrics["private"] = 0.5
     message.spec.working_directory = "/private"
     message.spec.command[:] = ["private", "--lr", "0.1"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from malletrain.monitor.progress import ReportedBatch
+from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.monitor.service import MonitorService, create
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.runtime.channel import open_channel
@@ -19,6 +19,7 @@ from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.support.access import CREDENTIAL, checked
+from tests.support.channels import stand_in, stand_in_credentials
 
 FAST = MonitorSettings(store_seconds=0.02, publish_seconds=0.02)
 
@@ -46,11 +47,11 @@ async def running_monitor(
     metrics: ServiceMetrics | None = None,
 ) -> AsyncIterator[RunningMonitor]:
     service = create(Settings(state_dir=state_dir), section, clock or SystemClock())
-    host = ServiceHost(address, checked(), metrics=metrics)
+    host = ServiceHost(address, checked(), credentials=stand_in_credentials(), metrics=metrics)
     service.register(host)
     port = await host.start()
     background = asyncio.create_task(service.run())
-    channel = open_channel(f"127.0.0.1:{port}", CREDENTIAL)
+    channel = open_channel(stand_in("monitor", f"127.0.0.1:{port}"), CREDENTIAL)
     try:
         yield RunningMonitor(service, port, channel)
     finally:

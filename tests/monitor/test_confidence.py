@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.monitor.throughput import (
+from malletrain.monitor.machine.throughput import (
     UNKNOWN_ERROR,
     pooled_error,
     relative_error,
@@ -22,7 +22,7 @@ from malletrain.monitor.throughput import (
 )
 
 RECORDED = Path(__file__).parent / "data"
-FENCE, MOST_OUTLIERS, WARMUP = 5.0, 0.1, 3
+FENCE, MAX_OUTLIERS, WARMUP = 5.0, 0.1, 3
 
 
 def recorded(name: str) -> list[tuple[float, int]]:
@@ -31,9 +31,9 @@ def recorded(name: str) -> list[tuple[float, int]]:
 
 
 def estimate(steps: list[tuple[float, int]]) -> tuple[float, float]:
-    rate = robust_rate(steps, FENCE, MOST_OUTLIERS)
+    rate = robust_rate(steps, FENCE, MAX_OUTLIERS)
     assert rate is not None
-    return rate, relative_error(without_outliers(steps, FENCE, MOST_OUTLIERS))
+    return rate, relative_error(without_outliers(steps, FENCE, MAX_OUTLIERS))
 
 
 @given(st.floats(1e-4, 100), st.integers(1, 4096), st.integers(4, 300))
@@ -88,7 +88,7 @@ def test_recorded_steps_with_a_loader_and_checkpoints() -> None:
     for window, (rate, _) in zip(windows, found, strict=True):
         plain = sum(samples for _, samples in window) / sum(seconds for seconds, _ in window)
         assert plain * (1 - 1e-9) <= rate <= 1.3 * plain, "hiccups are left out, and nothing else"
-    left_out = [len(window) - len(without_outliers(window, FENCE, MOST_OUTLIERS)) for window in windows]
+    left_out = [len(window) - len(without_outliers(window, FENCE, MAX_OUTLIERS)) for window in windows]
     assert sum(count > 0 for count in left_out) >= 8, "the record has the hiccups that this is about"
     for (rate, error), (following, error_then) in pairwise(found):
         assert abs(math.log(rate / following)) <= 2 * math.hypot(error, error_then), "what the intervals say holds"

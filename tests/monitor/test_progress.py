@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.monitor.progress import (
+from malletrain.monitor.machine.progress import (
     NO_POSITION,
     REPORTERS_KEPT,
     ProgressRecord,
@@ -14,11 +14,11 @@ from malletrain.monitor.progress import (
     is_stalled,
     nodes_needed,
 )
+from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.trackers import JobTracker
 from tests.monitor.trainer import FakeTrainer
 
-SETTINGS = MonitorSettings()
+SETTINGS = MonitorSettings().options()
 
 
 def new_tracker() -> JobTracker:
@@ -174,7 +174,7 @@ def test_when_a_reporter_first_reported_is_known_if_its_first_record_is() -> Non
 
 
 def test_stalled_after_many_usual_steps_but_not_before_the_floor() -> None:
-    settings = MonitorSettings(stall_factor=10, stall_floor_seconds=30, stall_unknown_seconds=300)
+    settings = MonitorSettings(stall_factor=10, stall_floor_seconds=30, stall_unknown_seconds=300).options()
     assert not is_stalled(29, 0.1, settings)
     assert is_stalled(31, 0.1, settings)
     assert not is_stalled(99, 10.0, settings)

@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from malletrain.monitor.progress import FeedUse, RecordColumns, ReportedBatch
+from malletrain.monitor.machine.progress import FeedUse, RecordColumns, ReportedBatch
+from malletrain.monitor.machine.trackers import StoredJob
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.trackers import StoredJob
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import ManualClock
@@ -20,6 +20,7 @@ from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
 from tests.monitor.running import FAST, Reporter, report, request_of, running_monitor
 from tests.monitor.trainer import FakeTrainer
 from tests.support.access import credential_of
+from tests.support.channels import stand_in
 
 
 async def test_records_are_counted_acknowledged_and_measured(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ async def test_a_trainer_reports_for_the_job_of_its_token_only(tmp_path: Path) -
     own, other = (credential_of(job, Role.JOB, job) for job in ("j1", "j2"))
     async with running_monitor(tmp_path) as monitor:
         for credential, code in ((other, grpc.StatusCode.PERMISSION_DENIED), (own, None)):
-            async with open_channel(monitor.address, credential) as channel:
+            async with open_channel(stand_in("monitor", monitor.address), credential) as channel:
                 reported = report(monitor_pb2_grpc.MonitorServiceStub(channel), [batch])
                 found = (await asyncio.gather(reported, return_exceptions=True))[0]
             assert (found.code() if isinstance(found, grpc.aio.AioRpcError) else None) == code
@@ -134,8 +135,9 @@ def _bad_requests() -> dict[str, monitor_pb2.ReportRequest]:
         "batch.samples: expected as many entries as batch.unix_seconds (3), got 2": changed(samples=[1, 2]),
         "batch.positions: expected as many": changed(positions=[]),
         "batch.workers: expected as many": changed(workers=[1, 1, 1, 1]),
-        "batch.unix_seconds[1]: expected finite": changed(unix_seconds=[1.0, math.nan, 2.0]),
-        "batch.unix_seconds[0]: expected finite": changed(unix_seconds=[-1.0, 1.0, 2.0]),
+        "batch.unix_seconds[1]: expected seconds since": changed(unix_seconds=[1.0, math.nan, 2.0]),
+        "batch.unix_seconds[0]: expected seconds since": changed(unix_seconds=[-1.0, 1.0, 2.0]),
+        "batch.unix_seconds[2]: expected seconds since": changed(unix_seconds=[1.0, 2.0, 1e155]),
         "batch.samples[2]: expected 0": changed(samples=[1, 1, -1]),
         "batch.positions[0]: expected -1": changed(positions=[-2, 1, 1]),
         "batch.workers[1]: expected 1": changed(workers=[1, 0, 1]),
@@ -313,6 +315,31 @@ async def test_nothing_is_acknowledged_that_could_not_be_stored(
         response = await asyncio.wait_for(reading, 10)
         assert response is not None
         assert response.acknowledged_sequence == 10
+
+
+async def test_a_job_that_was_to_be_forgotten_during_an_outage_is_gone_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = FakeTrainer()
+    trainer.steps(10, 0.1)
+    forget = MonitorStore.forget
+
+    def refuse(_store: MonitorStore, _job_ids: list[str]) -> None:
+        raise DatabaseUnavailableError("monitor")
+
+    async with running_monitor(tmp_path) as monitor:
+        await report(monitor.stub, [trainer.take()])
+        monkeypatch.setattr(MonitorStore, "forget", refuse)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await monitor.stub.ForgetJobs(monitor_pb2.ForgetJobsRequest(job_ids=["j1"]), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert not (await monitor.progress()).records
+        monkeypatch.setattr(MonitorStore, "forget", forget)
+        again = FakeTrainer()
+        again.steps(3, 0.1)
+        await report(monitor.stub, [again.take()])
+    async with running_monitor(tmp_path) as monitor:
+        assert (await monitor.progress()).samples == again.processed
 
 
 async def test_a_reporter_that_vanishes_is_forgotten(tmp_path: Path) -> None:

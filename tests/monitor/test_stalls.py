@@ -4,12 +4,13 @@ import random
 
 import pytest
 
+from malletrain.model.scaling import ScaleCommand
+from malletrain.monitor.machine.stalls import RESCALES_KEPT
+from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.stalls import RESCALES_KEPT
-from malletrain.monitor.trackers import JobTracker
 from tests.monitor.trainer import FakeTrainer
 
-SETTINGS = MonitorSettings()
+SETTINGS = MonitorSettings().options()
 
 
 def tracked(trainer: FakeTrainer) -> JobTracker:
@@ -35,6 +36,20 @@ def test_a_growth_and_a_shrink_are_measured_less_a_usual_step() -> None:
     assert (shrink.from_nodes, shrink.to_nodes) == (4, 2)
     assert tracker.stalls.scale_up_seconds() == pytest.approx(10)
     assert tracker.stalls.scale_down_seconds() == pytest.approx(1.5)
+
+
+def test_what_is_done_again_belongs_to_the_stall() -> None:
+    trainer = FakeTrainer(nodes=1)
+    trainer.steps(20, 0.5)
+    tracker = tracked(trainer)
+    tracker.stalls.note_command(ScaleCommand(1, trainer.now, 1, 2))
+    trainer.new_reporter("r2")
+    trainer.position -= 12 * 32
+    trainer.nodes = 2
+    trainer.step(4 + 0.5)
+    trainer.steps(20, 0.5)
+    tracker.add(trainer.take(), now=2.0)
+    assert tracker.stalls.scale_up_seconds() == pytest.approx(4 + 12 * 0.5)
 
 
 def test_before_the_first_rescale_nothing_is_known() -> None:
@@ -74,7 +89,7 @@ def test_a_kill_is_a_shrink_with_its_time_out() -> None:
     trainer.nodes = 2
     trainer.step(30.0)
     trainer.steps(20, 0.5)
-    assert tracked(trainer).stalls.scale_down_seconds() == pytest.approx(29.5)
+    assert tracked(trainer).stalls.scale_down_seconds() == pytest.approx(29.5 + 4 * 0.5)
 
 
 def test_a_shrink_that_takes_rank_0_away_counts() -> None:

@@ -3,13 +3,19 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.monitor.progress import NO_POSITION, ProgressRecord, RecordColumns, ReportedBatch
+from malletrain.monitor.machine.progress import (
+    MIN_RECORDS,
+    NO_POSITION,
+    ProgressRecord,
+    RecordColumns,
+    ReportedBatch,
+    steady_spans,
+)
+from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.steady_spans import LEAST_RECORDS, steady_spans
-from malletrain.monitor.trackers import JobTracker
 from tests.monitor.trainer import FakeTrainer
 
-SETTINGS = MonitorSettings(window_steps=64)
+SETTINGS = MonitorSettings(window_steps=64).options()
 ACTIONS = st.one_of(
     st.tuples(st.just("steps"), st.integers(1, 90)),
     st.tuples(st.just("scale"), st.integers(1, 6)),
@@ -86,4 +92,4 @@ def test_a_long_run_is_one_span_and_what_interrupts_it_is_in_none() -> None:
     assert steady_spans(RecordColumns.of(back)) == [(1, 60)]
     untold = [*records[:50], *(ProgressRecord(entry.unix_seconds, 32, NO_POSITION, 2) for entry in records[50:])]
     assert steady_spans(RecordColumns.of(untold)) == [(1, 50), (51, 100)]
-    assert steady_spans(RecordColumns.of(records[:LEAST_RECORDS])) == []
+    assert steady_spans(RecordColumns.of(records[:MIN_RECORDS])) == []

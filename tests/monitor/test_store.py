@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import event
 
-from malletrain.monitor.progress import REPORTERS_KEPT
+from malletrain.monitor.machine.progress import REPORTERS_KEPT
+from malletrain.monitor.machine.stalls import RESCALES_KEPT
+from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.stalls import RESCALES_KEPT
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.trackers import JobTracker
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.database.migrating import open_database
 from tests.monitor.trainer import FakeTrainer
 from tests.support.postgresql import Locate
 
-SETTINGS = MonitorSettings()
+SETTINGS = MonitorSettings().options()
 
 
 def busy_job(job_id: str, rescales: int) -> tuple[FakeTrainer, JobTracker]:

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.monitor.machine.options import MonitorOptions
+from malletrain.monitor.machine.throughput import robust_rate
+from malletrain.monitor.machine.trackers import JobTracker
 from malletrain.monitor.settings import MonitorSettings
-from malletrain.monitor.throughput import robust_rate
-from malletrain.monitor.trackers import JobTracker
 from tests.monitor.trainer import FakeTrainer
 
-SETTINGS = MonitorSettings()
+SETTINGS = MonitorSettings().options()
 
 
-def rates_of(trainer: FakeTrainer, settings: MonitorSettings = SETTINGS) -> dict[int, float]:
+def rates_of(trainer: FakeTrainer, settings: MonitorOptions = SETTINGS) -> dict[int, float]:
     tracker = JobTracker("j1", settings, now=0.0)
     tracker.add(trainer.take(), now=1.0)
     return {point.nodes: point.rate for point in tracker.points()}
@@ -60,7 +61,7 @@ def test_slow_steps_that_are_the_rule_count_in_full() -> None:
 
 
 def test_the_rescale_and_the_warm_up_are_left_out() -> None:
-    settings = MonitorSettings(warmup_steps=3, warmup_seconds=0)
+    settings = MonitorSettings(warmup_steps=3, warmup_seconds=0).options()
     trainer = FakeTrainer(nodes=1)
     trainer.steps(50, 0.1)
     trainer.nodes = 2
@@ -73,7 +74,7 @@ def test_the_rescale_and_the_warm_up_are_left_out() -> None:
 
 
 def test_warm_up_seconds_are_left_out() -> None:
-    settings = MonitorSettings(warmup_steps=0, warmup_seconds=5)
+    settings = MonitorSettings(warmup_steps=0, warmup_seconds=5).options()
     trainer = FakeTrainer(nodes=1)
     trainer.step(0.1)
     trainer.steps(9, 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from malletrain.monitor.progress import NO_POSITION, ProgressRecord, RecordColumns, ReportedBatch
+from malletrain.monitor.machine.progress import NO_POSITION, ProgressRecord, RecordColumns, ReportedBatch
 
 
 class FakeTrainer:

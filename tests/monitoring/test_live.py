@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
 from malletrain.v1 import job_manager_pb2, scavenger_pb2
 from tests.docs.test_metrics import PAGE
@@ -34,6 +34,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 SECRET = "s3cret-of-ada"
 WITHOUT_DATA = {
+    "malletrain_allocator_utilization_efficiency": "what a minute was used for is known a minute after its end",
     "malletrain_monitor_rescale_stall_seconds": "a program that starts its workers itself reports one, at any scale",
 }
 """Metrics of which nothing is measured here, and why. tests/containers trains."""

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
 
 PATIENCE = 120.0
 TRAINER = Path(__file__).parents[2] / "benchmarks" / "impact" / "trainer.py"
+LATER = 10**15
+"""Number of a placeholder that comes after all others."""
 SECRET = "a-value-that-nobody-else-may-read"
 REGISTER = """
 import sys
@@ -126,7 +128,10 @@ def test_a_training_across_nodes_that_gives_nothing_away_and_lets_no_stranger_in
             wait_until(lambda: samples(system) > before, PATIENCE, "more samples")
 
             assert stranger(spaces, installation, tmp_path / "theirs") == "UNAVAILABLE"
-            assert stranger(spaces, installation, state) == "registered", "a certificate of ours is what it takes"
+            assert stranger(spaces, installation, state, "n1") == "PERMISSION_DENIED", "it is another node's"
+            found = set(stranger(spaces, installation, state).split())
+            assert found == {"registered"}, "a certificate of ours for this node is what it takes"
+            assert not (state / "keys/certificates/agent.pem").exists()
             secrets = [SECRET, owner_file(state).read_text().strip()]
             secrets += [path.read_text().strip() for path in (state / "jobs").glob("*/report.token")]
         assert len(secrets) >= 3
@@ -142,10 +147,10 @@ def job_id(state: Path) -> str:
     return folder.name
 
 
-def stranger(spaces: Namespaces, installation: Installation, state: Path) -> str:
-    """What an agent hears that registers from a node with a certificate of the installation in a state folder."""
-    from tests.support.certificates import certificate
+def stranger(spaces: Namespaces, installation: Installation, state: Path, node: str = "n2") -> str:
+    """What an agent hears that registers from n2, with a node's certificate of the installation in a state folder."""
+    from tests.support.certificates import node_certificate
 
-    path = certificate(state, "agent")
+    path = node_certificate(state, node, LATER)
     words = [sys.executable, "-c", REGISTER, installation.agents_address, str(path)]
     return run(*spaces.on("n2"), "env", "PYTHONPATH=" + json.dumps(sys.path[0])[1:-1], *words).strip()

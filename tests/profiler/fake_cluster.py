@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from malletrain.allocator.scale_pins import ScalePin, pinned_counts
-from malletrain.profiler.points import CurvePoint
-from malletrain.profiler.profile_scheduler import (
+from malletrain.allocator.problem.scale_pins import ScalePin, pinned_counts
+from malletrain.profiler.machine.points import CurvePoint
+from malletrain.profiler.machine.profile_scheduler import (
     ClusterView,
     JobView,
     ProfilingParameters,
@@ -16,8 +16,8 @@ from malletrain.profiler.profile_scheduler import (
     ScaleRequest,
     advance,
 )
-from malletrain.profiler.scale_selection import candidate_scales, next_listed
-from malletrain.profiler.validation import validate_runs
+from malletrain.profiler.machine.scale_selection import candidate_scales, next_listed
+from malletrain.profiler.machine.validation import validate_runs
 
 PARAMETERS = ProfilingParameters(
     least_top_share=1.0, least_steps=3, visit_seconds=30.0, climb_seconds=100.0, retry_seconds=5.0

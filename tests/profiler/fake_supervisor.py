@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from malletrain.client.monitor_stream import read_job_token
+from malletrain.client.monitor_stream import open_channel, read_job_token
 from malletrain.common.files import write_atomically
 from malletrain.common.job_folder import TOKEN_FILE
 from malletrain.common.processes import this_process
@@ -76,7 +76,7 @@ class SimulatedTraining:
         self.outbox: queue.Queue[monitor_pb2.ReportRequest] = queue.Queue()
         self.sequence = 0
         self.position = 0
-        self.monitor = environment["MALLETRAIN_MONITOR"]
+        self.environment = environment
         self.token = read_job_token(Path(environment["MALLETRAIN_JOB_DIR"]) / TOKEN_FILE)
         self.reporter = f"simulated-{os.getpid()}"
 
@@ -118,7 +118,7 @@ class SimulatedTraining:
         )
 
     def _send(self) -> None:
-        with grpc.insecure_channel(self.monitor) as channel:
+        with open_channel(self.environment["MALLETRAIN_MONITOR"], self.environment) as channel:
             stub = monitor_pb2_grpc.MonitorServiceStub(channel)
             for _ in stub.Report(self._requests(), metadata=(("authorization", f"Bearer {self.token}"),)):
                 pass

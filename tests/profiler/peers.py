@@ -1,4 +1,4 @@
-"""A running Profiler, and a stand-in for JobManager that serves jobs."""
+"""A running Profiler."""
 
 from __future__ import annotations
 
@@ -7,69 +7,21 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
-
-import grpc
-import grpc.aio
 
 from malletrain.profiler.service import ProfilerService, create
 from malletrain.profiler.settings import ProfilerSettings
-from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
-from malletrain.runtime.hub import Hub
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import (
-    job_manager_pb2,
     profiler_pb2,
     profiler_pb2_grpc,
-    resources_pb2,
 )
 from tests.support.access import CREDENTIAL, checked
+from tests.support.channels import knowing_stand_ins, plain_channel
 
-JOB_MANAGER = "malletrain.v1.JobManagerService"
 NOWHERE = "127.0.0.1:9"
-
-
-class JobsPeer:
-    """Serves WatchJobs as JobManager does: all jobs first, then each change."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, resources_pb2.Job] = {}
-        self._hub: Hub[resources_pb2.Job] = Hub()
-
-    def put(self, job: resources_pb2.Job) -> None:
-        self.jobs[job.id] = job
-        self._hub.publish(job)
-
-    async def watch_jobs(
-        self, _request: job_manager_pb2.WatchJobsRequest, _context: Any
-    ) -> AsyncIterator[job_manager_pb2.WatchJobsResponse]:
-        with self._hub.subscribe() as changes:
-            yield job_manager_pb2.WatchJobsResponse(snapshot=True, jobs=self.jobs.values())
-            async for job in changes:
-                yield job_manager_pb2.WatchJobsResponse(jobs=[job])
-
-
-def _register(peer: JobsPeer, server: grpc.aio.Server) -> None:
-    handler = grpc.unary_stream_rpc_method_handler(
-        peer.watch_jobs,
-        request_deserializer=job_manager_pb2.WatchJobsRequest.FromString,
-        response_serializer=job_manager_pb2.WatchJobsResponse.SerializeToString,
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(JOB_MANAGER, {"WatchJobs": handler}),))
-
-
-@asynccontextmanager
-async def jobs_peer(peer: JobsPeer, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
-    host = ServiceHost(address, checked())
-    host.add(JOB_MANAGER, _register, peer)
-    port = await host.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await host.stop(0)
 
 
 class RunningProfiler:
@@ -123,9 +75,11 @@ async def running_profiler(
     metrics: ServiceMetrics | None = None,
 ) -> AsyncIterator[RunningProfiler]:
     folder = tempfile.TemporaryDirectory() if state_dir is None else None
-    settings = Settings(
-        state_dir=state_dir or Path(folder.name if folder else ""),
-        addresses=Addresses(job_manager=job_manager, monitor=monitor, scavenger=scavenger),
+    settings = knowing_stand_ins(
+        Settings(
+            state_dir=state_dir or Path(folder.name if folder else ""),
+            addresses=Addresses(job_manager=job_manager, monitor=monitor, scavenger=scavenger),
+        )
     )
     service = create(settings, section or ProfilerSettings(snapshot_seconds=60), SystemClock(), CREDENTIAL)
     host = ServiceHost("127.0.0.1:0", checked(), metrics=metrics)
@@ -133,7 +87,7 @@ async def running_profiler(
     port = await host.start()
     background = asyncio.create_task(service.run())
     try:
-        async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
+        async with plain_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
             yield RunningProfiler(service, profiler_pb2_grpc.ProfilerServiceStub(channel), f"127.0.0.1:{port}")
     finally:
         background.cancel()
@@ -142,10 +96,3 @@ async def running_profiler(
         await host.stop(0)
         if folder is not None:
             folder.cleanup()
-
-
-def job(job_id: str, max_nodes: int = 4, **spec: Any) -> resources_pb2.Job:
-    state, owner = spec.pop("state", resources_pb2.JOB_STATE_RUNNING), spec.pop("owner", "")
-    return resources_pb2.Job(
-        id=job_id, owner=owner, state=state, spec=resources_pb2.JobSpec(min_nodes=1, max_nodes=max_nodes, **spec)
-    )

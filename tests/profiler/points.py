@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.profiler.points import CurvePoint
+from malletrain.profiler.machine.points import CurvePoint
 
 
 def measured_points(*pairs: tuple[int, float], error: float = 0.02, at: float = 1000.0) -> list[CurvePoint]:

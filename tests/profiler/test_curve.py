@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.profiler.curve import Prior, estimate, isotonic, prior_rate, single_node_rate
-from malletrain.profiler.points import CurvePoint, CurveSource
+from malletrain.profiler.machine.curve import Prior, estimate, isotonic, prior_rate, single_node_rate
+from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.runtime.errors import InvalidInputError
 
 PRIOR = Prior(rate=100.0, exponent=0.9, weight=0.25)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
-from malletrain.profiler.points import CurvePoint, CurveSource
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
+from malletrain.profiler.machine.points import CurvePoint, CurveSource
 from malletrain.profiler.settings import ProfilerSettings
 
-SETTINGS = ProfilerSettings()
+OPTIONS = ProfilerSettings().options()
 
 
 def measured(*rates: tuple[int, float], up: float | None = None) -> JobMeasurements:
@@ -16,7 +16,7 @@ def measured(*rates: tuple[int, float], up: float | None = None) -> JobMeasureme
 
 
 def test_an_unknown_job_starts_as_the_median_job() -> None:
-    curves = CurveEstimator(SETTINGS)
+    curves = CurveEstimator(OPTIONS)
     for job_id, rate in (("slow", 10.0), ("middle", 1000.0), ("fast", 7000.0)):
         curves.put_job(JobDeclaration(job_id, 1, 4))
         curves.put_measurements(job_id, measured((1, rate)))
@@ -30,7 +30,7 @@ def test_an_unknown_job_starts_as_the_median_job() -> None:
 
 
 def test_unknown_jobs_follow_when_the_known_ones_change() -> None:
-    curves = CurveEstimator(SETTINGS)
+    curves = CurveEstimator(OPTIONS)
     curves.put_job(JobDeclaration("a", 1, 4))
     curves.put_job(JobDeclaration("b", 1, 4))
     assert [profile.job_id for profile in curves.refresh()] == ["a", "b"]
@@ -42,7 +42,7 @@ def test_unknown_jobs_follow_when_the_known_ones_change() -> None:
 
 
 def test_noise_changes_nothing_but_slow_drift_does() -> None:
-    curves = CurveEstimator(SETTINGS)
+    curves = CurveEstimator(OPTIONS)
     curves.put_job(JobDeclaration("a", 1, 4))
     curves.put_measurements("a", measured((2, 1000.0), up=5.0))
     assert len(curves.refresh()) == 1
@@ -60,7 +60,7 @@ def test_noise_changes_nothing_but_slow_drift_does() -> None:
 
 
 def test_a_new_source_is_a_change_even_where_the_figure_is_the_same() -> None:
-    curves = CurveEstimator(SETTINGS)
+    curves = CurveEstimator(OPTIONS)
     curves.put_job(JobDeclaration("a", 1, 2, curve=(CurvePoint(1, 100.0), CurvePoint(2, 200.0)), scale_up_seconds=5.0))
     curves.refresh()
     curves.put_measurements("a", measured((2, 200.0)))
@@ -71,7 +71,7 @@ def test_a_new_source_is_a_change_even_where_the_figure_is_the_same() -> None:
 
 
 def test_measurements_may_come_before_the_job() -> None:
-    curves = CurveEstimator(SETTINGS)
+    curves = CurveEstimator(OPTIONS)
     curves.put_measurements("a", measured((2, 200.0)))
     assert curves.refresh() == []
     curves.put_job(JobDeclaration("a", 1, 2))
@@ -80,7 +80,7 @@ def test_measurements_may_come_before_the_job() -> None:
 
 
 def test_ended_jobs_are_forgotten() -> None:
-    curves = CurveEstimator(SETTINGS)
+    curves = CurveEstimator(OPTIONS)
     for job_id in ("a", "b", "c"):
         curves.put_job(JobDeclaration(job_id, 1, 2))
     curves.refresh()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
-from malletrain.profiler.family_store import (
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
+from malletrain.profiler.machine.family_store import (
     FamilyMember,
     FamilyStore,
     contradicts,
     filled_from_family,
     shared_points,
 )
-from malletrain.profiler.points import CurveSource
+from malletrain.profiler.machine.points import CurveSource
 from malletrain.profiler.settings import ProfilerSettings
 from tests.profiler.points import measured_points
 
@@ -62,7 +62,7 @@ def test_own_points_come_first() -> None:
 
 
 def test_a_job_has_the_curve_of_its_family_until_it_contradicts() -> None:
-    curves = CurveEstimator(ProfilerSettings())
+    curves = CurveEstimator(ProfilerSettings().options())
     curves.put_job(JobDeclaration("a", 1, 8, family="f"))
     points = tuple(measured_points((1, 100.0), (4, 380.0), (8, 700.0)))
     stalls = (RescaleStall(1, 8, 7.0), RescaleStall(8, 4, 3.0))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.profiler.fits import MONOTONE, all_fits, best_fit, fleet_extrapolation
-from malletrain.profiler.points import CurvePoint
-from malletrain.profiler.scale_selection import disagreement
+from malletrain.profiler.machine.fits import MONOTONE, all_fits, best_fit, fleet_extrapolation
+from malletrain.profiler.machine.points import CurvePoint
+from malletrain.profiler.machine.scale_selection import disagreement
 
 SCALES = (1, 2, 4, 8, 16, 32, 64)
 

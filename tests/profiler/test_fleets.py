@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
-from malletrain.profiler.job_views import JobViews, without_fleets
-from malletrain.profiler.points import CurvePoint
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
+from malletrain.profiler.machine.job_views import JobViews, without_fleets
+from malletrain.profiler.machine.points import CurvePoint
 from malletrain.profiler.settings import ProfilerSettings
-from malletrain.v1 import resources_pb2
+from tests.profiler.jobs import reported_job
 
 NODES = {"n1": "", "n2": "", "n3": ""}
 
 
-def job(job_id: str, *nodes: str, fleet_id: str = "") -> resources_pb2.Job:
-    spec = resources_pb2.JobSpec(min_nodes=1, max_nodes=4)
-    return resources_pb2.Job(id=job_id, spec=spec, admitted=True, commanded_nodes=nodes, fleet_id=fleet_id)
-
-
 def test_members_are_neither_profiled_nor_donors_and_their_nodes_are_not_free() -> None:
     jobs = {
-        one.id: one for one in (job("j1", "n1"), job("j2", "n2#0", fleet_id="f1"), job("j3", "n2#1", fleet_id="f1"))
+        one.job_id: one
+        for one in (
+            reported_job("j1", "n1"),
+            reported_job("j2", "n2#0", fleet_id="f1"),
+            reported_job("j3", "n2#1", fleet_id="f1"),
+        )
     }
     assert [view.job_id for view in JobViews().of(jobs, 0.0, NODES)] == ["j1"]
     assert without_fleets(NODES, jobs) == {"n1": "", "n3": ""}
@@ -28,7 +28,7 @@ def test_members_are_neither_profiled_nor_donors_and_their_nodes_are_not_free() 
 
 
 def test_each_fleet_has_a_prior_of_its_own() -> None:
-    curves = CurveEstimator(ProfilerSettings())
+    curves = CurveEstimator(ProfilerSettings().options())
     known = {"j1": ("", 5000.0), "j2": ("f2", 40.0), "j3": ("f2", 60.0), "j4": ("f2", 50.0)}
     for job_id, (fleet_id, rate) in known.items():
         curves.put_job(JobDeclaration(job_id, 1, 4, fleet_id=fleet_id))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from malletrain.profiler.machine.profile_scheduler import ProfilingState
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
-from malletrain.profiler.profile_scheduler import ProfilingState
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
-from tests.profiler.peers import NOWHERE, JobsPeer, job, jobs_peer, running_profiler
+from tests.profiler.peers import NOWHERE, running_profiler
+from tests.support.builders import job_message
 from tests.support.metrics import read
+from tests.support.stand_ins import StandInJobManager, serve
 
 PREFIX = "malletrain_profiler_"
 
@@ -33,14 +35,14 @@ async def test_runs_by_state_and_those_that_complete() -> None:
 
 
 async def test_curves_and_publications_of_a_profiler_that_serves() -> None:
-    metrics, peer = ServiceMetrics(), JobsPeer()
+    metrics, peer = ServiceMetrics(), StandInJobManager()
     async with (
-        jobs_peer(peer) as jobs,
+        serve(peer) as jobs,
         running_profiler(jobs, NOWHERE, ProfilerSettings(snapshot_seconds=0.05), metrics=metrics) as profiler,
     ):
         with profiler.watch() as watch:
             await watch.next()
-            peer.put(job("j1"))
+            peer.put(job_message("j1"))
             points = (await watch.next_of("j1")).points
         found = await read(metrics)
     assert found[f"{PREFIX}curves",] == 1

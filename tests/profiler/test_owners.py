@@ -11,21 +11,23 @@ import grpc.aio
 import pytest
 
 from malletrain.runtime.access.identity import Role
-from malletrain.runtime.channel import open_channel
 from malletrain.v1 import profiler_pb2, profiler_pb2_grpc
 from tests.monitor.running import running_monitor
-from tests.profiler.peers import JobsPeer, ProfileWatch, RunningProfiler, job, jobs_peer, running_profiler
+from tests.profiler.peers import ProfileWatch, RunningProfiler, running_profiler
 from tests.support.access import credential_of
+from tests.support.builders import job_message
+from tests.support.channels import plain_channel
+from tests.support.stand_ins import StandInJobManager, serve
 
 
 @asynccontextmanager
 async def profiler_with_jobs(tmp_path: Path) -> AsyncIterator[RunningProfiler]:
     """j1 is a job of ada."""
-    peer = JobsPeer()
-    peer.put(job("j1", owner="ada", family="resnet"))
+    peer = StandInJobManager()
+    peer.put(job_message("j1", owner="ada", family="resnet"))
     async with (
         running_monitor(tmp_path) as monitor,
-        jobs_peer(peer) as jobs,
+        serve(peer) as jobs,
         running_profiler(jobs, monitor.address) as profiler,
     ):
         with profiler.watch() as watch:
@@ -48,7 +50,7 @@ async def test_only_owner_operators_and_services_have_a_job_profiled(
 ) -> None:
     async with (
         profiler_with_jobs(tmp_path) as profiler,
-        open_channel(profiler.address, credential_of(user, role)) as channel,
+        plain_channel(profiler.address, credential_of(user, role)) as channel,
     ):
         stub: profiler_pb2_grpc.ProfilerServiceAsyncStub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         seen = (await stub.GetProfile(profiler_pb2.GetProfileRequest(job_id="j1"))).profile

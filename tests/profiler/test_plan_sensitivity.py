@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.profiler.plan_sensitivity import best_scale, rest_values
+from malletrain.profiler.machine.profiling_policy import best_scale, rest_values
 
 
 @given(

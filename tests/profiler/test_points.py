@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.profiler.points import CurvePoint, PointHistory, trusted_points
+from malletrain.profiler.machine.points import CurvePoint, PointHistory, trusted_points
 from tests.profiler.points import measured_points
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
-from malletrain.profiler.family_store import FamilyStore
-from malletrain.profiler.profile_scheduler import ClusterView, JobView, ScaleRequest, advance
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.family_store import FamilyStore
+from malletrain.profiler.machine.profile_scheduler import ClusterView, JobView, ScaleRequest, advance
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.store import METADATA, ProfilerStore
 from tests.profiler.fake_cluster import PARAMETERS, FakeCluster, FakeJob, scales
 
@@ -258,7 +258,8 @@ def test_no_other_job_is_stopped_and_all_runs_end(cluster: FakeCluster, losses: 
             assert set(step.requests) == {active.job_id}
             assert not step.requests[active.job_id].grow
         if tick % 60 == 7:
-            ProfilerStore(engine).save(cluster.state, FamilyStore(8), {})
+            store = ProfilerStore(engine)
+            store.write(store.changes(cluster.state, FamilyStore(8), {}))
             stored = replace(cluster.state, requests={}, requests_until=0.0)
             assert ProfilerStore(engine).load_state() == stored
     assert cluster.state.active is None

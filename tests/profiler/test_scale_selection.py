@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.profiler.points import CurvePoint
-from malletrain.profiler.scale_selection import (
+from malletrain.profiler.machine.points import CurvePoint
+from malletrain.profiler.machine.scale_selection import (
     candidate_scales,
     fleet_scales,
     is_usable,

@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from malletrain.profiler.family_store import FamilyMember, FamilyStore
-from malletrain.profiler.profile_scheduler import ProfilingState
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.service import create
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import ProfilerStore
@@ -22,8 +22,11 @@ from malletrain.runtime.errors import InvariantError
 from malletrain.v1 import profiler_pb2, resources_pb2
 from tests.monitor.running import report, running_monitor
 from tests.monitor.trainer import FakeTrainer
-from tests.profiler.peers import NOWHERE, JobsPeer, job, jobs_peer, running_profiler
+from tests.profiler.peers import NOWHERE, running_profiler
 from tests.support.access import CREDENTIAL
+from tests.support.builders import job_message
+from tests.support.channels import knowing_stand_ins
+from tests.support.stand_ins import StandInJobManager, serve
 
 PRIOR = profiler_pb2.CURVE_SOURCE_PRIOR
 DECLARED = profiler_pb2.CURVE_SOURCE_DECLARED
@@ -45,15 +48,15 @@ def rates(profile: profiler_pb2.Profile) -> dict[int, float]:
 
 
 async def test_a_profile_goes_from_prior_to_measured_while_its_job_runs(tmp_path: Path) -> None:
-    peer = JobsPeer()
+    peer = StandInJobManager()
     async with (
         running_monitor(tmp_path) as monitor,
-        jobs_peer(peer) as jobs,
+        serve(peer) as jobs,
         running_profiler(jobs, monitor.address) as profiler,
     ):
         with profiler.watch() as watch:
             assert await watch.next() == {}
-            peer.put(job("j1"))
+            peer.put(job_message("j1"))
             before = await watch.next_of("j1")
             assert [point.source for point in before.points] == [PRIOR] * 3
             assert (before.scale_up_seconds, before.scale_up_source) == (2, PRIOR)
@@ -74,9 +77,9 @@ async def test_a_profile_goes_from_prior_to_measured_while_its_job_runs(tmp_path
 
 
 async def test_after_a_restart_the_first_message_holds_what_was_measured(tmp_path: Path) -> None:
-    peer = JobsPeer()
-    peer.put(job("j1"))
-    async with jobs_peer(peer) as jobs, running_monitor(tmp_path) as monitor:
+    peer = StandInJobManager()
+    peer.put(job_message("j1"))
+    async with serve(peer) as jobs, running_monitor(tmp_path) as monitor:
         await report(monitor.stub, [rescaling_trainer().take()])
         for _ in range(2):
             async with running_profiler(jobs, monitor.address) as profiler:
@@ -85,12 +88,12 @@ async def test_after_a_restart_the_first_message_holds_what_was_measured(tmp_pat
 
 
 async def test_declared_figures_are_served(tmp_path: Path) -> None:
-    peer = JobsPeer()
+    peer = StandInJobManager()
     curve = [resources_pb2.ScalingPoint(nodes=1, rate=100), resources_pb2.ScalingPoint(nodes=4, rate=300)]
-    peer.put(job("j1", curve=curve, scale_up_seconds=18, scale_down_seconds=0))
+    peer.put(job_message("j1", curve=curve, scale_up_seconds=18, scale_down_seconds=0))
     async with (
         running_monitor(tmp_path) as monitor,
-        jobs_peer(peer) as jobs,
+        serve(peer) as jobs,
         running_profiler(jobs, monitor.address) as profiler,
     ):
         with profiler.watch() as watch:
@@ -102,14 +105,14 @@ async def test_declared_figures_are_served(tmp_path: Path) -> None:
 
 
 async def test_peers_that_restart_are_found_again_and_nothing_is_forgotten_meanwhile(tmp_path: Path) -> None:
-    peer = JobsPeer()
-    peer.put(job("j1"))
+    peer = StandInJobManager()
+    peer.put(job_message("j1"))
     trainer = FakeTrainer()
     trainer.steps(60, 0.05)
     async with AsyncExitStack() as stack:
         first_peers = await stack.enter_async_context(AsyncExitStack())
         monitor = await first_peers.enter_async_context(running_monitor(tmp_path))
-        jobs = await first_peers.enter_async_context(jobs_peer(peer))
+        jobs = await first_peers.enter_async_context(serve(peer))
         await report(monitor.stub, [rescaling_trainer().take()])
         profiler = await stack.enter_async_context(running_profiler(jobs, monitor.address))
         watch = stack.enter_context(profiler.watch())
@@ -117,8 +120,8 @@ async def test_peers_that_restart_are_found_again_and_nothing_is_forgotten_meanw
         await first_peers.aclose()
         assert (await profiler.profile("j1")).points[0].source == MEASURED
         monitor = await stack.enter_async_context(running_monitor(tmp_path, address=monitor.address))
-        await stack.enter_async_context(jobs_peer(peer, jobs))
-        peer.put(job("j2"))
+        await stack.enter_async_context(serve(peer, address=jobs))
+        peer.put(job_message("j2"))
         await watch.next_of("j2")
         await report(monitor.stub, [trainer.take("j2")])
         while (await watch.next_of("j2")).points[0].source != MEASURED:
@@ -128,17 +131,17 @@ async def test_peers_that_restart_are_found_again_and_nothing_is_forgotten_meanw
 
 
 async def test_jobs_that_end_are_forgotten(tmp_path: Path) -> None:
-    peer = JobsPeer()
-    peer.put(job("j1"))
+    peer = StandInJobManager()
+    peer.put(job_message("j1"))
     async with (
         running_monitor(tmp_path) as monitor,
-        jobs_peer(peer) as jobs,
+        serve(peer) as jobs,
         running_profiler(jobs, monitor.address) as profiler,
     ):
         with profiler.watch() as watch:
             assert list(await watch.next()) == ["j1"]
-            peer.put(job("j1", state=resources_pb2.JOB_STATE_COMPLETED))
-            peer.put(job("j2"))
+            peer.put(job_message("j1", state=resources_pb2.JOB_STATE_COMPLETED))
+            peer.put(job_message("j2"))
             await watch.next_of("j2")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await profiler.profile("j1")
@@ -149,10 +152,10 @@ async def test_jobs_that_end_are_forgotten(tmp_path: Path) -> None:
 
 
 async def test_without_monitor_jobs_get_priors_after_a_moment() -> None:
-    peer = JobsPeer()
-    peer.put(job("j1"))
+    peer = StandInJobManager()
+    peer.put(job_message("j1"))
     async with (
-        jobs_peer(peer) as jobs,
+        serve(peer) as jobs,
         running_profiler(jobs, NOWHERE, ProfilerSettings(snapshot_seconds=0.2)) as profiler,
     ):
         with profiler.watch() as watch:
@@ -177,12 +180,12 @@ async def test_without_job_manager_there_is_no_profile_and_the_drain_ends_watche
 async def test_a_state_that_contradicts_itself_ends_the_service_where_that_is_checked(tmp_path: Path) -> None:
     store = ProfilerStore(open_database(Settings(state_dir=tmp_path).database("profiler")))
     twice = (FamilyMember("j0", ()), FamilyMember("j0", ()))
-    store.save(ProfilingState(), FamilyStore(8, {"f": twice}), {})
+    store.write(store.changes(ProfilingState(), FamilyStore(8, {"f": twice}), {}))
     store.close()
-    peer = JobsPeer()
-    async with jobs_peer(peer) as jobs:
+    peer = StandInJobManager()
+    async with serve(peer) as jobs:
         addresses = Addresses(job_manager=jobs, monitor=NOWHERE, scavenger=NOWHERE)
-        settings = Settings(state_dir=tmp_path, addresses=addresses, validate_state=True)
+        settings = knowing_stand_ins(Settings(state_dir=tmp_path, addresses=addresses, validate_state=True))
         service = create(settings, ProfilerSettings(snapshot_seconds=0), SystemClock(), CREDENTIAL)
         try:
             with pytest.raises(ExceptionGroup) as caught:

@@ -9,12 +9,12 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import StaticPool
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration
-from malletrain.profiler.donors import InterruptionHistory
-from malletrain.profiler.family_store import FamilyMember
-from malletrain.profiler.points import CurvePoint, CurveSource, PointHistory
-from malletrain.profiler.profile_scheduler import ProfilingState
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyMember
+from malletrain.profiler.machine.points import CurvePoint, CurveSource, PointHistory
+from malletrain.profiler.machine.profile_scheduler import ProfilingState
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 from malletrain.profiler.settings import ProfilerSettings
 from malletrain.profiler.store import METADATA, ProfilerStore
 from malletrain.runtime.database.migrating import open_database
@@ -111,7 +111,7 @@ def test_rows_of_version_0_1_0_are_loaded() -> None:
 
 def test_what_was_stored_by_version_0_1_0_makes_curves() -> None:
     store = ProfilerStore(database_of_0_1_0())
-    curves = CurveEstimator(ProfilerSettings(), store.load_families(8), store.load_histories())
+    curves = CurveEstimator(ProfilerSettings().options(), store.load_families(8), store.load_histories())
     curves.put_job(JobDeclaration("j000009", 1, 8, family="cnn"))
     (profile,) = curves.refresh(1795313800.0)
     assert {point.nodes: point.source for point in profile.points}[4] is CurveSource.FAMILY
@@ -122,7 +122,7 @@ def test_the_document_of_version_0_1_0_becomes_a_row_for_each_job_and_family() -
     engine = database_of_0_1_0()
     store = ProfilerStore(engine)
     state, families, histories = store.load_state(), store.load_families(8), store.load_histories()
-    store.save(state, families, histories)
+    store.write(store.changes(state, families, histories))
     rows = {
         ("history", "j000002"): KINSHIP["memories"]["j000002"],
         ("family", "cnn"): KINSHIP["families"]["cnn"],
@@ -132,7 +132,7 @@ def test_the_document_of_version_0_1_0_becomes_a_row_for_each_job_and_family() -
     again = ProfilerStore(engine)
     assert (again.load_state(), again.load_histories()) == (state, histories)
     assert (again.load_families(8).families, again.load_families(8).left) == (families.families, families.left)
-    again.save(state, families, histories)
+    again.write(again.changes(state, families, histories))
     assert stored(engine) == ({"desk": DESK}, rows)
 
 
@@ -142,15 +142,15 @@ def test_only_what_differs_is_written(locate: Locate) -> None:
     state = ProfilingState({"a": ProfileRun("a", ProfileRunState.QUEUED, "waits")})
     families = store.load_families(8)
     before = {"a": PointHistory({1: 2.0}), "b": PointHistory(), "c": PointHistory()}
-    store.save(state, families, before)
+    store.write(store.changes(state, families, before))
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM profiler_documents"))
         connection.execute(text("DELETE FROM profiler_points"))
     changed = PointHistory({4: 7.0})
-    store.save(state, families, {"a": PointHistory({1: 2.0}), "b": changed})
+    store.write(store.changes(state, families, {"a": PointHistory({1: 2.0}), "b": changed}))
     documents, rows = stored(engine)
     assert (documents, list(rows)) == ({}, [("history", "b")]), "an equal one is not written"
-    store.save(state, families, {"a": before["a"], "b": changed, "c": PointHistory()})
+    store.write(store.changes(state, families, {"a": before["a"], "b": changed, "c": PointHistory()}))
     assert set(stored(engine)[1]) == {("history", "b"), ("history", "c")}, "c had been deleted, and is new"
 
 
@@ -159,7 +159,7 @@ def test_what_is_saved_is_loaded_again(locate: Locate) -> None:
     state, families, histories = written.load_state(), written.load_families(8), written.load_histories()
     engine = open_database(locate("profiler"))
     store = ProfilerStore(engine)
-    store.save(state, families, histories)
+    store.write(store.changes(state, families, histories))
     again = ProfilerStore(engine)
     assert (again.load_state(), again.load_histories()) == (state, histories)
     assert again.load_families(8).families == families.families

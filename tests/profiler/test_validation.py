@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
-from malletrain.profiler.donors import InterruptionHistory
-from malletrain.profiler.family_store import FamilyMember, FamilyStore
-from malletrain.profiler.profile_scheduler import ClusterView, JobView, ProfilingState, ScaleRequest
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.machine.profile_scheduler import ClusterView, JobView, ProfilingState, ScaleRequest
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.validation import validate_curves, validate_runs
 from malletrain.profiler.settings import ProfilerSettings
-from malletrain.profiler.validation import validate_curves, validate_runs
 from malletrain.runtime.errors import InvariantError
 from tests.profiler.points import measured_points
 
@@ -109,7 +109,7 @@ def test_broken_runs_are_named(state: ProfilingState, message: str) -> None:
 
 
 def curves() -> CurveEstimator:
-    found = CurveEstimator(ProfilerSettings(), FamilyStore(8, {"f": (FamilyMember("x", (), ()),)}))
+    found = CurveEstimator(ProfilerSettings().options(), FamilyStore(8, {"f": (FamilyMember("x", (), ()),)}))
     found.put_job(JobDeclaration("a", 1, 8, family="f"))
     found.put_measurements("a", JobMeasurements(tuple(measured_points((1, 10.0), (8, 60.0)))))
     found.refresh(1000.0)

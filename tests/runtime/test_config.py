@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.settings import AllSettings, load
-from malletrain.runtime.config import SERVICES, Settings
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.runtime.config import SERVICES, Addresses, Settings, TlsSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
-from malletrain.runtime.tls_settings import TlsSettings
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +68,10 @@ def test_a_wrong_value_names_its_field(tmp_path: Path, text: str, field: str) ->
 
 
 def test_services_may_listen_anywhere(tmp_path: Path) -> None:
-    assert not load().addresses.need_tls
     path = tmp_path / "other.toml"
     path.write_text('state_dir = "/s"\n[addresses]\nmonitor = "head.example.org:7704"\n')
     settings = load(path)
-    assert settings.addresses.need_tls
-    assert settings.peer("monitor") == Peer("head.example.org:7704", Path("/s/ca.pem"), "monitor")
+    assert settings.peer("monitor") == Peer("monitor", "head.example.org:7704", Path("/s/ca.pem"), "monitor")
 
 
 @pytest.mark.parametrize(
@@ -87,8 +84,12 @@ def test_services_may_listen_anywhere(tmp_path: Path) -> None:
     ],
 )
 def test_how_services_are_known(tls: dict[str, str], role: str | None) -> None:
-    settings = Settings(tls=TlsSettings.model_validate({"authority_file": "/site/ca.pem"} | tls))
-    assert settings.peer("monitor") == Peer("127.0.0.1:7704", Path("/site/ca.pem"), role)
+    addresses = Addresses(monitor="head.example.org:7704")
+    settings = Settings(addresses=addresses, tls=TlsSettings.model_validate({"authority_file": "/site/ca.pem"} | tls))
+    assert settings.peer("monitor") == Peer("monitor", "head.example.org:7704", Path("/site/ca.pem"), role)
+    # On loopback it is always the installation's own certificate, which names the role.
+    own = Path("/site/ca.pem") if "certificate_file" not in tls else settings.state_dir / "ca.pem"
+    assert settings.peer("profiler") == Peer("profiler", "127.0.0.1:7705", own, "profiler")
 
 
 def test_a_file_that_is_no_toml_names_the_file(tmp_path: Path) -> None:

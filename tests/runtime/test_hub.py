@@ -52,7 +52,7 @@ async def test_two_watchers_do_not_share_a_queue() -> None:
 
 
 async def test_a_watcher_that_does_not_read_has_to_begin_again_and_holds_nothing() -> None:
-    hub: Hub[int] = Hub(most_waiting=3)
+    hub: Hub[int] = Hub(max_waiting=3)
     with hub.subscribe() as slow, hub.subscribe() as quick:
         items = aiter(quick)
         for item in range(5):
@@ -64,7 +64,7 @@ async def test_a_watcher_that_does_not_read_has_to_begin_again_and_holds_nothing
 
 
 async def test_what_waits_for_a_slow_watcher_is_merged_and_then_cut_off() -> None:
-    hub: Hub[dict[str, int]] = Hub(most_waiting=3, merge=lambda before, after: before | after)
+    hub: Hub[dict[str, int]] = Hub(max_waiting=3, merge=lambda before, after: before | after)
     with hub.subscribe() as slow:
         for item in ({"a": 1}, {"b": 1}, {"a": 2}):
             hub.publish(item)
@@ -79,7 +79,7 @@ async def test_what_waits_for_a_slow_watcher_is_merged_and_then_cut_off() -> Non
 
 
 async def test_items_that_can_not_be_merged_wait_one_after_the_other() -> None:
-    hub: Hub[int] = Hub(most_waiting=3, merge=lambda before, after: before + after if before != 2 else None)
+    hub: Hub[int] = Hub(max_waiting=3, merge=lambda before, after: before + after if before != 2 else None)
     with hub.subscribe() as slow:
         for item in (1, 1, 5):
             hub.publish(item)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -15,13 +14,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from malletrain.runtime.channel import open_blocking_channel, open_channel
+from malletrain.runtime.access.identity import Role
 from malletrain.runtime.errors import InvalidInputError, NotFoundError, StalePlanError, UnavailableError
 from malletrain.runtime.following import follow
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import profiler_pb2, profiler_pb2_grpc
-from tests.support.access import CREDENTIAL, checked
+from tests.support.access import CREDENTIAL, checked, credential_of
+from tests.support.channels import plain_blocking_channel, plain_channel
+from tests.support.stand_ins import serve
 from tests.support.waiting import wait_until_async
 
 NAME = "malletrain.v1.ProfilerService"
@@ -48,19 +49,6 @@ class Troubled(profiler_pb2_grpc.ProfilerServiceServicer):
         await asyncio.Event().wait()
 
 
-@asynccontextmanager
-async def serving(
-    servicer: Troubled, address: str = "127.0.0.1:0", limits: ServerLimits | None = None
-) -> AsyncIterator[str]:
-    host = ServiceHost(address, checked(), limits)
-    host.add(NAME, profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, servicer)
-    port = await host.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await host.stop(0)
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -71,7 +59,7 @@ async def serving(
     ],
 )
 async def test_errors_become_status_codes(error: Exception, code: grpc.StatusCode) -> None:
-    async with serving(Troubled(error)) as address, open_channel(address, CREDENTIAL) as channel:
+    async with serve(Troubled(error), tls=False) as address, plain_channel(address, CREDENTIAL) as channel:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetProfile(profiler_pb2.GetProfileRequest(), timeout=5)
@@ -84,8 +72,8 @@ async def test_errors_become_status_codes(error: Exception, code: grpc.StatusCod
 
 async def test_bad_input_comes_with_the_field() -> None:
     error = InvalidInputError("specs[0].min_nodes", "at least 1", -1)
-    async with serving(Troubled(error)) as address:
-        with open_blocking_channel(address, CREDENTIAL) as channel:
+    async with serve(Troubled(error), tls=False) as address:
+        with plain_blocking_channel(address, CREDENTIAL) as channel:
             call = profiler_pb2_grpc.ProfilerServiceStub(channel).GetProfile.future(profiler_pb2.GetProfileRequest())
             failure = await asyncio.to_thread(call.exception)
         status = rpc_status.from_call(failure)
@@ -96,7 +84,7 @@ async def test_bad_input_comes_with_the_field() -> None:
 
 
 async def test_a_defect_is_told_without_its_details() -> None:
-    async with serving(Troubled(KeyError("secret"))) as address, open_channel(address, CREDENTIAL) as channel:
+    async with serve(Troubled(KeyError("secret")), tls=False) as address, plain_channel(address, CREDENTIAL) as channel:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetProfile(profiler_pb2.GetProfileRequest(), timeout=5)
@@ -106,7 +94,7 @@ async def test_a_defect_is_told_without_its_details() -> None:
 
 async def test_a_long_error_is_cut_and_arrives() -> None:
     error = InvalidInputError("🚂" * 10_000, "é" * 10_000, "a" * 10_000_000)
-    async with serving(Troubled(error)) as address, open_channel(address, CREDENTIAL) as channel:
+    async with serve(Troubled(error), tls=False) as address, plain_channel(address, CREDENTIAL) as channel:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetProfile(profiler_pb2.GetProfileRequest(), timeout=5)
@@ -116,8 +104,8 @@ async def test_a_long_error_is_cut_and_arrives() -> None:
 
 async def test_calls_beyond_the_limit_are_refused() -> None:
     async with (
-        serving(Troubled(), limits=ServerLimits(max_calls=16)) as address,
-        open_channel(address, CREDENTIAL) as channel,
+        serve(Troubled(), tls=False, limits=ServerLimits(max_calls=16)) as address,
+        plain_channel(address, credential_of("ada", Role.VIEWER)) as channel,
     ):
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         streams = [stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()) for _ in range(16)]
@@ -131,7 +119,7 @@ async def test_calls_beyond_the_limit_are_refused() -> None:
 
 
 async def test_health_and_reflection() -> None:
-    async with serving(Troubled()) as address, open_channel(address, CREDENTIAL) as channel:
+    async with serve(Troubled(), tls=False) as address, plain_channel(address, CREDENTIAL) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=5)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -144,7 +132,7 @@ async def test_health_and_reflection() -> None:
 
 
 async def test_an_address_in_use_is_a_clear_error() -> None:
-    async with serving(Troubled()) as address:
+    async with serve(Troubled(), tls=False) as address:
         with pytest.raises(UnavailableError, match="is another process there"):
             await ServiceHost(address, checked()).start()
 
@@ -156,8 +144,8 @@ async def test_following_survives_a_restart_of_the_server() -> None:
     async def handle(_: object) -> None:
         seen.append(1)
 
-    async with serving(Troubled()) as address:
-        channel = open_channel(address, CREDENTIAL)
+    async with serve(Troubled(), tls=False) as address:
+        channel = plain_channel(address, CREDENTIAL)
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         follower = asyncio.create_task(
             follow(
@@ -169,7 +157,7 @@ async def test_following_survives_a_restart_of_the_server() -> None:
         )
         await wait_until_async(lambda: len(seen) == 2)
     await wait_until_async(lambda: lost)
-    async with serving(Troubled(), address):
+    async with serve(Troubled(), tls=False, address=address):
         await wait_until_async(lambda: len(seen) == 4)
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
@@ -180,7 +168,7 @@ async def test_an_error_of_the_handler_is_not_swallowed() -> None:
     async def handle(_: object) -> None:
         raise ValueError("mine")
 
-    async with serving(Troubled()) as address, open_channel(address, CREDENTIAL) as channel:
+    async with serve(Troubled(), tls=False) as address, plain_channel(address, CREDENTIAL) as channel:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         with pytest.raises(ValueError, match="mine"):
             await follow("profiles", lambda: stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()), handle)

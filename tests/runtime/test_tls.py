@@ -1,4 +1,4 @@
-"""Services off loopback: with certificates of the installation's CA, and with the site's own."""
+"""Services and their callers: with certificates of the installation's CA, and with the site's own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.access.pki import renew_certificate
 from malletrain.runtime.channel import is_serving, open_blocking_channel, open_channel
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import Addresses, Settings
+from malletrain.runtime.config import Addresses, Settings, TlsSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
 from malletrain.runtime.server import ServiceHost
-from malletrain.runtime.tls_settings import TlsSettings
 from tests.support.access import checked
 from tests.support.addresses import own_address
 from tests.tls.serving import shown_certificate
@@ -78,7 +77,10 @@ async def test_the_installations_own_certificates_name_roles(tmp_path: Path) -> 
         assert peer.role == "job_manager"
         assert await server.health(peer) is grpc.StatusCode.OK
         for wrong in ("monitor", None):
-            assert await server.health(Peer(peer.address, peer.authority_file, wrong)) is grpc.StatusCode.UNAVAILABLE
+            assert (
+                await server.health(Peer("job_manager", peer.address, peer.authority_file, wrong))
+                is grpc.StatusCode.UNAVAILABLE
+            )
 
 
 async def test_a_blocking_channel_and_a_health_check(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ async def test_a_sites_own_certificate_names_the_host(tmp_path: Path) -> None:
         assert await server.health(peer) is grpc.StatusCode.OK
         foreign = SiteAuthority(tmp_path / "foreign").settings(own_address()).authority_file
         assert foreign is not None
-        assert await server.health(Peer(peer.address, foreign, None)) is grpc.StatusCode.UNAVAILABLE
+        assert await server.health(Peer("job_manager", peer.address, foreign, None)) is grpc.StatusCode.UNAVAILABLE
         before = shown_certificate(server.address)
         site.settings(own_address())
         assert shown_certificate(server.address) != before
@@ -115,9 +117,7 @@ async def test_a_sites_own_certificate_names_the_host(tmp_path: Path) -> None:
         # A certificate for another host is not good here.
         site.settings("203.0.113.7")
         assert await server.health(peer) is grpc.StatusCode.UNAVAILABLE
-    # Nothing of our own was made for it.
-    assert not (tmp_path / "state/keys/ca.key").exists()
-    assert not (tmp_path / "state/ca.pem").exists()
+    assert not (tmp_path / "state/keys/certificates/job_manager.pem").exists()
 
 
 async def test_a_key_that_is_not_the_certificates_leaves_the_server_as_it_was(tmp_path: Path) -> None:
@@ -138,12 +138,10 @@ def test_nothing_is_served_in_plain_text_off_loopback() -> None:
         ServiceHost("192.0.2.7:0", checked())
 
 
-async def test_nothing_is_called_in_plain_text_off_loopback(tmp_path: Path) -> None:
+async def test_nothing_is_called_in_plain_text(tmp_path: Path) -> None:
     for opened in (open_channel, open_blocking_channel):
-        with pytest.raises(InvalidInputError, match="address: expected a loopback address"):
-            opened("192.0.2.7:1", None)
         with pytest.raises(InvalidInputError, match=r"tls\.authority_file: expected the certificate by which"):
-            opened(Peer("192.0.2.7:1", tmp_path / "ca.pem", "monitor"), None)
+            opened(Peer("monitor", "192.0.2.7:1", tmp_path / "ca.pem", "monitor"), None)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:0", "[::1]:65535"])
@@ -156,11 +154,13 @@ def test_not_loopback(address: str) -> None:
     assert not is_loopback(address)
 
 
-def test_on_loopback_nothing_is_made(tmp_path: Path) -> None:
-    installation = open_installation(Settings(state_dir=tmp_path), SystemClock())
+def test_on_loopback_the_installations_own_certificate_is_shown_beside_a_sites(tmp_path: Path) -> None:
+    tls = TlsSettings(certificate_file=Path("/c"), key_file=Path("/k"), authority_file=Path("/a"))
+    installation = open_installation(Settings(state_dir=tmp_path, tls=tls), SystemClock())
     installation.certificates("monitor").renew()
-    assert installation.server_credentials("monitor") is None
-    assert {path.name for path in tmp_path.rglob("*")} == {"keys", "token.key"}
+    assert installation.server_credentials("monitor") is not None
+    made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert made == {"token.key", "ca.key", "ca.pem", "monitor.pem"}
 
 
 def test_a_site_certificate_that_can_not_be_used_is_named(tmp_path: Path) -> None:

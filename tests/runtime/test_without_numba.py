@@ -36,7 +36,7 @@ def test_a_simulation_says_how_it_gets_faster(tmp_path: Path, monkeypatch: pytes
     jobs.with_suffix(".json").write_text('{"nodes": 4}')
     ask = ["batch", "--workload", str(jobs), "--select", "weighted", "--json"]
     assert "note:" not in CliRunner().invoke(application(), ask).stderr
-    monkeypatch.setattr("malletrain.cli.output.find_spec", lambda _: None)
+    monkeypatch.setattr("malletrain.cli.shared.output.find_spec", lambda _: None)
     done = CliRunner().invoke(application(), ask)
     assert done.exit_code == 0, done.stderr
     assert "pip install 'malletrain[sim]'" in done.stderr

@@ -12,19 +12,21 @@ from hypothesis import strategies as st
 
 from malletrain.runtime.clock_steps import WatchedClock
 from malletrain.runtime.config import Settings
-from malletrain.scavenger.acquisition.placeholder_state import PlaceholderState
-from malletrain.scavenger.acquisition.placeholders import ListedPlaceholder, PlaceholderPhase, PlaceholderPolicy
-from malletrain.scavenger.idle_set import IdleSet
-from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
+from malletrain.scavenger.machine.idle_set import IdleSet
+from malletrain.scavenger.machine.observations import Observation
+from malletrain.scavenger.machine.placeholder_state import PlaceholderState
+from malletrain.scavenger.machine.placeholders import ListedPlaceholder, PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy
+from malletrain.scavenger.machine.stays import StayEstimator
+from malletrain.scavenger.machine.stimuli import Due, NodesReclaimed
 from malletrain.scavenger.service import create
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation
 from malletrain.scavenger.sources.mixed import MixedSource
 from malletrain.scavenger.sources.schedulers.idle_ages import IdleAges
 from malletrain.scavenger.sources.static import StaticSource
-from malletrain.scavenger.stays import StayEstimator
 from malletrain.v1 import scavenger_pb2
 from tests.support.access import CREDENTIAL
+from tests.support.channels import knowing_stand_ins
 from tests.support.clocks import SetClock
 
 HOUR = 3600.0
@@ -165,15 +167,15 @@ def test_a_step_is_told_before_the_new_time() -> None:
 async def test_a_reclaimed_node_stays_out_for_as_long_as_was_asked(tmp_path: Path, step: float) -> None:
     clock = SetClock()
     section = ScavengerSettings(source="static", nodes=("n1", "n2"))
-    service = create(Settings(state_dir=tmp_path), section, clock, CREDENTIAL)
+    service = create(knowing_stand_ins(Settings(state_dir=tmp_path)), section, clock, CREDENTIAL)
     try:
         async for observation in service._source.observations():
             service._events.observe(observation)
-        service._events.idle_set.reclaim(clock.time(), ["n1"], 60.0)
+        service._events.apply(NodesReclaimed(("n1",), 60.0))
 
         def members() -> list[str]:
-            service._events.idle_set.tick(service._clock.time())
-            return [node.name for node in service._events.idle_set.members()]
+            service._events.apply(Due())
+            return [node.name for node in service._events.machine.idle.members()]
 
         clock.offset += step
         assert members() == ["n2"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.drains import Drain, DrainSet, read_drains
-from malletrain.scavenger.idle_set import IdleSet
+from malletrain.scavenger.machine.drains import Drain, DrainSet, read_drains
+from malletrain.scavenger.machine.idle_set import IdleSet
 from malletrain.v1 import scavenger_pb2 as pb
 from tests.scavenger.running import Running, releasing, running_scavenger
 from tests.support.waiting import wait_until_async
@@ -58,10 +58,10 @@ def test_what_is_no_drain_is_left_out(stored: dict[str, object]) -> None:
 def test_drained_nodes_are_out_at_once_and_back_when_they_are_resumed() -> None:
     idle = IdleSet(0.0)
     idle.observe(0.0, {"n1": 0.0, "n2": 0.0})
-    assert idle.drain(1.0, {"n1"}).left == ("n1",)
+    assert idle.drain(1.0, DrainSet().drained(["n1"], FIRST)).left == ("n1",)
     assert idle.next_deadline() is None
     assert not idle.observe(2.0, {"n1": 0.0, "n2": 0.0})
-    joined = idle.drain(3.0, frozenset()).joined
+    joined = idle.drain(3.0, DrainSet()).joined
     assert [node.name for node in joined] == ["n1"]
 
 
@@ -72,7 +72,7 @@ async def drain(scavenger: Running, *nodes: str, everything: bool = False, reaso
 
 async def test_a_drained_node_leaves_stays_out_over_a_restart_and_comes_back(tmp_path: Path) -> None:
     async with releasing() as (releases, address):
-        releases.may_answer.set()
+        releases.may_release.set()
         async with running_scavenger(tmp_path, STATIC, address) as scavenger:
             watch = scavenger.watch()
             await wait_until_async(lambda: watch.messages)
@@ -92,9 +92,28 @@ async def test_a_drained_node_leaves_stays_out_over_a_restart_and_comes_back(tmp
             assert await scavenger.nodes() == ["n1", "n2", "n3"]
 
 
+async def test_a_quarantined_node_stays_out_over_a_restart_says_why_and_can_be_resumed(tmp_path: Path) -> None:
+    failure = pb.NodeFailure(node="n2", reason="fails here only", by="j000001 (ada), j000002 (bob)")
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        assert await scavenger.nodes() == ["n1", "n2", "n3"]
+        await scavenger.stub.ReportNodeFailures(pb.ReportNodeFailuresRequest(failures=[failure] * 3), timeout=5)
+        assert await scavenger.nodes() == ["n1", "n3"]
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        assert await scavenger.nodes() == ["n1", "n3"]
+        (entry,) = (await scavenger.stub.GetStatus(pb.GetStatusRequest(), timeout=5)).quarantined
+        assert (entry.name, entry.failures, entry.reason, entry.by) == ("n2", 3, failure.reason, failure.by)
+        assert entry.until.seconds > entry.since.seconds
+        resumed = await scavenger.stub.ResumeNodes(pb.ResumeNodesRequest(nodes=["n2", "n1"]), timeout=5)
+        assert (list(resumed.released), list(resumed.resumed)) == (["n2"], [])
+        assert await scavenger.nodes() == ["n1", "n2", "n3"]
+        assert not (await scavenger.stub.GetStatus(pb.GetStatusRequest(), timeout=5)).quarantined
+    async with running_scavenger(tmp_path, STATIC) as scavenger:
+        assert await scavenger.nodes() == ["n1", "n2", "n3"]
+
+
 async def test_all_nodes_can_be_given_back_at_once(tmp_path: Path) -> None:
     async with releasing() as (releases, address), running_scavenger(tmp_path, STATIC, address) as scavenger:
-        releases.may_answer.set()
+        releases.may_release.set()
         releases.keeps = {"n3"}
         assert await scavenger.nodes() == ["n1", "n2", "n3"]
         done = await drain(scavenger, everything=True)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.scavenger.event_spans import EventSpans
-from malletrain.scavenger.idle_set import IdleEvent, IdleNode
+from malletrain.scavenger.machine.idle_set import IdleEvent, IdleNode
 from malletrain.scavenger.sources.base import QueryStatus, SourceStatus
+from malletrain.scavenger.telemetry.event_spans import EventSpans
 from tests.support.tracing import Traced, attributes_without_prefix, id_of, parent_of
 
 EVENT = IdleEvent((IdleNode("n1", 900.0), IdleNode("n2", 990.0)), ("n3",))

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from malletrain.runtime.clock import ManualClock
-from malletrain.scavenger.event_spans import EventSpans
 from malletrain.scavenger.idle_events import IdleEvents
-from malletrain.scavenger.idle_set import IdleSet
-from malletrain.scavenger.messages import NodeDescriber
-from malletrain.scavenger.metrics import ScavengerMetrics
-from malletrain.scavenger.sources.base import Observation
+from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.sources.static import StaticSource
-from malletrain.scavenger.stays import StayEstimator
+from malletrain.scavenger.state_file import ScavengerStateFile
+from malletrain.scavenger.telemetry.event_spans import EventSpans
+from malletrain.scavenger.telemetry.metrics import ScavengerMetrics
 from malletrain.v1 import scavenger_pb2
+from tests.scavenger.machines import machine_of, recorder_of
 
 START = 1e9
 
 
-def events_of(names: list[str]) -> IdleEvents:
+def events_of(names: list[str], folder: Path) -> IdleEvents:
     clock = ManualClock(START)
-    describer = NodeDescriber(StayEstimator(horizon_seconds=60))
-    events = IdleEvents(StaticSource(names, clock), IdleSet(0), describer, clock, ScavengerMetrics(), EventSpans())
+    events = IdleEvents(
+        StaticSource(names, clock),
+        machine_of(begun=START),
+        recorder_of(folder),
+        ScavengerStateFile(folder),
+        clock,
+        ScavengerMetrics(),
+        EventSpans(),
+    )
     events.observe(Observation(START, dict.fromkeys(names, START)))
     return events
 
 
-async def test_what_happens_while_a_watcher_is_told_of_the_present_follows_as_an_event() -> None:
+async def test_what_happens_while_a_watcher_is_told_of_the_present_follows_as_an_event(tmp_path: Path) -> None:
     names = [f"n{number:04d}" for number in range(2000)]
-    events = events_of(names)
+    events = events_of(names, tmp_path)
     watch = events.watch()
     first: asyncio.Task[scavenger_pb2.WatchNodesResponse] = asyncio.ensure_future(anext(watch))
     for _ in range(3):

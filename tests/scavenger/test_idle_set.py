@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.idle_set import IdleEvent, IdleNode, IdleSet
+from malletrain.scavenger.machine.drains import Drain, DrainSet
+from malletrain.scavenger.machine.idle_set import IdleEvent, IdleNode, IdleSet
 
 NAMES = ("a", "b", "c")
 
@@ -38,7 +39,7 @@ def test_the_idle_set_keeps_its_promises(debounce: int, steps: list[tuple[int, t
         elif kind == "drain":
             assert isinstance(what, frozenset)
             drained = what
-            event = idle_set.drain(now, drained)
+            event = idle_set.drain(now, DrainSet().drained(drained, Drain("", "", 0.0)))
         else:
             event = idle_set.tick(now)
         cooldowns = {name: until for name, until in cooldowns.items() if until > now}

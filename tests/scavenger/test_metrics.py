@@ -8,8 +8,8 @@ import grpc.aio
 import pytest
 
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
-from malletrain.scavenger.metrics import AGENT_LEFT, Gauges, ScavengerMetrics
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus, SourceStatus
+from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, Gauges, ScavengerMetrics
 from tests.scavenger.running import NOBODY, releasing, running_scavenger
 from tests.support.metrics import read
 from tests.support.waiting import wait_until_async
@@ -45,7 +45,7 @@ async def test_a_reclaim_is_timed(tmp_path: Path) -> None:
     ):
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"n1", "n2"})
-        releases.may_answer.set()
+        releases.may_release.set()
         await scavenger.reclaim(["n1"], hold_seconds=60)
         found = await read(metrics)
         assert found["malletrain_scavenger_idle_nodes",] == 1

@@ -37,7 +37,8 @@ def test_nodes_of_another_queue_are_left_alone() -> None:
 
 def test_estimates_and_reservations_end_idleness() -> None:
     states = parse_vnodes(recording("pbsnodes.json"))
-    planned = parse_jobs(recording("qstat.json"))
+    planned = parse_jobs(recording("qstat.txt"))
+    assert parse_jobs(recording("qstat.json")) == planned
     assert [(entry.job, entry.start) for entry in planned] == [("20.head", at(10))]
     horizon = Forecast(planned, parse_reservations(recording("pbs_rstat.txt")))
     found = available_nodes(states, horizon, at(9))
@@ -69,7 +70,9 @@ def test_a_host_of_several_vnodes_is_one_node() -> None:
 def test_the_recorded_cluster() -> None:
     states = parse_vnodes(pbs_sample("pbsnodes_av.json"))
     assert states.idle == {"pn009", "pn010", "pn011", "pn012"}
-    planned = parse_jobs(pbs_sample("qstat_f.json"))
+    planned = parse_jobs(pbs_sample("qstat_fw.txt"))
+    # Recorded a moment later.
+    assert parse_jobs(pbs_sample("qstat_f.json"))[0] == planned[0]
     reservations = parse_reservations(pbs_sample("pbs_rstat_f.txt"))
     assert [entry.job for entry in planned] == ["5.pbshost", "6.pbshost"]
     assert [entry.nodes for entry in reservations] == [("pn007",), ("pn012",)]
@@ -96,6 +99,33 @@ def test_the_recorded_cluster() -> None:
 def test_garbage_is_refused(text: str) -> None:
     with pytest.raises(UnreadableError):
         parse_vnodes(text)
+
+
+def test_a_vnode_in_an_unknown_state_takes_its_host_and_no_other() -> None:
+    vnodes = {
+        "n1": {"state": "free"},
+        "n2": {"state": "hibernating"},
+        "n3": {"state": 3},
+        "n4": None,
+        "n5": {"jobs": []},
+        "n6[0]": {"state": "free", "resources_available": {"host": "n6"}},
+        "n6[1]": {"state": "free,odd", "resources_available": {"host": "n6"}},
+        "n7[0]": {"state": "free", "resources_available": {"host": "n7"}},
+        "n7[1]": "lost",
+        "n8": {"state": "offline,down"},
+    }
+    states = parse_vnodes(json.dumps({"pbs_version": "1", "nodes": vnodes}))
+    assert states.idle == {"n1"}
+    assert states.known == {f"n{number}" for number in range(1, 9)}
+    assert states.unclear == {
+        "n2": "hibernating",
+        "n3": "3",
+        "n4": "no state",
+        "n5": "no state",
+        "n6": "free,odd",
+        "n7": "no state",
+    }
+    assert states.offline == {"n8"}
 
 
 def test_a_server_without_nodes_or_jobs_or_reservations_is_an_answer() -> None:

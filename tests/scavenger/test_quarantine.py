@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
+from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy, read_records
 
 RULES = QuarantinePolicy(failures=3, half_life_seconds=100, longest_seconds=1000)
 
@@ -32,6 +34,29 @@ def test_one_node_does_not_suffer_for_another() -> None:
         quarantine.failed("bad", count)
     assert quarantine.failed("good", 7) == 0
     assert list(quarantine.quarantined(7)) == ["bad"]
+
+
+def test_a_quarantine_that_is_lifted_leaves_nothing_behind() -> None:
+    quarantine = Quarantine(RULES)
+    for count in range(3):
+        quarantine.failed("n1", count, "a", "j1 (ada)")
+        quarantine.failed("n2", count)
+    quarantine.failed("n3", 3)
+    assert quarantine.lift({"n1", "n3", "n9"}, 4) == ["n1"]
+    assert list(quarantine.quarantined(4)) == ["n2"]
+    assert quarantine.failed("n1", 5) == quarantine.failed("n3", 5) == 0, "their failures are forgotten"
+    assert quarantine.lift(None, 6) == ["n2"]
+
+
+def test_what_is_known_outlasts_a_restart_but_for_what_makes_no_sense() -> None:
+    before = Quarantine(RULES)
+    for count in range(3):
+        before.failed("n1", count, "a broken GPU", "j1 (ada), j2 (bob)")
+    stored = json.loads(json.dumps(before.to_json()))
+    stored |= {"n2": {"score": "x"}, "n3": 7, "n4": {**stored["n1"], "until": float("nan")}}
+    after = Quarantine(RULES, read_records(stored))
+    assert after.quarantined(3) == before.quarantined(3)
+    assert list(after.quarantined(3)) == ["n1"]
 
 
 @given(gaps=st.lists(st.floats(0, 1000), max_size=40))

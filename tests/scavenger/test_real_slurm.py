@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.doctor_slurm import examine_slurm
+from malletrain.cli.operate.doctor_slurm import examine_slurm
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import releasing, running_scavenger
-from tests.scavenger.test_reclaim_hooks import token_file
+from tests.scavenger.test_reclaim_hooks import KNOWN, token_file
 from tests.scavenger.test_scheduler_sources import following
 from tests.support.waiting import wait_until_async
 
@@ -151,6 +151,7 @@ async def test_the_prolog_frees_a_node_before_the_jobs_first_command(
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == set(NODES), timeout=30)
         config = f"MALLETRAIN_GRPCURL='{grpcurl}'\nMALLETRAIN_SCAVENGER={scavenger.address}\n"
+        config += f"MALLETRAIN_GRPCURL_OPTIONS=({' '.join(KNOWN)})\n"
         config += f"MALLETRAIN_TOKEN_FILE='{token_file(tmp_path)}'\n"
         (cluster / "prolog.conf").write_text(config + "MALLETRAIN_DEADLINE_SECONDS=20\n")
         script = f"#!/bin/sh\ndate > {began}\nexec sleep 60\n"
@@ -160,7 +161,7 @@ async def test_the_prolog_frees_a_node_before_the_jobs_first_command(
             await wait_until_async(lambda: releases.asked == [["n003"]], timeout=30)
             assert watch.idle == {"n001", "n002", "n004"}
             assert not began.exists()
-            releases.may_answer.set()
+            releases.may_release.set()
             await wait_until_async(began.exists, timeout=30)
         finally:
             (cluster / "prolog.conf").unlink()

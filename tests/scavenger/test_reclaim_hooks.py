@@ -17,10 +17,15 @@ from malletrain.runtime.access.identity import Role
 from tests.agent.running import RunningAgent
 from tests.scavenger.running import releasing, running_scavenger
 from tests.support.access import credential_of
+from tests.support.channels import stand_in_authority
 from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.processes
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 STATIC = {"source": "static", "nodes": ["n2", "n1", "n3"]}
+KNOWN = ["-cacert", str(stand_in_authority()), "-authority", "scavenger.malletrain.internal"]
+"""How grpcurl knows the Scavenger of a test."""
 
 
 @pytest.fixture
@@ -44,7 +49,8 @@ async def prolog(folder: Path, grpcurl: str, scavenger: str, **slurm: str) -> in
     """Run the Prolog as slurmd would; its exit status."""
     config = folder / "prolog.conf"
     lines = {"GRPCURL": grpcurl, "SCAVENGER": scavenger, "MARKS": folder / "marks", "TOKEN_FILE": token_file(folder)}
-    config.write_text("".join(f"MALLETRAIN_{name}='{value}'\n" for name, value in lines.items()))
+    text = "".join(f"MALLETRAIN_{name}='{value}'\n" for name, value in lines.items())
+    config.write_text(f"{text}MALLETRAIN_GRPCURL_OPTIONS=({' '.join(KNOWN)})\n")
     environment = {"PATH": os.environ["PATH"], "MALLETRAIN_PROLOG_CONFIG": str(config), "SLURM_JOB_ID": "7", **slurm}
     process = await asyncio.create_subprocess_exec(str(DEPLOY / "slurm/prolog.sh"), env=environment)
     return await asyncio.wait_for(process.wait(), 30)
@@ -60,7 +66,7 @@ async def test_the_prolog_returns_when_the_node_is_free(tmp_path: Path, grpcurl:
         await wait_until_async(lambda: releases.asked == [["n1"]], timeout=30)
         assert watch.idle == {"n2", "n3"}
         assert not running.done()
-        releases.may_answer.set()
+        releases.may_release.set()
         assert await running == 0
 
 
@@ -155,12 +161,19 @@ async def test_the_hook_has_a_node_reclaimed_that_is_no_longer_free(
     tmp_path: Path, grpcurl: str, hook: ModuleType
 ) -> None:
     async with releasing() as (releases, address), running_scavenger(tmp_path, STATIC, address) as scavenger:
-        releases.may_answer.set()
+        releases.may_release.set()
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.idle == {"n1", "n2", "n3"})
         config = tmp_path / "hook.json"
         config.write_text(
-            json.dumps({"scavenger": scavenger.address, "grpcurl": grpcurl, "token_file": str(token_file(tmp_path))})
+            json.dumps(
+                {
+                    "scavenger": scavenger.address,
+                    "grpcurl": grpcurl,
+                    "options": KNOWN,
+                    "token_file": str(token_file(tmp_path)),
+                }
+            )
         )
         for before, after in ((0x10, 0), (0x10, 0x20), (0, 0)):
             unmoved = Pbs(before, after, config)

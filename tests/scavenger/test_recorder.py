@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.idle_trace import Fragment
+from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.recorder import FragmentRecorder
-from malletrain.scavenger.sources.base import Observation
 from malletrain.scavenger.trace_files import read_trace, write_trace
 
 

@@ -12,11 +12,13 @@ import pytest
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import NodeSource, Observation, SourceError
+from malletrain.scavenger.sources.base import NodeSource, SourceError
 from malletrain.scavenger.sources.build import build_source
 from malletrain.scavenger.sources.mixed import MixedSource
-from malletrain.scavenger.sources.schedulers.commands import run_command
+from malletrain.scavenger.sources.schedulers import commands as commands_module
+from malletrain.scavenger.sources.schedulers.commands import Input, run_command
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 from malletrain.scavenger.sources.schedulers.slurm import slurm_source
@@ -52,7 +54,7 @@ def slurm(commands: RecordedCommands, **more: object) -> dict[str, object]:
 def pbs(commands: RecordedCommands, **more: object) -> dict[str, object]:
     section: dict[str, object] = {
         "pbsnodes": commands.add("pbsnodes", recording("pbsnodes.json")),
-        "qstat": commands.add("qstat", recording("qstat.json")),
+        "qstat": commands.add("qstat", recording("qstat.txt")),
         "pbs_rstat": commands.add("pbs_rstat", recording("pbs_rstat.txt")),
         "interval_seconds": 0.05,
         "longest_pause_seconds": 0.2,
@@ -128,7 +130,7 @@ async def test_failures_garbage_and_silence_leave_the_picture_until_it_is_stale(
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         commands.says("sinfo", b"\xff\xfe garbage|||\n")
         await wait_until_async(lambda: source.status().queries[0].failures_in_a_row >= 2)
-        assert "not text" in source.status().queries[0].error
+        assert "expected STATE|NODES" in source.status().queries[0].error
         assert follower.idle == {"g01", "g02"}
         since = follower.seen[-1].idle["g02"]
         held.names = frozenset({"g02"})
@@ -207,8 +209,33 @@ async def test_pbs_is_asked_as_documented(commands: RecordedCommands) -> None:
         await wait_until_async(lambda: source.status().queries[0].failures_in_a_row >= 2)
         assert follower.idle == {"p1", "p3", "p8", "p9", "p16", "p18"}
     assert set(commands.calls("pbsnodes")) == {"-av -F json"}
-    assert commands.calls("qstat") == ["-f -F json"]
+    assert commands.calls("qstat") == ["-f -w"]
     assert commands.calls("pbs_rstat") == ["-f"]
+
+
+async def test_a_node_in_an_unknown_state_is_told_once(
+    commands: RecordedCommands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = SlurmSettings.model_validate(slurm(commands))
+    commands.says("sinfo", "idle|g01\nhibernating|g[02-03]\n")
+    async with following(slurm_source(section, SystemClock())) as follower:
+        await wait_until_async(lambda: follower.idle == {"g01"})
+        commands.says("sinfo", "idle|g01\nhibernating|g02\nallocated|g03\n")
+        await wait_until_async(lambda: len(follower.seen) > 3)
+        commands.says("sinfo", "idle|g[01,03]\nhibernating|g02\n")
+        await wait_until_async(lambda: follower.idle == {"g01", "g03"})
+    told = [line for line in capsys.readouterr().out.splitlines() if "state that is not known" in line]
+    assert len(told) == 2
+    assert "node=g02" in told[0]
+    assert "state=hibernating" in told[0]
+
+
+async def test_a_long_answer_is_parsed_like_a_short_one(commands: RecordedCommands) -> None:
+    variables = f"Job Id: 19.head\n    job_state = R\n    Variable_List = A={'x' * (1 << 19)}\n\n"
+    section = PbsSettings.model_validate(pbs(commands))
+    commands.says("qstat", variables + recording("qstat.txt"))
+    async with following(pbs_source(section, SystemClock())) as follower:
+        await wait_until_async(lambda: follower.idle is not None and "p18" in follower.seen[-1].ends)
 
 
 async def test_reserved_nodes_are_not_idle_while_reservations_are_unknown(commands: RecordedCommands) -> None:
@@ -243,6 +270,31 @@ async def test_commands_leave_nothing_behind_and_say_what_went_wrong(commands: R
     commands.stalls("sinfo", True)
     with pytest.raises(SourceError, match=r"has not answered within 0\.2 s"):
         await run_command([str(commands.folder / "sinfo")], 0.2)
+
+
+async def test_bytes_that_are_no_text_are_replaced(commands: RecordedCommands) -> None:
+    commands.add("qstat")
+    commands.says("qstat", b"Job_Name = caf\xe9\n")
+    assert await run_command([str(commands.folder / "qstat")], 10) == "Job_Name = caf\ufffd\n"
+
+
+async def test_a_command_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands_module, "_MAX_BYTES", 1 << 20)
+    with pytest.raises(SourceError, match="printed more than 1048576 bytes"):
+        await run_command(["yes"], 60)
+    with pytest.raises(SourceError, match="status 7: y\n\ny"):
+        await run_command(["sh", "-c", "yes | head -c 1000000 >&2; exit 7"], 60)
+
+
+async def test_what_a_command_reads_may_be_a_secret(commands: RecordedCommands) -> None:
+    secret = Input("a secret\n" * 50_000)
+    assert await run_command(["cat"], 10, secret) == secret.text
+    commands.add("sinfo", "it reads nothing")
+    assert await run_command([str(commands.folder / "sinfo")], 10, secret) == "it reads nothing"
+    for argv, seconds in ((["/no/such/sinfo"], 1.0), (["sh", "-c", "sleep 60"], 0.2), (["sh", "-c", "exit 3"], 10.0)):
+        with pytest.raises(SourceError) as raised:
+            await run_command(argv, seconds, secret)
+        assert "secret" not in f"{raised.value!r} {secret!r}"
 
 
 async def test_the_service_tells_of_pools_ends_status_and_staleness(tmp_path: Path, commands: RecordedCommands) -> None:

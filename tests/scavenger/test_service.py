@@ -15,18 +15,19 @@ from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.idle_set import IdleSet
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.job_manager_client import Releaser
+from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import Observation, SourceError, SourceStatus
+from malletrain.scavenger.sources.base import SourceError, SourceStatus
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
-from malletrain.scavenger.stays import StayEstimator
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import scavenger_pb2
+from tests.scavenger.machines import machine_of, recorder_of
 from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving
 from tests.support.access import CREDENTIAL
+from tests.support.channels import knowing_stand_ins, plain_channel, stand_in
 from tests.support.waiting import wait_until_async
 
 STATIC = {"source": "static", "nodes": ["n2", "n1", "n3"]}
@@ -129,7 +130,7 @@ async def test_a_reclaimed_node_has_left_before_jobmanager_confirms(tmp_path: Pa
         await wait_until_async(lambda: watch.idle == {"n2"})
         assert not call.done()
         assert list(watch.messages[-1].left) == ["n1", "n3"]
-        releases.may_answer.set()
+        releases.may_release.set()
         response = await call
         assert list(response.released) == ["n3", "n1"]
         assert list(response.unknown) == ["x9"]
@@ -142,7 +143,7 @@ async def test_a_reclaimed_node_has_left_before_jobmanager_confirms(tmp_path: Pa
 
 async def test_a_reclaimed_node_comes_back_after_its_hold(tmp_path: Path) -> None:
     async with releasing() as (releases, address), running_scavenger(tmp_path, STATIC, address) as scavenger:
-        releases.may_answer.set()
+        releases.may_release.set()
         watch = scavenger.watch()
         await wait_until_async(lambda: watch.messages)
         await scavenger.reclaim(["n1"], hold_seconds=0.3)
@@ -162,13 +163,13 @@ async def test_only_what_is_confirmed_is_released(tmp_path: Path) -> None:
         assert list(late.released) == []
         assert list(late.unknown) == []
         releases.keeps = {"n3"}
-        releases.may_answer.set()
+        releases.may_release.set()
         assert list((await scavenger.reclaim(["n1", "n3"])).released) == ["n1"]
 
 
 async def test_jobmanager_gets_less_than_the_caller_has_left() -> None:
     async with releasing() as (_, address):
-        releaser = Releaser(open_channel(address, CREDENTIAL), deadline_seconds=60)
+        releaser = Releaser(open_channel(stand_in("job_manager", address), CREDENTIAL), deadline_seconds=60)
         async with asyncio.timeout(20):
             assert await releaser.release(["n1"], remaining=0.5) == []
         await releaser.close()
@@ -252,11 +253,11 @@ class Moody:
 def service_of(source: Moody, folder: Path) -> ScavengerService:
     return ScavengerService(
         source,
-        IdleSet(0),
-        StayEstimator(horizon_seconds=60),
-        Releaser(open_channel(NOBODY, CREDENTIAL), 0.1),
+        machine_of(failures=1),
+        recorder_of(folder),
+        Releaser(plain_channel(NOBODY, CREDENTIAL), 0.1),
         ScavengerStateFile(folder),
-        ScavengerSettings(quarantine_failures=1),
+        ScavengerSettings(),
         SystemClock(),
     )
 
@@ -301,7 +302,7 @@ async def test_streams_end_with_the_service(tmp_path: Path) -> None:
 
 async def test_a_replay_goes_on_after_a_kill(tmp_path: Path) -> None:
     section = put_trace(tmp_path, ("a", 0, 30), ("b", 31, 3000), duration_s=4000)
-    settings = Settings(state_dir=tmp_path)
+    settings = knowing_stand_ins(Settings(state_dir=tmp_path))
     model = ScavengerSettings.model_validate(section)
     # A service that never came to its close, as one that was killed.
     create(settings, model, SystemClock(), CREDENTIAL)
@@ -322,4 +323,4 @@ async def test_a_bad_trace_is_told_at_the_start(tmp_path: Path) -> None:
     trace.write_text("node,idle_from_s,idle_until_s\na,0,100\na,50,200\n")
     section = ScavengerSettings(source="trace", trace=trace)
     with pytest.raises(InvalidInputError, match=r"t\.csv:3: expected no overlap"):
-        create(Settings(state_dir=tmp_path), section, SystemClock(), CREDENTIAL)
+        create(knowing_stand_ins(Settings(state_dir=tmp_path)), section, SystemClock(), CREDENTIAL)

@@ -94,6 +94,10 @@ def test_strange_nodes_name_the_line(text: str, error: str) -> None:
         parse_node_counts(text)
 
 
+def test_a_node_in_an_unknown_state_is_not_free() -> None:
+    assert parse_node_counts(f"{NODES}main|17|n1\nmain|?|n9\n") == NodeCounts(total=10, free=6)
+
+
 def test_an_unknown_partition() -> None:
     with pytest.raises(InvalidInputError, match="--partition: expected one of debug, empty, main, got 'gpu'"):
         parse_node_counts(NODES, ["gpu"])

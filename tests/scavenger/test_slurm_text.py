@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.sources.base import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import Forecast, NodeStates, UnreadableError, available_nodes
-from malletrain.scavenger.sources.schedulers.hostlists import MOST_NODES, expand
+from malletrain.scavenger.sources.schedulers.hostlists import MAX_NODES, expand
 from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_classes,
     parse_planned,
@@ -64,7 +64,7 @@ def test_what_is_no_node_list_is_refused_before_anything_is_made_of_it(expressio
 
 
 def test_the_largest_machine_is_expanded() -> None:
-    assert len(expand(f"n[1-{MOST_NODES}]")) == MOST_NODES
+    assert len(expand(f"n[1-{MAX_NODES}]")) == MAX_NODES
 
 
 def test_only_whole_words_are_idle() -> None:
@@ -100,6 +100,14 @@ def test_a_node_with_two_states_is_not_idle() -> None:
 def test_answers_that_are_cut_short_or_garbage_are_refused(text: str) -> None:
     with pytest.raises(UnreadableError):
         parse_states(text)
+
+
+@pytest.mark.parametrize("state", ["hibernating", "?", "17", "", "idle+cloud", "idle2", "down 5", "IDLE"])
+def test_a_node_in_an_unknown_state_leaves_the_others(state: str) -> None:
+    states = parse_states(f"idle|n[1-2]\n{state}|n[2-3]\ndown*|n4\n")
+    assert states.idle == {"n1"}
+    assert states.known == {"n1", "n2", "n3", "n4"}
+    assert states.unclear == {"n2": state, "n3": state}
 
 
 def test_nothing_is_an_answer() -> None:

@@ -12,8 +12,9 @@ from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace, window
+from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import NodeSource, Observation
+from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source, past_lengths
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource

@@ -74,7 +74,7 @@ def test_a_level_with_too_many_selections_ends_the_search(monkeypatch: pytest.Mo
         FreeResources(60, 0, 90),
         tuple(ResourceRequest(3 + k % 5, 7 * k % 11) for k in range(40)),
     )
-    monkeypatch.setattr(levels, "MOST_KEPT", 50)
+    monkeypatch.setattr(levels, "MAX_KEPT", 50)
     with over_arrays():
         assert select(problem, SelectionSettings()).genetic
         with pytest.raises(InvalidInputError, match="most_visits"):

@@ -30,9 +30,15 @@ class Supervised:
     """One job under a supervisor."""
 
     def __init__(
-        self, folder: Path, process: subprocess.Popen[bytes], job_id: str, agents: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        process: subprocess.Popen[bytes],
+        job_id: str,
+        agents: Mapping[str, str] | None = None,
+        agent_names: Mapping[str, str] | None = None,
     ) -> None:
         self.agents = dict(agents or {})
+        self.agent_names = dict(agent_names or {})
         self.folder = folder
         self.process = process
         self.job_id = job_id
@@ -56,7 +62,11 @@ class Supervised:
     def command(self, *hosts: str, slots: int = 1) -> None:
         """Command hosts without waiting."""
         self.sequence += 1
-        wanted = [supervisor_pb2.Host(name=host, slots=slots, agent=self.agents.get(host, "")) for host in hosts]
+        told = {host: (self.agents.get(host, ""), self.agent_names.get(host, "")) for host in hosts}
+        wanted = [
+            supervisor_pb2.Host(name=host, slots=slots, agent=agent, agent_name=name)
+            for host, (agent, name) in told.items()
+        ]
         request = supervisor_pb2.SetHostsRequest(sequence=self.sequence, hosts=wanted)
         self.stub.SetHosts(request, timeout=10)
 
@@ -99,7 +109,7 @@ class Supervised:
 
         return wait_until(newest, PATIENCE, f"a batch of {size} workers")
 
-    def outcome(self) -> dict[str, str]:
+    def outcome(self) -> dict[str, Any]:
         """How it ended."""
         self.process.wait(PATIENCE)
         found: dict[str, str] = json.loads((self.folder / "outcome.json").read_text())
@@ -130,10 +140,12 @@ def supervised(
     slots: int = 1,
     backend: str = "horovod",
     agents: Mapping[str, str] | None = None,
+    agent_names: Mapping[str, str] | None = None,
     certificate_file: Path | None = None,
     standby_mib: int = 0,
     cold_start: bool = False,
     keep_seconds: float = 0.0,
+    restarts_left: int = 3,
 ) -> Iterator[Supervised]:
     """Start a supervisor on these hosts; those with an agent are not this machine's own.
 
@@ -148,6 +160,7 @@ def supervised(
         "MALLETRAIN_SLOTS_PER_NODE": str(slots),
         "MALLETRAIN_TARGET_SAMPLES": "0",
     }
+    places, names = agents or {}, agent_names or {}
     launch = {
         "job_id": job_id,
         "backend": backend,
@@ -158,11 +171,15 @@ def supervised(
         "max_nodes": 8,
         "socket": f"{folder}/s",
         "sequence": 1,
-        "hosts": [{"name": host, "slots": slots, "agent": (agents or {}).get(host, "")} for host in hosts],
+        "hosts": [
+            {"name": host, "slots": slots, "agent": places.get(host, ""), "agent_name": names.get(host, "")}
+            for host in hosts
+        ],
         "certificate_file": str(certificate_file or ""),
         "standby_memory_bytes": standby_mib << 20,
         "cold_start": cold_start,
         "keep_seconds": keep_seconds,
+        "restarts_left": restarts_left,
     }
     (folder / "launch.json").write_text(json.dumps(launch))
     for stale in ("supervisor.json", "outcome.json"):
@@ -174,7 +191,7 @@ def supervised(
             stderr=log,
             start_new_session=True,
         )
-    job = Supervised(folder, process, job_id, agents or {})
+    job = Supervised(folder, process, job_id, agents, agent_names)
     try:
         wait_until(lambda: (folder / "supervisor.json").exists() or process.poll() is not None, 30, "the supervisor")
         yield job

@@ -240,5 +240,6 @@ def test_a_job_whose_only_worker_hangs_fails_so_that_it_can_be_restarted(tmp_pat
         job.wait_confirmed()
         job.wait_batch(1)
         os.kill(job.pids()["n1"], signal.SIGSTOP)
-        assert job.outcome() == {"outcome": "FAILED", "message": "worker on n1: hung, killed"}
+        outcome = job.outcome()
+        assert (outcome["outcome"], outcome["message"]) == ("FAILED", "worker on n1: hung, killed")
         assert job.processes() == []

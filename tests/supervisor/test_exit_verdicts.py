@@ -6,20 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.supervisor.elastic_exits import elastic_asked, elastic_failure, elastic_role, left_with_hosts
-from malletrain.supervisor.exit_verdict import Consequence, ExitFacts, Verdict, finish, is_over
-from malletrain.supervisor.generation_state import GenerationState
-from malletrain.supervisor.membership import Membership, Slot
-from malletrain.supervisor.restarting_exits import (
-    count_bad_starts,
+from malletrain.supervisor.elastic.exits import elastic_asked, elastic_failure, elastic_role, left_with_hosts
+from malletrain.supervisor.elastic.membership import Membership
+from malletrain.supervisor.restarting.exits import (
     member_asked,
-    member_failure,
     member_role,
     next_asked,
     next_failure,
     next_role,
 )
-from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit, WorkerRole
+from malletrain.supervisor.restarting.generation_state import GenerationState
+from malletrain.supervisor.workers.slot import Slot
+from malletrain.supervisor.workers.worker_exit import (
+    Consequence,
+    ExitFacts,
+    ExitMeaning,
+    Verdict,
+    WorkerExit,
+    WorkerRole,
+    finish,
+    is_over,
+)
 
 N1, N2, N3 = (Slot(host, 0) for host in ("n1", "n2", "n3"))
 HOSTS = (("n1", 1), ("n2", 1))
@@ -64,7 +71,11 @@ def test_what_the_failure_of_an_elastic_worker_means() -> None:
     nobody = Membership(commanded={"n1": 1})
     assert elastic_failure(CRASH, MEMBERSHIP, 9) == note, "the others go on"
     assert elastic_failure(CRASH, nobody, 1) == replace(note, consequence=Consequence.FAIL)
-    assert elastic_failure(booting, nobody, 3) == note
+    assert elastic_failure(booting, nobody, 1).consequence is Consequence.FAIL, (
+        "by itself: JobManager counts its starts"
+    )
+    booting = replace(booting, code=-9)
+    assert elastic_failure(booting, nobody, 3).consequence is Consequence.NOTE
     assert elastic_failure(booting, nobody, 4).message.endswith("before it was warm, 4 times")
 
 
@@ -94,21 +105,16 @@ def test_the_next_generation() -> None:
     assert found == [True, False, False], "its own node, and it ended well"
 
 
-def test_a_script_that_fails_each_time_soon_fails_for_good() -> None:
-    counts = [0]
-    for _ in range(3):
-        counts.append(count_bad_starts(CRASH, counts[-1], 59.0))
-    assert counts == [0, 1, 2, 3]
-    consequences = [member_failure(CRASH, count).consequence for count in counts[1:]]
-    assert consequences == [Consequence.NOTE, Consequence.NOTE, Consequence.FAIL]
-    assert count_bad_starts(CRASH, 2, 60.0) == 0, "it has trained"
-    assert count_bad_starts(replace(CRASH, code=-9), 2, 1.0) == 0, "it was killed"
-
-
 def test_workers_that_never_boot_fail_the_job_only_while_nobody_trains() -> None:
     between = GenerationState(commanded=dict(HOSTS), epoch=1)
-    assert next_failure(CRASH, between, 3).consequence is Consequence.NOTE
-    assert next_failure(CRASH, between, 4).consequence is Consequence.FAIL
+    killed = replace(CRASH, code=-9)
+    lost = replace(CRASH, code=127, lost=True)
+    for ended in (killed, lost):
+        assert next_failure(ended, between, 3).consequence is Consequence.NOTE
+        assert next_failure(ended, between, 4).consequence is Consequence.FAIL
+    assert next_failure(CRASH, between, 1).consequence is Consequence.FAIL, (
+        "by the script: JobManager counts its starts"
+    )
     assert next_failure(CRASH, GENERATION, 4).consequence is Consequence.NOTE
 
 

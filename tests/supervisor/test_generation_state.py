@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.supervisor.generation_state import GenerationState
-from malletrain.supervisor.membership import Slot, slots_of
+from malletrain.supervisor.elastic.membership import slots_of
+from malletrain.supervisor.restarting.generation_state import GenerationState
+from malletrain.supervisor.workers.slot import Slot
 
 NOW = 100.0
 

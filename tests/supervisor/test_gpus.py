@@ -9,10 +9,11 @@ import pytest
 
 from malletrain.agent.environment import worker_environment
 from malletrain.common import environment as env
+from malletrain.common.launch_file import AgentAddress
 from malletrain.common.processes import find_processes
-from malletrain.supervisor.agent_links import AgentLink, start_message
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.rendezvous_server import host_name, world_name
+from malletrain.supervisor.rendezvous.server import host_name, world_name
+from malletrain.supervisor.workers.agent_links import AgentLink, start_message
+from malletrain.supervisor.workers.slot import Slot
 from tests.agent.running import agents
 from tests.supervisor.running import supervised
 from tests.support.certificates import certificate
@@ -24,6 +25,7 @@ ASKS = (
 
 
 @pytest.mark.parametrize(("own", "visible"), [({}, "0,1"), ({"CUDA_VISIBLE_DEVICES": "7"}, "7")])
+@pytest.mark.processes
 def test_a_program_finds_its_gpus_as_slots_of_their_nodes(tmp_path: Path, own: dict[str, str], visible: str) -> None:
     command = ["/bin/sh", "-c", ASKS]
     hosts = ("n1#1", "n1#0", "n2#0")
@@ -53,6 +55,7 @@ def test_a_worker_of_an_agent_sees_its_gpu_and_uses_its_share_of_the_processors(
 STRAYS = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(600)\n"
 
 
+@pytest.mark.processes
 def test_an_agent_ends_what_is_on_one_gpu_of_a_job_and_nothing_on_another(tmp_path: Path) -> None:
     own = {env.JOB_ID: f"job of {tmp_path.name}", env.JOB_DIR: str(tmp_path)}
 
@@ -62,7 +65,7 @@ def test_an_agent_ends_what_is_on_one_gpu_of_a_job_and_nothing_on_another(tmp_pa
 
     with agents(tmp_path, "n1") as running:
         shown = certificate(tmp_path, "supervisor")
-        links = {gpu: AgentLink(gpu, running["n1"].address, shown) for gpu in ("n1#0", "n1#1", "n1#2")}
+        links = {gpu: AgentLink(gpu, AgentAddress(running["n1"].address), shown) for gpu in ("n1#0", "n1#1", "n1#2")}
         for gpu, link in links.items():
             slot, command = Slot(gpu, 0), [sys.executable, "-c", STRAYS]
             worker = link.start(slot, start_message(slot, command, str(tmp_path), own, tmp_path / gpu, warm=False))

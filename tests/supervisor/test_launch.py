@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from malletrain.common.job_limits import JobLimits
 from malletrain.supervisor.launch import LaunchError, read_launch
 
 LAUNCH: dict[str, Any] = {
@@ -32,6 +33,11 @@ def test_a_launch_is_read(tmp_path: Path) -> None:
     assert launch.command == ("python", "train.py")
     assert launch.hosts == {"n1": 2}
     assert (launch.sequence, launch.slots_per_node) == (3, 2)
+
+
+def test_limits_of_a_later_version_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "launch.json").write_text(json.dumps({**LAUNCH, "limits": {"save_seconds": 600, "nap_seconds": 5}}))
+    assert read_launch(tmp_path).limits == JobLimits(save_seconds=600.0)
 
 
 @pytest.mark.parametrize("missing", sorted(LAUNCH.keys() - {"max_nodes"}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.supervisor.priority import NICENESS
+from malletrain.supervisor.workers.local_workers import NICENESS
 from tests.common.standby.keeping import is_forked
 from tests.supervisor.running import supervised
 from tests.support.waiting import wait_until

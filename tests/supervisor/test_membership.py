@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.supervisor.membership import Membership, Slot, slots_of
+from malletrain.supervisor.elastic.membership import Membership, slots_of
+from malletrain.supervisor.workers.slot import Slot
 
 
 def warm(state: Membership, *hosts: str) -> Membership:

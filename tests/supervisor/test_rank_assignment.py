@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.rank_assignment import RankAssignment
+from malletrain.supervisor.elastic.horovod_backend import RankAssignment
+from malletrain.supervisor.workers.slot import Slot
 
 A, B, C = (Slot(name, 0) for name in "abc")
 

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.common.connection_owner import connection_owner, listed_owner, owners_of_peers, plain_address
-from malletrain.supervisor.guarded_store import GuardedStore
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.peer_filter import PeerFilter
-from malletrain.supervisor.plain_pickle import NotPlainError, load_plain_base64
+from malletrain.supervisor.rendezvous.connection_filters import PeerFilter
+from malletrain.supervisor.rendezvous.server import NotPlainError, load_plain_base64
+from malletrain.supervisor.workers.slot import Slot
+from tests.supervisor.stores import client, listening_ports, store
 from tests.support.stranger import as_nobody, needs_another_account
 from tests.support.waiting import wait_until
 
@@ -154,7 +154,7 @@ class Registered:
 
 @contextmanager
 def rendezvous() -> Iterator[tuple[Registered, int]]:
-    server_module = pytest.importorskip("malletrain.supervisor.rendezvous_server", reason="needs Horovod")
+    server_module = pytest.importorskip("malletrain.supervisor.rendezvous.server", reason="needs Horovod")
     import threading
 
     told = Registered()
@@ -223,30 +223,6 @@ def test_another_account_of_this_machine_is_not_answered() -> None:
 
 
 # -- torch's store ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def store() -> Iterator[GuardedStore]:
-    torch = pytest.importorskip("torch.distributed")
-    guarded = GuardedStore(torch.TCPStore, "127.0.0.1", PeerFilter(frozenset).admits)
-    try:
-        yield guarded
-    finally:
-        guarded.close()
-
-
-def client(port: int) -> Any:
-    import torch.distributed
-
-    return torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
-
-
-def listening_ports() -> set[int]:
-    """Ports on which this process listens."""
-    files = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    inodes = {name.removeprefix("socket:[").removesuffix("]") for name in files}
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
 def test_workers_use_the_store_and_wait_in_it_for_each_other() -> None:

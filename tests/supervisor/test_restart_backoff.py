@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.supervisor.restart_backoff import RestartBackoff
+from malletrain.supervisor.workers.worker_pool import RestartBackoff
 
 
 def test_the_pause_doubles_up_to_a_limit() -> None:

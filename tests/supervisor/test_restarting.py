@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.supervisor.rendezvous_config import RendezvousConfig
-from malletrain.supervisor.torchrun_backend import TorchrunBackend
+from malletrain.supervisor.rendezvous.config import RendezvousConfig
+from malletrain.supervisor.restarting.torchrun_backend import TorchrunBackend
 from malletrain.v1 import supervisor_pb2
 from tests.supervisor.running import Supervised, supervised
 from tests.support.waiting import wait_until
@@ -157,16 +157,25 @@ def test_a_program_that_is_not_there_fails_with_its_name(tmp_path: Path, backend
         assert job.outcome()["outcome"] == "FAILED"
 
 
-def test_failures_are_told_by_host(tmp_path: Path) -> None:
-    script = '[ "$MALLETRAIN_NODE" = n2 ] && exit 3; exec sleep 600'
+def test_a_failure_of_the_script_ends_it_at_once_and_names_where_and_why(tmp_path: Path) -> None:
+    script = '[ "$MALLETRAIN_NODE" = n2 ] && { echo "no data"; exit 3; }; exec sleep 600'
     with supervised(tmp_path, "n1", "n2", command=["/bin/sh", "-c", script], backend="torchrun") as job:
+        outcome = job.outcome()
+        assert outcome["outcome"] == "FAILED"
+        assert outcome["message"] == "worker on n2: exit status 3: no data"
+        failure = outcome["failure"]
+        assert (failure["host"], failure["scale"], failure["count"], failure["by_script"]) == ("n2", 2, 1, True)
+        assert failure["log"] == ["no data"]
+        assert not job.processes()
 
-        def told() -> bool:
-            failures = {entry.host: entry.failures for entry in job.state().failures}
-            assert "n1" not in failures
-            return failures.get("n2", 0) >= 2
 
-        wait_until(told, 60, "two failures on n2")
+def test_a_worker_that_is_killed_again_and_again_is_started_as_often_as_the_job_may_be(tmp_path: Path) -> None:
+    script = "echo start >> $MALLETRAIN_JOB_DIR/starts; kill -9 $$"
+    with supervised(tmp_path, "n1", command=["/bin/sh", "-c", script], backend="command", restarts_left=2) as job:
+        outcome = job.outcome()
+        assert outcome["message"] == "worker on n1: killed by signal 9"
+        assert (outcome["failure"]["count"], outcome["failure"]["by_script"]) == (3, False)
+    assert (tmp_path / "starts").read_text().split() == ["start"] * 3
 
 
 def test_gloo_and_nccl_go_by_the_interfaces_of_the_operator() -> None:

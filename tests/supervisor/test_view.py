@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from malletrain.supervisor.view import UNDECIDED, Seen, view
+from malletrain.supervisor.loop.view import UNDECIDED, Seen, view
 from malletrain.v1 import supervisor_pb2
 
 

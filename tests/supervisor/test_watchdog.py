@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.watchdog import Watchdog
+from malletrain.supervisor.workers.slot import Slot
+from malletrain.supervisor.workers.watchdog import Watchdog
 
 A, B = Slot("a", 0), Slot("b", 0)
 

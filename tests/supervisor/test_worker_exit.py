@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.supervisor.membership import Slot
-from malletrain.supervisor.worker_exit import ExitMeaning, WorkerExit, WorkerRole
+from malletrain.supervisor.workers.slot import Slot
+from malletrain.supervisor.workers.worker_exit import ExitMeaning, WorkerExit, WorkerRole
 
 WELL = WorkerExit(Slot("n1", 0), 42, 0, started=True, going=True, killed=False, hung=False)
 ENDS = {

@@ -7,11 +7,11 @@ import signal
 import subprocess
 from pathlib import Path
 
-from malletrain.common.standby.keeper import StandbyKeeper
-from malletrain.supervisor.agent_links import AgentLinks
-from malletrain.supervisor.launch import Launch
-from malletrain.supervisor.local_workers import LocalWorkers
-from malletrain.supervisor.worker_pool import WorkerPool
+from malletrain.common.launch_file import Launch
+from malletrain.common.standby.manager import StandbyManager
+from malletrain.supervisor.workers.agent_links import AgentLinks
+from malletrain.supervisor.workers.local_workers import LocalWorkers
+from malletrain.supervisor.workers.worker_pool import WorkerPool
 
 
 def test_a_job_of_the_same_name_in_another_installation_is_spared(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_job_of_the_same_name_in_another_installation_is_spared(tmp_path: Path
     mine, theirs = stray("/mine/jobs/j1"), stray("/theirs/jobs/j1")
     try:
         pool = WorkerPool(
-            launch, tmp_path, {}, "mark", AgentLinks(None), LocalWorkers(StandbyKeeper(print, memory_bytes=0))
+            launch, tmp_path, {}, "mark", AgentLinks(None), LocalWorkers(StandbyManager(print, memory_bytes=0))
         )
         pool.sweep(frozenset({"n2"}))
         assert mine.poll() is None

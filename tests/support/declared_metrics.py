@@ -8,19 +8,18 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from malletrain.allocator.metrics import AllocatorMetrics
-from malletrain.job_manager.metrics import JobManagerMetrics
-from malletrain.job_manager.state import ManagerState
+from malletrain.allocator.telemetry.metrics import AllocatorMetrics
+from malletrain.job_manager.machine.state import ManagerState
+from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.monitor.metrics import MonitorMetrics, MonitorSnapshot
 from malletrain.profiler.metrics import ProfilerMetrics, ProfilerSnapshot
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import Settings
+from malletrain.runtime.config import MetricsSettings, Settings
 from malletrain.runtime.metrics.calls import CallInterceptor
 from malletrain.runtime.metrics.process import metrics_of_process
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
-from malletrain.runtime.metrics.settings import MetricsSettings
-from malletrain.scavenger.metrics import Gauges, ScavengerMetrics
 from malletrain.scavenger.sources.base import SourceStatus
+from malletrain.scavenger.telemetry.metrics import Gauges, ScavengerMetrics
 
 _REGISTER: Mapping[str, Callable[[ServiceMetrics], None]] = {
     "scavenger": lambda service: ScavengerMetrics().register(

@@ -66,14 +66,22 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def initialise(self) -> None:
-        """Make the files."""
-        self.password_file.write_text(secrets.token_hex(8) + "\n")
+        """Make the files: those of the server are its account's, the password that clients read stays ours."""
+        own, data = self.folder / "first-password", self.folder / "data"
+        for path in (self.password_file, own):
+            path.touch(mode=0o600)
+        password = secrets.token_hex(8) + "\n"
+        self.password_file.write_text(password)
+        own.write_text(password)
+        data.mkdir(mode=0o700)
         if os.geteuid() == 0:
+            self.folder.chmod(0o711)
             account = pwd.getpwnam("postgres")
-            for path in (self.folder, self.password_file):
+            for path in (data, own):
                 os.chown(path, account.pw_uid, account.pw_gid)
-        options = ["--auth=scram-sha-256", f"--username={_USER}", f"--pwfile={self.password_file}", "--no-sync"]
+        options = ["--auth=scram-sha-256", f"--username={_USER}", f"--pwfile={own}", "--no-sync"]
         subprocess.run(self._command("initdb", *options), check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
+        own.unlink()
 
     def start(self) -> None:
         """Start, and wait until it answers."""

@@ -1,11 +1,34 @@
-"""A test that fails is tried once more, on fresh fixtures, and listed as RERUN with what went wrong at first.
+"""A second try for tests that start real processes, which may miss a deadline on a crowded machine.
 
-Most tests start real processes, which may miss a deadline on a crowded machine. `-p no:rerunfailures` takes it away.
+No other test gets one: where nothing but the code decides, a failure that does not come back is a race to mend. The
+second try is on fresh fixtures, and the summary lists it as RERUN with what went wrong at first. `-p no:rerunfailures`
+takes it away from all.
 """
 
 from __future__ import annotations
 
 import pytest
+
+MARKERS = frozenset(
+    {
+        "browser",
+        "containers",
+        "demo",
+        "faulty_scripts",
+        "fleet",
+        "frameworks",
+        "horovod",
+        "long",
+        "manual",
+        "netns",
+        "processes",
+        "slurm",
+        "system",
+        "training",
+        "upgrade",
+    }
+)
+"""Those of tests with real services, agents, supervisors, trainings, schedulers or browsers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -14,10 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Allow each test one more try."""
+    """Allow each test with real processes one more try."""
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            if not MARKERS.isdisjoint(marker.name for marker in item.iter_markers()):
+                item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.hookimpl(tryfirst=True)

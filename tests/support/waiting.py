@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE = 0.02
-_LONGEST_PAUSE = 0.5
+_MAX_PAUSE = 0.5
 
 
 def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
@@ -29,7 +29,7 @@ def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = "t
         now = time.monotonic()
         if now > deadline:
             raise AssertionError(f"{what} did not come true within {timeout} s")
-        pause.wait(min(max(_PAUSE, 2 * (now - begin)), _LONGEST_PAUSE))
+        pause.wait(min(max(_PAUSE, 2 * (now - begin)), _MAX_PAUSE))
 
 
 async def wait_until_async(predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:

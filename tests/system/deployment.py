@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 
-from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
 from malletrain.v1 import job_manager_pb2, resources_pb2
+from tests.support.channels import plain_blocking_channel
 from tests.support.waiting import wait_until
 
 
@@ -34,6 +36,7 @@ class Deployment:
         process: The process of `malletrain up`.
         prefix: What goes before each command, e.g. to run it in another network namespace.
         python: The interpreter that runs it, and its commands.
+        of_release_0_1: Whether its services are of release 0.1, which has no TLS on loopback.
     """
 
     folder: Path
@@ -41,6 +44,7 @@ class Deployment:
     process: subprocess.Popen[bytes]
     prefix: tuple[str, ...] = ()
     python: str = sys.executable
+    of_release_0_1: bool = False
 
     def job(self, job_id: str) -> resources_pb2.Job:
         """A job, without the cost of a command: for conditions that are looked at again and again."""
@@ -57,7 +61,8 @@ class Deployment:
     def stubs(self) -> ServiceStubs:
         """New channels to its services."""
         settings = load(self.config)
-        return ServiceStubs(settings, owner_credential(settings))
+        kind = PlainStubs if self.of_release_0_1 else ServiceStubs
+        return kind(settings, owner_credential(settings))
 
     def address(self, service: str) -> str:
         """HOST:PORT of a service."""
@@ -68,8 +73,11 @@ class Deployment:
         return service_pids(self.process.pid)
 
     def serves(self) -> bool:
-        """Whether all services have answered since their start."""
-        return "stop with Ctrl-C" in (self.folder / "up.log").read_text()
+        """Whether all services have answered since their start; AssertionError with the log where `up` has ended."""
+        ended = self.process.poll() is not None
+        log = (self.folder / "up.log").read_text()
+        assert not ended, log
+        return "stop with Ctrl-C" in log
 
     def command(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
         """Run `malletrain` against this system."""
@@ -80,6 +88,16 @@ class Deployment:
         done = self.command(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+class PlainStubs(ServiceStubs):
+    """Stubs of services of release 0.1."""
+
+    def _channel(self, service: str) -> grpc.Channel:
+        if service not in self._channels:
+            address = self._settings.addresses.of(service)
+            self._channels[service] = plain_blocking_channel(address, self.credential)
+        return self._channels[service]
 
 
 def run_command(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from benchmarks.journaling.running import record
 from malletrain.cli.main import application
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.processes import process_ids, read_arguments
 from malletrain.v1 import allocator_pb2
 from tests.support.waiting import wait_until
@@ -66,16 +66,16 @@ def test_a_step_is_made_and_stays_over_kills(tmp_path: Path) -> None:
             assert "in place of 2.5 s" in " ".join(shown.output.split()), shown.output
 
         before = generation(stubs)
-        (replaying,) = wait_until(lambda: running(folder, "malletrain.cli.tuning_replays"), 60, "replays")
+        (replaying,) = wait_until(lambda: running(folder, "malletrain.cli.operate.tuning_replays"), 60, "replays")
         os.kill(replaying, signal.SIGKILL)
         wait_until(lambda: allocator_pb2.TUNING_EVENT_FAILED in events(), 120, "a run that failed")
         assert "killed by signal 9" in tuning(stubs).runs[0].reason
         wait_until(lambda: generation(stubs) > before, 60, "further plans")
 
-        wait_until(lambda: running(folder, "malletrain.cli.tuning_replays"), 60, "replays")
+        wait_until(lambda: running(folder, "malletrain.cli.operate.tuning_replays"), 60, "replays")
         (allocator,) = running(folder, "serve", "allocator")
         os.kill(allocator, signal.SIGKILL)
-        wait_until(lambda: not running(folder, "malletrain.cli.tuning_replays"), 10, "the end of the replays")
+        wait_until(lambda: not running(folder, "malletrain.cli.operate.tuning_replays"), 10, "the end of the replays")
         again = wait_until(lambda: found if (found := tuning(stubs)).runs else None, 60, "the Allocator")
         assert again is not None
         assert again.in_force == stepped.in_force

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed

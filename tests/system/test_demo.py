@@ -14,10 +14,10 @@ import grpc
 import psutil
 import pytest
 
-from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.job_processes import find_job_processes
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
 from malletrain.v1 import monitor_pb2
 from tests.support.waiting import wait_until
@@ -39,7 +39,7 @@ FIELDS = {
     "timeline",
 }
 
-LEAST_SHARE = 0.6
+MIN_SHARE = 0.6
 """Of the offered node-seconds. Without kills it is 0.85 and more, see `benchmarks/demo_share.py`."""
 
 
@@ -75,7 +75,7 @@ def test_the_demo_finishes_while_every_service_is_killed_once(tmp_path: Path) ->
 def _check_node_seconds(summary: dict[str, Any]) -> None:
     """Most of what was offered is used, though services are killed; what is not has its causes, which add up."""
     offered, used, lost_to = (summary[f"node_seconds_{name}"] for name in ("offered", "used", "lost_to"))
-    assert LEAST_SHARE * offered <= used <= offered, summary
+    assert MIN_SHARE * offered <= used <= offered, summary
     assert used + sum(lost_to.values()) == pytest.approx(offered, abs=0.1 * (len(lost_to) + 1))
 
 

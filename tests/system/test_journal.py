@@ -10,8 +10,8 @@ import pytest
 from benchmarks.journaling.running import record
 from malletrain.cli.journal.live import read_live
 from malletrain.cli.journal.reading import read_journal
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.simulator.journal.conversion import journal_input
 from malletrain.simulator.journal.decided import AGREEMENT, agreement, relative
 from malletrain.simulator.journal.record import Journal

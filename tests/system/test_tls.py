@@ -16,8 +16,8 @@ import grpc
 import pytest
 from cryptography import x509
 
-from malletrain.cli.credentials import owner_credential
-from malletrain.cli.settings import load
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.access.pki import ensure_certificate
 from malletrain.runtime.channel import open_blocking_channel
@@ -99,7 +99,7 @@ def test_without_the_ca_nobody_gets_anything(system: Deployment, tmp_path: Path,
         assert list_jobs(channel, token) is grpc.StatusCode.UNAVAILABLE
     # A server that has a certificate of our CA, but for another role, is not taken for this one.
     other = next(name for name in SERVICES if name != service)
-    with open_blocking_channel(Peer(address, load(system.config).authority_file, other), None) as channel:
+    with open_blocking_channel(Peer(service, address, load(system.config).authority_file, other), None) as channel:
         assert list_jobs(channel, token) is grpc.StatusCode.UNAVAILABLE
 
 

@@ -65,7 +65,7 @@ PATH_OF_A_RELEASE = (
 
 def submit(deployment: Deployment) -> None:
     curve = ("--curve", "1:1,2:2,3:3", "--env", f"PLAIN_NAME={SECRET}")
-    done = deployment.command("submit", "--max", "3", *curve, "--", "python", "-c", TRAINER)
+    done = deployment.command("submit", "--backend", "command", "--max", "3", *curve, "--", "python", "-c", TRAINER)
     assert done.returncode == 0, done.stderr
     wait_for_nodes(deployment, *ALL)
 

@@ -16,8 +16,9 @@ from typing import Any
 import grpc
 import pytest
 
-from malletrain.cli.output import state_name
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.output import state_name
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.v1 import allocator_pb2, allocator_pb2_grpc, job_manager_pb2, monitor_pb2, resources_pb2, scavenger_pb2
 from tests.support.terminal import Terminal, interruptible
@@ -173,7 +174,12 @@ def test_submit_waits_for_the_end_also_across_a_restart_of_jobmanager(
     finally:
         waiting.kill()
         (folder / "go").touch()
-    assert f"{job_id} {last}" in told.read_text().splitlines()[-1]
+    lines = told.read_text().splitlines()
+    end = next(number for number, line in enumerate(lines) if f"{job_id} {last}" in line)
+    # A failure announces the last lines of the log.
+    announced = [line.strip() for line in lines[end + 1 :]]
+    assert bool(announced) == lines[end].endswith("the last lines of its log:") == (ending == "fail")
+    assert all(" | " in line for line in announced)
     assert state(system, job_id) == last
 
 
@@ -259,7 +265,7 @@ def test_explanations_are_for_viewers_and_refuse_what_makes_no_sense(system: Dep
     job_id = submitted(system, folder, "--curve", "1:500", "--name", "secret-plan")
     token = text_of(system, "token", "--user", "bob", "--role", "viewer", "--lifespan", "1h").strip()
     shown = (("authorization", f"Bearer {token}"),)
-    channel = open_blocking_channel(system.address("allocator"), None)
+    channel = open_blocking_channel(load(system.config).peer("allocator"), None)
     try:
         wait_until(lambda: state(system, job_id) == "RUNNING", SECONDS, "a running job")
         stub = allocator_pb2_grpc.AllocatorServiceStub(channel)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.x509.oid import NameOID
 
 from malletrain.runtime.access.issuing import new_key, pem, private_pem
-from malletrain.runtime.tls_settings import TlsSettings
+from malletrain.runtime.config import TlsSettings
 
 
 class SiteAuthority:

@@ -45,10 +45,13 @@ class Accounts:
             assert sorted(order) == list(range(self.size))
         return epochs
 
-    def check_state(self) -> None:
+    def check_state(self, *, by_steps: bool = False) -> None:
         """Rank 0 goes on from a state that it had at that very sample, and the others always have the same as it.
 
-        The weights are compared bit by bit. The scheduler goes on by one with each batch that counts.
+        The weights are compared bit by bit. The scheduler goes on by one with each batch of one worker that counts.
+
+        Args:
+            by_steps: The job's supervisor is of release 0.1, whose schedulers go on by one with each step.
         """
         states = defaultdict(set)
         kept: list[dict[str, Any]] = []
@@ -60,7 +63,8 @@ class Accounts:
                 if kept and kept[-1]["before"] == batch["before"]:
                     assert _state(kept[-1]) == _state(batch)
                 else:
-                    assert batch["scheduled"] == len(kept)
+                    by_samples = batch["before"] // len(batch["indices"])
+                    assert batch["scheduled"] == (len(kept) if by_steps else by_samples)
                     kept.append(batch)
         assert all(_state(batch) in states[batch["before"]] for batch in self.batches)
 

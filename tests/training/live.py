@@ -20,7 +20,7 @@ import psutil
 
 from malletrain.client.sampling import EpochOrder
 from malletrain.client.training import permutation
-from malletrain.v1 import scavenger_pb2
+from malletrain.v1 import monitor_pb2, scavenger_pb2
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 from tests.training.accounts import Accounts, accounts_of, lines_in
@@ -233,6 +233,7 @@ class Pause:
         repeated: Samples that were trained with again.
         resumed: The sample counter that the training went on from.
         loading: Seconds of the pause in which rank 0 filled weights and optimizer from disk, where it says so.
+        end: When the first step at the new scale was made, in seconds since the epoch.
     """
 
     change: int
@@ -243,6 +244,7 @@ class Pause:
     repeated: int
     resumed: int
     loading: float | None
+    end: float
 
 
 def pauses(training: LiveTraining) -> list[Pause]:
@@ -260,7 +262,7 @@ def pauses(training: LiveTraining) -> list[Pause]:
         gap = first["time"] - last["time"] - usual
         repeated, sizes = reached - first["before"], (last["size"], first["size"])
         seconds = loading.get(first["before"])
-        found.append(Pause(change, what, *sizes, round(gap, 2), repeated, first["before"], seconds))
+        found.append(Pause(change, what, *sizes, round(gap, 2), repeated, first["before"], seconds, first["time"]))
     return found
 
 
@@ -312,6 +314,41 @@ def _same(steps: list[dict[str, Any]], like: dict[str, Any]) -> list[tuple[dict[
     return [pair for pair in itertools.pairwise(steps) if alike(pair[0]) and alike(pair[1])]
 
 
+def measured(training: LiveTraining) -> list[tuple[int, int, float, float]]:
+    """The rescales that Monitor has measured: scale before, scale after, stall in seconds, and when it was over."""
+    stubs = training.system.stubs
+    try:
+        request = monitor_pb2.ListScalingRecordsRequest(job_ids=[training.job])
+        records = stubs.monitor.ListScalingRecords(request, timeout=PATIENCE).records
+    finally:
+        stubs.close()
+    return [
+        (entry.from_nodes, entry.to_nodes, entry.stall_seconds, entry.unix_seconds)
+        for record in records
+        for entry in record.rescales
+    ]
+
+
+def check_measured(training: LiveTraining) -> None:
+    """What Monitor has measured is what the stopwatch says: each change that a plan or a drain has commanded, once.
+
+    The stopwatch is what the script itself has noted of its last and first steps.
+    """
+    found = measured(training)
+    for number, (what, _) in enumerate(training.changes):
+        watched = [pause for pause in pauses(training) if pause.change == number]
+        if len(watched) != 1 or watched[0].before == watched[0].after:
+            continue  # not all workers were there in time, or one was killed: no figure, or several
+        pause = watched[0]
+        stalls = [entry for entry in found if abs(entry[3] - pause.end) < 1.0]
+        if [entry[:2] for entry in stalls] != [(pause.before, pause.after)]:
+            state = training.state()
+            history = [(event["unixSeconds"], event["toState"], event["reason"]) for event in state["events"]]
+            raise AssertionError(f"{what}: {pause}\nmeasured: {found}\n{state['scaleCommand']}\n{history}")
+        # A usual step is subtracted from both, which on a busy machine is not the same one.
+        assert abs(stalls[0][2] - pause.seconds) < 1.0 + 0.1 * pause.seconds, (what, pause, stalls)
+
+
 def keep(name: str, training: LiveTraining) -> list[Pause]:
     """Print what was measured, and keep it in build/live; the pauses."""
     found = pauses(training)
@@ -322,6 +359,7 @@ def keep(name: str, training: LiveTraining) -> list[Pause]:
             kept |= {part: max(kept.get(part, 0), line[part]) for part in ("pss", "own", "moments", "whole")}
     record = {
         "pauses": [vars(pause) for pause in found],
+        "stalls that Monitor has measured": measured(training),
         "seconds until nodes were free": training.releases,
         "memory of a worker in bytes, by scale": memory,
     }

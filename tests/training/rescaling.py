@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 TRAINER = Path(__file__).with_name("digits_trainer.py")
 STATIC_SCALE = 3
-LARGEST_SCALE = 4
+MAX_SCALE = 4
 PATIENCE = 120.0
 
 
@@ -39,7 +39,7 @@ def random_scales(count: int, rng: random.Random) -> list[int]:
     """Scales one after the other, each different from the one before."""
     scales = [STATIC_SCALE]
     while len(scales) <= count:
-        scales.append(rng.choice([scale for scale in range(1, LARGEST_SCALE + 1) if scale != scales[-1]]))
+        scales.append(rng.choice([scale for scale in range(1, MAX_SCALE + 1) if scale != scales[-1]]))
     return scales
 
 
@@ -64,7 +64,7 @@ def with_horovod(folder: Path, samples: int, seed: int, rescales: int, *options:
 
     rng = random.Random(seed)
     command = [sys.executable, str(TRAINER), "--samples", str(samples), "--seed", str(seed), *options]
-    hosts = [f"n{number}" for number in range(LARGEST_SCALE)]
+    hosts = [f"n{number}" for number in range(MAX_SCALE)]
     first, *scales = random_scales(rescales, rng)
     with supervised(folder, *hosts[:first], command=command) as job:
         job.wait_confirmed()

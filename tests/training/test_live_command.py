@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="needs torch")
 
 from tests.support.waiting import wait_until
 from tests.training.command_trainer import BATCH, EVERY
-from tests.training.live import NODES, PATIENCE, keep, live_training, scales_after
+from tests.training.live import NODES, PATIENCE, check_measured, keep, live_training, scales_after
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 
@@ -36,6 +36,7 @@ def test_a_program_over_1_3_and_1_nodes_a_kill_and_a_reclaim(tmp_path: Path) -> 
         completed = training.wait_completed(PATIENCE)
         wait_until(lambda: not training.processes(), 20, "an end without processes")
         found = keep("command", training)
+        check_measured(training)
         accounts = training.accounts()
     assert accounts.check_epochs() == SAMPLES // accounts.size
     assert accounts.samples == int(completed["samples"]) == SAMPLES

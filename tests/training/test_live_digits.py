@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from tests.support.waiting import wait_until
-from tests.training.live import ROOT, SCALES, change_scales, keep, live_training, scales_after
+from tests.training.live import ROOT, SCALES, change_scales, check_measured, keep, live_training, scales_after
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
@@ -30,6 +30,7 @@ def test_digits_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(backend: str, tmp_
         completed = training.wait_completed(SECONDS)
         wait_until(lambda: not training.processes(), 20, "an end without processes")
         found = keep(f"digits-{backend}", training)
+        check_measured(training)
         accounts = training.accounts()
         metrics = json.loads((training.folder / "completed.json").read_text())["metrics"]
     assert accounts.check_epochs() == accounts.samples // accounts.size

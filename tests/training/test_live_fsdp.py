@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from tests.support.waiting import wait_until
-from tests.training.live import ROOT, SCALES, change_scales, keep, live_training, scales_after
+from tests.training.live import ROOT, SCALES, change_scales, check_measured, keep, live_training, scales_after
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
@@ -26,6 +26,7 @@ def test_the_example_over_1_3_2_1_and_4_nodes_a_kill_and_a_reclaim(tmp_path: Pat
         completed = training.wait_completed(SECONDS)
         wait_until(lambda: not training.processes(), 20, "an end without processes")
         found = keep("fsdp2", training)
+        check_measured(training)
         accounts = training.accounts()
         logs = "".join(path.read_text() for path in training.folder.glob("logs/*.log"))
     assert accounts.check_epochs() == 2

@@ -38,6 +38,7 @@ def wait_batches(folder: Path, scale: int, count: int = 10) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.processes
 def test_torch_distributed(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch")
     from tests.support.generations import Launcher

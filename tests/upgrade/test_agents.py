@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from malletrain.cli.demo.setup import free_ports
+from malletrain.runtime.access.keys import installation_id
 from tests.scavenger.recorded_commands import RecordedCommands
 from tests.support.waiting import wait_until
 from tests.system.deployment import write_settings
@@ -61,7 +62,7 @@ def agents(folder: Path) -> dict[str, psutil.Process]:
             words = process.cmdline()
         except psutil.Error:
             continue
-        if "malletrain.agent" in words and any(word.startswith(str(folder)) for word in words):
+        if "malletrain.agent" in words and installation_id(folder / "state") in words:
             found[words[words.index("--node") + 1]] = process
     return found
 
@@ -90,7 +91,7 @@ def test_agents_and_supervisors_of_two_versions(folder: Path, earlier_prefix: Pr
     all_of_them = agents(folder)
     assert all_of_them["n3"].cmdline()[0] == present_prefix.python
     assert {node: all_of_them[node].pid for node in of_earlier} == {node: of_earlier[node].pid for node in of_earlier}
-    training.end()
+    training.end(by_steps=True)
 
     # A supervisor of this version, for agents of both.
     later = submit(training.system, "torchrun")
@@ -99,5 +100,5 @@ def test_agents_and_supervisors_of_two_versions(folder: Path, earlier_prefix: Pr
     commands.says("sinfo", idle("n2", "n3") + "allocated|n1\n")
     later.wait_trains_on(["n2", "n3"])
     wait_until(lambda: not all_of_them["n1"].is_running(), PATIENCE, "the end of the agent of a node that is taken")
-    later.end(repeats=True)
+    later.end(repeats=True, by_steps=True)
     end_services(later.system)

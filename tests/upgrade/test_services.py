@@ -13,7 +13,15 @@ from malletrain.runtime.config import SERVICES
 from malletrain.runtime.database.schema_history import SchemaHistory
 from tests.support.waiting import wait_until
 from tests.system.deployment import start, write_settings
-from tests.upgrade.training import PATIENCE, Training, end_services, kill_services, start_services, submit
+from tests.upgrade.training import (
+    PATIENCE,
+    Training,
+    adapt_settings,
+    end_services,
+    kill_services,
+    start_services,
+    submit,
+)
 from tests.upgrade.versions import PRESENT, Prefix, new_prefix, version_of
 
 pytestmark = [pytest.mark.upgrade, pytest.mark.timeout(400)]
@@ -71,7 +79,7 @@ def test_new_services_beside_old_supervisors(
     rescale(training)
     assert training.processes().supervisor == supervisor
     assert training.job().supervisor_version != PRESENT
-    training.end(repeats=backend == "horovod")
+    training.end(repeats=backend == "horovod", by_steps=True)
     later = submit(training.system, backend)
     wait_until(lambda: later.job().supervisor_version == PRESENT, PATIENCE, "a supervisor of this version")
     end_services(training.system)
@@ -98,7 +106,7 @@ def test_an_upgrade_in_place_under_running_supervisors(
     training.wait_trains_on(NODES)
     assert training.processes().supervisor == before.supervisor
     assert training.job().supervisor_version != PRESENT
-    training.end(repeats=backend == "horovod")
+    training.end(repeats=backend == "horovod", by_steps=True)
     end_services(training.system)
 
 
@@ -106,6 +114,7 @@ def test_back_to_the_last_release(folder: Path, earlier_prefix: Prefix, present_
     training = begin(folder, present_prefix, "torchrun")
     kill_services(training.system)
     if unknown := unknown_tables(earlier_prefix):
+        adapt_settings(folder, earlier_prefix)
         system = start(folder, python=earlier_prefix.python)
         assert system.process.wait(PATIENCE) != 0
         said = (folder / "up.log").read_text()

@@ -6,12 +6,13 @@ import json
 import os
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.job_folder import SUPERVISOR_FILE
 from malletrain.common.processes import ProcessId
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2
@@ -22,6 +23,8 @@ from tests.upgrade.versions import Prefix
 
 TRAINER = Path(__file__).parents[1] / "training" / "trainer.py"
 PATIENCE = 90.0
+_OF_THIS_VERSION = "\n[access]\nreports_without_tls = true\n"
+"""As an operator sets it for trainers of release 0.1; that release does not know it."""
 _AHEAD = 600
 """Samples after which a training ends once it is told to; all its workers have been told by then."""
 
@@ -50,7 +53,14 @@ class Training:
     def __init__(self, system: Deployment, job_id: str) -> None:
         self.system = system
         self.id = job_id
-        self._stubs = system.stubs
+        self._known: tuple[Deployment, ServiceStubs] | None = None
+
+    @property
+    def _stubs(self) -> ServiceStubs:
+        """Stubs of the services that there are now."""
+        if self._known is None or self._known[0] is not self.system:
+            self._known = self.system, self.system.stubs
+        return self._known[1]
 
     @property
     def folder(self) -> Path:
@@ -91,11 +101,12 @@ class Training:
         wait_until(lambda: self.job().samples > before, PATIENCE, "more samples")
         wait_until(lambda: len(lines_in(self.folder)) > noted, PATIENCE, "more batches")
 
-    def end(self, *, repeats: bool = False) -> None:
+    def end(self, *, repeats: bool = False, by_steps: bool = False) -> None:
         """Let the training come to its end: completed, without a restart, and every sample trained on.
 
         Args:
             repeats: Whether samples may have been lost with a worker, and done again, before that.
+            by_steps: Whether it has trained as release 0.1 does, whose schedulers go on by one with each step.
         """
         newest = max(line["before"] for line in lines_in(self.folder) if line["event"] == "batch")
         draft = self.folder / "wanted.draft"
@@ -108,7 +119,7 @@ class Training:
         assert found["restarts"] == 0, story
         accounts = accounts_of(self.folder)
         accounts.check_epochs()
-        accounts.check_state()
+        accounts.check_state(by_steps=by_steps)
         assert repeats or accounts.repeated == []
         assert accounts.samples == int(found["samples"]) >= newest + _AHEAD
         assert repeats or int(found["progress"]["samplesLost"]) == 0
@@ -125,11 +136,17 @@ def submit(system: Deployment, backend: str, most: int = 3) -> Training:
 
 def start_services(folder: Path, prefix: Prefix) -> Deployment:
     """Start the services of a version on a state folder, and wait until they answer."""
-    system = start(folder, python=prefix.python)
-    wait_until(lambda: system.serves() or system.process.poll() is not None, PATIENCE, "all services serving")
-    if system.process.poll() is not None:
-        raise AssertionError((folder / "up.log").read_text())
+    adapt_settings(folder, prefix)
+    system = replace(start(folder, python=prefix.python), of_release_0_1=prefix.of_release_0_1)
+    wait_until(system.serves, PATIENCE, "all services serving")
     return system
+
+
+def adapt_settings(folder: Path, prefix: Prefix) -> None:
+    """Have the settings that a version needs, as an operator would."""
+    config = folder / "malletrain.toml"
+    text = config.read_text().replace(_OF_THIS_VERSION, "")
+    config.write_text(text if prefix.of_release_0_1 else text + _OF_THIS_VERSION)
 
 
 def kill_services(system: Deployment) -> None:

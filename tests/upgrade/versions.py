@@ -94,6 +94,11 @@ class Prefix:
         """Its interpreter."""
         return str(self.folder / "bin" / "python")
 
+    @property
+    def of_release_0_1(self) -> bool:
+        """Whether that is its version, which has no TLS on loopback."""
+        return not any(self.folder.glob("lib/python3.*/site-packages/malletrain/runtime/plain_reports.py"))
+
     def install(self, wheel: Path) -> None:
         """Install a version, in place of the one that is there: what `pip install --upgrade` does."""
         _pip(Path(self.python), "install", "--force-reinstall", str(wheel))

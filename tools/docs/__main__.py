@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tools.docs import command, pages, protos, settings
+from tools.docs import command, drawing, pages, protos, settings
 
 OUT = pages.ROOT / "build/docs"
 
@@ -21,6 +21,7 @@ def write_pages() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     shutil.copy(Path(__file__).with_name("extra.css"), OUT)
+    shutil.copy(drawing.PATH, OUT)
 
 
 if __name__ == "__main__":

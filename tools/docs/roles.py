@@ -17,12 +17,14 @@ def table() -> str:
     lines = [_row(head), _row(["---"] * len(head))]
     for service in sorted({_parts(method)[0] for method in REQUIRED_ROLES}):
         for required in Role:
-            names = [
-                f"`{_parts(method)[1]}`"
-                for method, role in REQUIRED_ROLES.items()
-                if _parts(method)[0] == service and role is required
+            methods = [
+                method for method, role in REQUIRED_ROLES.items() if _parts(method)[0] == service and role is required
             ]
-            may = [required is Role.ANYBODY, *(allows(role, required) for role in _COLUMNS)]
+            names = [f"`{_parts(method)[1]}`" for method in methods]
+            may = [
+                required is Role.ANYBODY,
+                *(all(allows(role, method, required) for method in methods) for role in _COLUMNS),
+            ]
             may += [required is role for role in CERTIFICATE_ROLES]
             if names:
                 lines.append(_row([service, ", ".join(names), *("yes" if allowed else "" for allowed in may)]))

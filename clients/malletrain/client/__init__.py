@@ -22,8 +22,10 @@ should_commit = _client.should_commit
 should_stop = _client.should_stop
 done = _client.done
 current_job = _client.current_job
+phase = _client.phase
 refresh = _client.refresh
 note_feed = _client.note_feed
+note_save = _client.note_save
 install_signal_handler = _client.install_signal_handler
 
 __all__ = [
@@ -34,6 +36,8 @@ __all__ = [
     "current_job",
     "done",
     "install_signal_handler",
+    "note_save",
+    "phase",
     "refresh",
     "report",
     "should_commit",

@@ -26,8 +26,10 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from torch.utils.data import DataLoader
 
+from malletrain.client import phase
 from malletrain.client.extra_state import Stateful
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
 
 
@@ -144,6 +146,16 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate is no
         for number, thing in enumerate(objects, start=first):
             self.started.register(f"registered {number}", thing)
 
+    def save_state(self, *arguments: Any, **options: Any) -> Any:
+        """As `Accelerator.save_state`."""
+        with phase(SAVE):
+            return super().save_state(*arguments, **options)
+
+    def save_model(self, *arguments: Any, **options: Any) -> Any:
+        """As `Accelerator.save_model`."""
+        with phase(SAVE):
+            return super().save_model(*arguments, **options)
+
     def end_training(self) -> None:
         """As `Accelerator.end_training`. Saves, and says that the training is complete."""
         self.or_save(self.started.finish)(self._metrics)
@@ -208,6 +220,7 @@ class ElasticLoader:
             put_on_device=accelerator.device_placement,
         )
         self._begun = False
+        self._outside = phase(EVALUATE)
 
     def __len__(self) -> int:
         """Passes of this worker in a whole epoch at the present scale."""
@@ -215,11 +228,18 @@ class ElasticLoader:
         return math.ceil(training.order.size / training.global_batch) * training.micro_steps
 
     def __iter__(self) -> Iterator[Any]:
-        """One batch after the other.
+        """One batch after the other. Between two iterations, the script is taken to evaluate.
 
         Raises:
             SystemExit: the process has to end, and its state is on disk.
         """
+        self._outside.__exit__(None, None, None)
+        try:
+            yield from self._batches()
+        finally:
+            self._outside.__enter__()
+
+    def _batches(self) -> Iterator[Any]:
         training = self._accelerator.started
         if not self._begun:
             self._begun = True

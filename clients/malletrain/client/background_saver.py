@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from malletrain.client import note_save
 from malletrain.client.checkpoints import Checkpoints, UnfinishedCheckpoint
 from malletrain.client.checksum import ChecksumWriter
 from malletrain.client.warn_once import WarnOnce, describe
@@ -152,10 +153,12 @@ class BackgroundSaver:
                     f"the checkpoint at {snapshot.samples} samples can't be written, the ones before stay "
                     f"({describe(error)})",
                 )
+            note_save(error)
             return
         finally:
             self._unfinished = None
             snapshot.release()
+        note_save()
         took = self._clock() - started
         self.written = SaveStatistics(self.written.count + 1, self.written.seconds + took, took, size, snapshot.samples)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 _SECONDS = 0.1
 """Time between two checks. Each costs a small broadcast."""
-_MOST_BATCHES = 1000
+_MAX_BATCHES = 1000
 
 
 class CheckInterval:
@@ -47,7 +47,7 @@ class CheckInterval:
         if self._batches:
             self._batch_seconds = (now - self._checked_at) / self._batches
         self._checked_at = now
-        self._batches = max(1, min(_MOST_BATCHES, round(_SECONDS / max(self._batch_seconds, 1e-6))))
+        self._batches = max(1, min(_MAX_BATCHES, round(_SECONDS / max(self._batch_seconds, 1e-6))))
         return self._batches
 
     def set_batches(self, batches: int) -> None:

@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from malletrain.client import note_save, phase
 from malletrain.client.background_saver import BackgroundSaver, Snapshot
 from malletrain.client.checkpoints import Checkpoints
+from malletrain.client.phases import SAVE
 from malletrain.client.snapshots import SnapshotMemoryPool, read_snapshot, snapshot_of, writer_of
 from malletrain.client.warn_once import WarnOnce, describe
 
 _BROKEN = (OSError, EOFError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError)
 _NEEDED = frozenset({"model", "optimizer", "samples"})
-_MOST_IN_LOOP = 0.05
+_MAX_IN_LOOP = 0.05
 """Largest share of the time that snapshots may take in the training loop, besides those that the interval demands."""
-_MOST_IN_BACKGROUND = 0.2
+_MAX_IN_BACKGROUND = 0.2
 """Largest share of the time that they may take in the background."""
 _PRINT_SECONDS = 600.0
 
@@ -79,16 +81,21 @@ class CheckpointManager:
         """
         if self._saver is None:
             return
+        with phase(SAVE):
+            self._save(self._saver, samples, content)
+
+    def _save(self, saver: BackgroundSaver, samples: int, content: Callable[[], Mapping[str, Any]]) -> None:
         started = self._clock()
         try:
             memory = self._memory.acquire()
             copied = snapshot_of(content(), "checkpoint", memory)
-            self._saver.submit(Snapshot(samples, writer_of(copied), memory.release))
+            saver.submit(Snapshot(samples, writer_of(copied), memory.release))
             self._snapshot_samples = samples
         except Exception as error:  # noqa: BLE001 - memory may be short, or a user's object raise anything
             self._warnings.warn(
                 f"snapshot {type(error).__name__}", f"no checkpoint at {samples} samples: {describe(error)}"
             )
+            note_save(error)
         self._saved_at = self._clock()
         self._last_loop_seconds = self._saved_at - started
         self.loop_seconds += self._last_loop_seconds
@@ -111,7 +118,8 @@ class CheckpointManager:
     def wait(self) -> None:
         """Wait until the last snapshot is on disk."""
         if self._saver is not None:
-            self._saver.wait()
+            with phase(SAVE):
+                self._saver.wait()
 
     def is_due(self, committing: bool) -> bool:
         """Whether to save now: the interval is over, or there is a commit and a checkpoint costs little.
@@ -127,8 +135,8 @@ class CheckpointManager:
             return True
         return (
             committing
-            and self._last_loop_seconds <= _MOST_IN_LOOP * since
-            and self._saver.written.last_seconds <= _MOST_IN_BACKGROUND * since
+            and self._last_loop_seconds <= _MAX_IN_LOOP * since
+            and self._saver.written.last_seconds <= _MAX_IN_BACKGROUND * since
         )
 
     def committed(self, seconds: float) -> None:

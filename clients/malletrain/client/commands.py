@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from malletrain.client.ring import COMMAND_OFFSET, COMMAND_SIZE, COMMAND_SLOTS, COMMANDS, STOPS, Ring
 
 _HEADER = struct.Struct("qqq")
-_MOST_ID_BYTES = COMMAND_SIZE - _HEADER.size
+_MAX_ID_BYTES = COMMAND_SIZE - _HEADER.size
 
 
 class CommandType(enum.IntEnum):
@@ -41,7 +41,7 @@ class Command:
 def put_command(ring: Ring, command: Command) -> None:
     """Write a command to the ring; called by the sidecar. The newest 64 are kept."""
     number = ring.words[COMMANDS] + 1
-    text = command.id.encode()[:_MOST_ID_BYTES]
+    text = command.id.encode()[:_MAX_ID_BYTES]
     offset = _offset(number)
     _HEADER.pack_into(ring.buffer, offset, number, command.type, len(text))
     ring.buffer[offset + _HEADER.size : offset + _HEADER.size + len(text)] = text

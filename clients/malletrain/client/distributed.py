@@ -18,7 +18,6 @@ training.finish({"accuracy": ...})
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import time
@@ -36,7 +35,6 @@ from malletrain.client.extra_state import ExtraState
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.training import Training
 from malletrain.client.warn_once import describe
-from malletrain.common.environment import BACKEND
 
 _LOSS_SECONDS = 5.0
 """After a failed operation, how long to wait for the signal that another worker is lost."""
@@ -46,25 +44,12 @@ _POLL_SECONDS = 0.005
 def init() -> None:
     """Initialise the process group; without a launcher this process is its only member.
 
-    Under a launcher this calls `torch.distributed.init_process_group()`. Under MalleTrain the process waits here until
-    its rank is known. Reading the data before this call therefore delays nobody.
+    Under a launcher this calls `torch.distributed.init_process_group()`.
     """
-    _warm_up()
-    # Under MalleTrain, RANK is set during the wait.
-    if "RANK" in os.environ or os.environ.get(BACKEND) == "torchrun":
+    if "RANK" in os.environ:
         dist.init_process_group()
     else:
         dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
-
-
-def _warm_up() -> None:
-    """Do once what takes longer the first time: a backward pass, and reading a checkpoint."""
-    tensor = torch.zeros(1, requires_grad=True)
-    tensor.sum().backward()
-    stream = io.BytesIO()
-    torch.save({"state": tensor.detach()}, stream)
-    stream.seek(0)
-    torch.load(stream, weights_only=True)
 
 
 @dataclass
@@ -145,7 +130,7 @@ class DistributedTraining(Training):
         return gathered or []
 
     def _commit_requested(self) -> tuple[bool, bool]:
-        requested = should_commit()
+        requested = should_commit(every=None)
         return requested, requested
 
     def _commit_in_memory(self) -> None:

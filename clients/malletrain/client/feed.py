@@ -30,8 +30,8 @@ from malletrain.common import environment as env
 
 __all__ = ["FeedLimits", "SharedSamples"]
 
-_LEAST_AHEAD = 128
-_MOST_AHEAD = 2048
+_MIN_AHEAD = 128
+_MAX_AHEAD = 2048
 """Samples that are asked for before they are needed: two batches, within these bounds."""
 
 
@@ -145,7 +145,7 @@ class SharedSamples:
 
     def _read_from(self, feed: FeedSubscription, upcoming: _Upcoming, collate: Collate) -> Iterator[Any]:
         """Batches from the feed, until it is lost or there are no more."""
-        while (ahead := upcoming.see(_LEAST_AHEAD)) and feed.poll(upcoming.position):
+        while (ahead := upcoming.see(_MIN_AHEAD)) and feed.poll(upcoming.position):
             try:
                 offered = feed.take(ahead)
             except MovedError as error:
@@ -199,7 +199,7 @@ class _Upcoming:
             ahead.append(self._seen[at])
             count += len(self._seen[at].indices)
             at += 1
-            if samples == 1 or count >= _MOST_AHEAD:
+            if samples == 1 or count >= _MAX_AHEAD:
                 return ahead
 
     @property

@@ -7,7 +7,7 @@ workers are restarted at every rescale, under torchrun's backend of MalleTrain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -19,6 +19,7 @@ from malletrain.client.distributed import DistributedTraining, PlainTrainingStat
 from malletrain.client.lr_scaling import ScalingRule, ScalingRuleChoice, SteppedRates
 from malletrain.client.replica import Stopped
 from malletrain.client.sampling import EpochBatches, EpochOrder, WorkerSampler, WorkerShare
+from malletrain.client.schedules import SampleSchedule
 from malletrain.client.training import leave, permutation
 
 
@@ -41,6 +42,8 @@ class FrameworkTraining(DistributedTraining):
     Call `begin` before the first batch, `before_step` before an optimizer's step with a closure, `passed` after each
     pass (or `stepped` after each step), `check_now` before the first pass of a step, and `finish` at the end.
     """
+
+    _steps_schedules = False
 
     def __init__(
         self,
@@ -96,6 +99,18 @@ class FrameworkTraining(DistributedTraining):
         partition = self._sampler.partition
         sizes = partition.micro_batches(self.rank)
         return partition.weight(sizes[self._passes % len(sizes)]) * partition.micro_steps
+
+    def follow(self, name: str, scheduler: Any, batch: int | None = None) -> FollowingScheduler:
+        """A scheduler for the framework to step once per global batch, in place of one whose state has been loaded.
+
+        Args:
+            name: A name that is unique in the training.
+            scheduler: A scheduler of torch.
+            batch: Samples of one of its steps; None: `schedule_batch`.
+        """
+        schedule = self._schedule_of(name, scheduler, batch or self.schedule_batch)
+        self._schedules.append(schedule)
+        return FollowingScheduler(schedule, lambda: self.global_batch)
 
     def before_step(self) -> None:
         """From now on to `stepped` the state is neither that before the step nor that after it."""
@@ -164,6 +179,31 @@ class FrameworkTraining(DistributedTraining):
 
     def _set_passes(self, passes: int) -> None:
         """Do nothing: the framework exchanges gradients in the last pass."""
+
+
+class FollowingScheduler:
+    """Stands for a scheduler: a step of the framework is a global batch of samples. All else is the scheduler's own."""
+
+    def __init__(self, schedule: SampleSchedule, global_batch: Callable[[], int]) -> None:
+        """Stand for a scheduler.
+
+        Args:
+            schedule: Steps the scheduler.
+            global_batch: Returns the samples of a step of the framework.
+        """
+        self._schedule = schedule
+        self._global_batch = global_batch
+
+    def step(self, *arguments: Any, **options: Any) -> None:
+        """Count a global batch. Who says which step it is, is the scheduler's own master."""
+        if arguments or options:
+            self._schedule.scheduler.step(*arguments, **options)
+        else:
+            self._schedule.step(self._global_batch())
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the scheduler has."""
+        return getattr(self._schedule.scheduler, name)
 
 
 class LoaderPlan:

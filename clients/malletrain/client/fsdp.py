@@ -113,6 +113,7 @@ class ShardedTraining(DistributedTraining):
         Args:
             metrics: Names and numbers, shown with the job.
         """
+        self._say_if_schedules_are_apart()
         if not self._is_saved():
             self._save()
         self._sharded.wait()

@@ -51,7 +51,6 @@ class ElasticState(hvd.elastic.TorchState):  # type: ignore[misc]  # Horovod has
     random_states: list[dict[str, Any]]
 
     def __init__(self, **state: Any) -> None:
-        """As `TorchState`."""
         self.extra = ExtraState()
         self._saved: States = {}
         super().__init__(samples=0, ramp=RateRamp(), random_states=[], **state)

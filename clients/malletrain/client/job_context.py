@@ -13,6 +13,8 @@ from malletrain.common.job_folder import CHECKPOINTS_FOLDER
 
 _LAUNCHERS = (("RANK", "WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
 """Variables for rank and world size: torchrun's first, then those of Horovod's launchers."""
+HOROVOD_MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
+"""Those of Horovod that know a rank; others, as `horovod.tensorflow.keras`, take it from these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,9 @@ class JobContext:
         node: Name of the node that this process runs on; empty if the launcher does not tell.
         slots_per_node: Worker processes per node, at least 1.
         target_samples: Samples after which the job is complete; 0 without a target.
+        lineage: Identifies those processes of the job that hand the model on in memory; empty: not known.
+        beside_release_0_1: Whether the job's supervisor is of release 0.1, and so perhaps other workers: with them this
+            one has to train as that release did, to the end of the job's present start.
     """
 
     id: str
@@ -36,6 +41,8 @@ class JobContext:
     node: str
     slots_per_node: int
     target_samples: int
+    lineage: str = ""
+    beside_release_0_1: bool = False
 
 
 class WorkerRank(NamedTuple):
@@ -63,7 +70,15 @@ def read_job(environ: Mapping[str, str]) -> JobContext | None:
         node=environ.get(env.NODE, ""),
         slots_per_node=_whole_number(environ, env.SLOTS_PER_NODE, default=1, least=1),
         target_samples=_whole_number(environ, env.TARGET_SAMPLES, default=0, least=0),
+        lineage=_lineage(environ),
+        # Supervisors of later versions tell each worker its lineage.
+        beside_release_0_1=bool(environ.get(env.SUPERVISOR)) and not environ.get(env.LINEAGE),
     )
+
+
+def _lineage(environ: Mapping[str, str]) -> str:
+    supervisor, number = environ.get(env.SUPERVISOR, ""), environ.get(env.LINEAGE, "")
+    return f"{supervisor}/{number}" if supervisor and number else ""
 
 
 def read_batch_per_worker(environ: Mapping[str, str]) -> int | None:
@@ -84,19 +99,22 @@ def read_rank(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> 
         environ: Environment of the process.
         modules: Loaded modules. Horovod is never imported here.
     """
-    return _horovod_rank(modules) or _launcher_rank(environ)
+    return horovod_rank(modules) or _launcher_rank(environ)
 
 
-def _horovod_rank(modules: Mapping[str, ModuleType]) -> WorkerRank | None:
-    horovod = modules.get("horovod.torch")
-    if horovod is None:
-        return None
-    try:
-        if horovod.is_initialized():
-            return WorkerRank(int(horovod.rank()), max(1, int(horovod.size())))
-    except (AttributeError, RuntimeError, ValueError):
-        # Not fully imported, or shut down between the calls: the launcher's variables are used instead.
-        return None
+def horovod_rank(modules: Mapping[str, ModuleType]) -> WorkerRank | None:
+    """Rank and number of workers of Horovod; None where it is not initialised.
+
+    Args:
+        modules: Loaded modules.
+    """
+    for horovod in filter(None, map(modules.get, HOROVOD_MODULES)):
+        try:
+            if horovod.is_initialized():
+                return WorkerRank(int(horovod.rank()), max(1, int(horovod.size())))
+        except (AttributeError, RuntimeError, ValueError):
+            # Not fully imported, or shut down between the calls: the launcher's variables are used instead.
+            continue
     return None
 
 
@@ -106,7 +124,9 @@ def _launcher_rank(environ: Mapping[str, str]) -> WorkerRank:
         if rank.isdecimal():
             size = environ.get(size_name, "")
             return WorkerRank(int(rank), max(1, int(size)) if size.isdecimal() else 1)
-    return WorkerRank(0, 1)
+    # Backend `command`: one program for all its hosts, which may not have told its processes their ranks.
+    size = environ.get(env.WORLD_SIZE, "")
+    return WorkerRank(0, max(1, int(size)) if size.isdecimal() else 1)
 
 
 def _required(environ: Mapping[str, str], name: str, expected: str) -> str:

@@ -10,6 +10,7 @@ trainer.fit(model, elastic.loader, val_loader)
 from __future__ import annotations
 
 import copy
+import math
 import os
 from typing import Any, Unpack
 
@@ -17,10 +18,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from malletrain.client import install_signal_handler
+from malletrain.client import install_signal_handler, phase
 from malletrain.client.extra_state import Stateful
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
+from malletrain.client.schedules import is_schedule
 
 
 class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not installed where types are checked.
@@ -49,6 +52,7 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         self._plan = LoaderPlan(loader)
         self.loader = self._plan.loader(EpochBatches(lambda: self._started))
         self._registered: dict[str, Stateful] = {}
+        self._validation = phase(EVALUATE)
 
     @property
     def trainer_options(self) -> dict[str, Any]:
@@ -64,6 +68,26 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         """Make another object's state part of the training; see `Training.register`. Call it before `fit`."""
         self._registered[name] = thing
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Have the trainer know how many steps there are, before `configure_optimizers` asks for it."""
+        if stage == "fit" and trainer.max_epochs not in (None, -1):
+            _tell_steps(trainer, self._estimated_steps(trainer))
+
+    def _estimated_steps(self, trainer: Trainer) -> int:
+        """Steps of a schedule: of `reference_batch` samples or else of the present scale, if it follows samples."""
+        reference = self._options.get("reference_batch")
+        sampler = self._plan.sampler(0, None, trainer.accumulate_grad_batches)
+        sampler.set_scale(trainer.global_rank, trainer.world_size)
+        present: int = sampler.partition.global_batch
+        epochs, most_steps = int(trainer.max_epochs), int(trainer.max_steps)
+        if _counts_samples(trainer):
+            return math.ceil(self._plan.size * epochs / (reference or present))
+        step = reference if reference and self._options.get("hold_batch") else present
+        limit = trainer.limit_train_batches
+        in_epoch = limit / trainer.accumulate_grad_batches if isinstance(limit, int) else self._plan.size * limit / step
+        steps: int = math.ceil(in_epoch) * epochs
+        return steps if most_steps == -1 else min(steps, most_steps)
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Load the checkpoint.
 
@@ -77,7 +101,9 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         for name, thing in self._registered.items():
             self.training.register(name, thing)
         self.training.register("lightning", LightningState(trainer, self.training, self))
+        self._follow_samples(trainer, self.training)
         trainer.accumulate_grad_batches = self.training.micro_steps
+        trainer.save_checkpoint = phase(SAVE)(trainer.save_checkpoint)
         # Lightning's own handler of SIGTERM broadcasts, in the middle of whatever is being sent.
         trainer._signal_connector.register_signal_handlers = install_signal_handler
 
@@ -107,6 +133,14 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
         """Count the pass."""
         self._started.passed()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """No batches are trained from here on."""
+        self._validation.__enter__()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """They are again."""
+        self._validation.__exit__(None, None, None)
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save the state if another worker is lost."""
         if self.training is not None:
@@ -115,6 +149,11 @@ class MalleTrainCallback(Callback):  # type: ignore[misc]  # Lightning is not in
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save, and say that the training is complete, with the metrics that the module has logged."""
         self._started.finish({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def _follow_samples(self, trainer: Trainer, training: FrameworkTraining) -> None:
+        for number, config in enumerate(trainer.lr_scheduler_configs):
+            if config.interval == "step" and is_schedule(config.scheduler) and _counts_samples(trainer):
+                config.scheduler = training.follow(f"lightning scheduler {number}", config.scheduler)
 
     @property
     def _started(self) -> FrameworkTraining:
@@ -172,6 +211,20 @@ class LightningState:
             _set_all(batches, batches["processed"])
         state["epoch_loop.state_dict"]["_batches_that_stepped"] = self._trainer.global_step
         return state
+
+
+def _counts_samples(trainer: Trainer) -> bool:
+    """Whether a training is as long as a number of samples, and not of steps of any size."""
+    return trainer.max_steps == -1 and trainer.max_epochs not in (None, -1) and trainer.limit_train_batches == 1.0
+
+
+def _tell_steps(trainer: Trainer, steps: int) -> None:
+    """Have a trainer estimate its number of steps so.
+
+    By itself it would ask the loader, which has no length: where an epoch ends depends on the scale.
+    """
+    kind = type(trainer)
+    trainer.__class__ = type(kind.__name__, (kind,), {"estimated_stepping_batches": steps})
 
 
 def _set_all(progress: dict[str, int], value: int) -> None:

@@ -9,7 +9,9 @@ constant by gradient accumulation; then no rate changes (`malletrain.client.batc
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,7 +93,11 @@ class RateRamp:
 
 
 class LearningRates:
-    """Scales an optimizer's learning rates with the global batch. Between rescales they belong to the user."""
+    """Scales an optimizer's learning rates with the global batch.
+
+    Between rescales they belong to the user. Where a scheduler sets them (`leave_to_schedule`), they are scaled during
+    the optimizer's steps only: a scheduler may compute them from the rates before, or from its own counter.
+    """
 
     def __init__(
         self, groups: list[dict[str, Any]], reference_batch: int | None, rule: ScalingRule, warmup_samples: int
@@ -109,6 +115,30 @@ class LearningRates:
         self._rule = rule
         self._warmup_samples = warmup_samples
         self._factor = 0.0
+        self._scheduled = False
+
+    def leave_to_schedule(self) -> None:
+        """From now on a scheduler sets the rates: those for the reference batch."""
+        self._scheduled = True
+
+    @contextlib.contextmanager
+    def scaled(self, groups: list[dict[str, Any]]) -> Iterator[None]:
+        """Scale rates that a scheduler sets, for the time of a step.
+
+        Args:
+            groups: The optimizer's parameter groups.
+        """
+        if not self._scheduled or self._reference_batch is None:
+            yield
+            return
+        plain = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] = group["lr"] * self._factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, plain, strict=True):
+                group["lr"] = rate
 
     def ramp_to(self, ramp: RateRamp, global_batch: int, samples: int) -> RateRamp:
         """The ramp after a rescale.
@@ -134,6 +164,8 @@ class LearningRates:
         if self._reference_batch is None or not (force or factor != self._factor):
             return
         self._factor = factor
+        if self._scheduled:
+            return
         for group, rate in zip(groups, self._reference_rates, strict=True):
             group["lr"] = rate * factor
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from types import MappingProxyType
 
 import grpc
 
@@ -36,11 +37,13 @@ class ReporterIdentity:
         job_id: The job.
         reporter_id: The reporting process.
         slots_per_node: Worker processes per node.
+        lineage: Which processes of the job hand the model on in memory; empty: not known.
     """
 
     job_id: str
     reporter_id: str
     slots_per_node: int
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,9 @@ class MonitorStream:
         records: Sequence[RingRecord],
         dropped: int,
         feed: monitor_pb2.FeedReport | None = None,
+        saves: monitor_pb2.SaveReport | None = None,
+        phase: monitor_pb2.PhaseReport | None = None,
+        phases_ns: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         """Send records without waiting.
 
@@ -103,6 +109,9 @@ class MonitorStream:
             records: Records without a gap in their sequence numbers; none for a keep-alive message.
             dropped: Records lost so far.
             feed: What a feed does for the trainer; None: there is none.
+            saves: How its newest save went; None: it has tried none.
+            phase: The phase that the trainer is in; None: none.
+            phases_ns: How long it was in phases in the step of a record, by sequence number; 0 where there is none.
         """
         request = monitor_pb2.ReportRequest(
             job_id=identity.job_id,
@@ -110,6 +119,9 @@ class MonitorStream:
             slots_per_node=identity.slots_per_node,
             dropped_records=dropped,
             feed=feed,
+            lineage=identity.lineage,
+            saves=saves,
+            phase=phase,
         )
         if records:
             batch = request.batch
@@ -118,7 +130,13 @@ class MonitorStream:
             batch.samples.extend(record.samples for record in records)
             batch.positions.extend(record.position for record in records)
             batch.workers.extend(record.workers for record in records)
+            if phases_ns:
+                batch.phase_seconds.extend(phases_ns.get(record.sequence, 0) / 1e9 for record in records)
         self._outgoing.put(request)
+
+    def finish(self) -> None:
+        """Say that nothing follows. Monitor stores and acknowledges what it has then, at once, and ends the stream."""
+        self._outgoing.put(None)
 
     def close(self) -> None:
         """End the stream at once."""
@@ -147,7 +165,9 @@ def read_job_token(path: Path | None) -> str:
 
 
 def open_channel(address: str, environ: Mapping[str, str]) -> grpc.Channel:
-    """Open a channel to Monitor that reconnects quickly after an outage; with TLS, unless the address is on loopback.
+    """Open a channel to Monitor that reconnects quickly after an outage.
+
+    It is without TLS only on loopback under a supervisor or agent of version 0.1, whose services have none there.
 
     Args:
         address: HOST:PORT of Monitor.
@@ -156,7 +176,7 @@ def open_channel(address: str, environ: Mapping[str, str]) -> grpc.Channel:
     Raises:
         CertificateFileError: the certificates by which Monitor is known can't be read.
     """
-    if is_loopback(address):
+    if is_loopback(address) and environ.get(env.MONITOR_WITH_TLS) != address:
         return grpc.insecure_channel(address, options=_OPTIONS)
     authority, name = Path(environ.get(env.MONITOR_AUTHORITY, "")), environ.get(env.MONITOR_NAME)
     options = (*_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else _OPTIONS

@@ -23,9 +23,9 @@ import torch.distributed as dist
 from malletrain.client.shard_parts import Part, Shards, complete_parts, packed, part_of, part_path, unpacked, write_part
 from malletrain.client.warn_once import describe
 
-_MOST_OF_THE_LOOP = 0.05
+_MAX_OF_THE_LOOP = 0.05
 """Largest share of the time that the training loop waits for copies."""
-_MOST_OF_THE_TIME = 0.25
+_MAX_OF_THE_TIME = 0.25
 """Largest share of the time in which copies are sent in the background."""
 _CHUNK = 64 << 20
 """Bytes that are sent at once."""
@@ -76,17 +76,17 @@ class NeighbourCopies:
     """
 
     def __init__(
-        self, folder: Path | None, least_seconds: float | None, clock: Callable[[], float] = time.monotonic
+        self, folder: Path | None, min_seconds: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Nothing is copied before the first `begin`.
 
         Args:
             folder: Folder of the checkpoints; None: there are no copies.
-            least_seconds: Shortest time in seconds from one copy to the next; None: there are no copies.
+            min_seconds: Shortest time in seconds from one copy to the next; None: there are no copies.
             clock: Monotonic clock in seconds.
         """
         self._folder = folder
-        self._least_seconds = least_seconds
+        self._min_seconds = min_seconds
         self._clock = clock
         self._began_at = clock()
         self._copy_seconds = self._exchange_seconds = 0.0
@@ -99,10 +99,10 @@ class NeighbourCopies:
 
     def is_due(self) -> bool:
         """Whether to make copies now, so that they cost little enough; rank 0 decides for all."""
-        if self._folder is None or self._least_seconds is None or self._is_busy() or self._has_failed():
+        if self._folder is None or self._min_seconds is None or self._is_busy() or self._has_failed():
             return False
-        cost = max(self._copy_seconds / _MOST_OF_THE_LOOP, self._exchange_seconds / _MOST_OF_THE_TIME)
-        return self._clock() - self._began_at >= max(self._least_seconds, cost)
+        cost = max(self._copy_seconds / _MAX_OF_THE_LOOP, self._exchange_seconds / _MAX_OF_THE_TIME)
+        return self._clock() - self._began_at >= max(self._min_seconds, cost)
 
     def begin(
         self, samples: int, shards: Callable[[], Shards], plain: Callable[[], Mapping[str, Any]], random_state: Any
@@ -165,8 +165,8 @@ class NeighbourCopies:
         return self._thread is not None and self._thread.is_alive()
 
     def _has_failed(self) -> bool:
-        if self._failure is not None and self._least_seconds is not None:
-            self._least_seconds = None
+        if self._failure is not None and self._min_seconds is not None:
+            self._min_seconds = None
             print(f"malletrain: no more copies on neighbours: {describe(self._failure)[:200]}", file=sys.stderr)
         return self._failure is not None
 

@@ -1,56 +1,96 @@
-"""`python -m malletrain.client.observe script|module TARGET [ARGUMENT...]`: runs a training script and notes its steps.
+"""Notes what a training does in its processes: for `malletrain check`, which has them import `observing`, beside this.
 
-`malletrain check` starts workers by it. The script is run as it is. For each optimizer step a line is written to
-`observed/PID.jsonl` in the job's folder: what the model was fed, loss, learning rates and a fingerprint of the weights.
+The script is run as it is. For each optimizer step a line is written to `observed/PID.jsonl` in the job's folder: what
+the model was fed, loss, learning rates and a fingerprint of the weights. Other lines tell of files that a save has
+overwritten, and of evaluations.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-import runpy
+import signal
 import sys
 import time
+import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizers
 
-from malletrain.client.job_context import read_rank
+from malletrain import client
+from malletrain.client.job_context import horovod_rank, read_rank
 from malletrain.common.environment import JOB_DIR
 from malletrain.common.job_folder import OBSERVED_FOLDER
 
-_MOST_ROWS = 512
-_MOST_STEPS = 20_000
+_MAX_ROWS = 512
+_MAX_STEPS = 20_000
+_MAX_EVENTS = 2_000
+_EVALUATION_SECONDS = 0.5
+"""An evaluation is told so often while it makes passes."""
+_STATE_FILES = frozenset(
+    {
+        ".bin",
+        ".ckpt",
+        ".distcp",
+        ".h5",
+        ".msgpack",
+        ".npy",
+        ".npz",
+        ".pickle",
+        ".pkl",
+        ".pt",
+        ".pth",
+        ".safetensors",
+        ".tar",
+    }
+)
+
+
+def _quietly(method: Callable[..., None]) -> Callable[..., None]:
+    """What can't be noted must not be noticed by the script."""
+
+    @functools.wraps(method)
+    def noting(*arguments: Any) -> None:
+        with contextlib.suppress(Exception):
+            method(*arguments)
+
+    return noting
 
 
 class StepObserver:
     """Notes the optimizer steps of this process. It changes nothing that the script can see."""
 
-    def __init__(self, folder: Path) -> None:
-        """Nothing is written before the first step.
-
-        Args:
-            folder: Where the notes go.
-        """
-        self._folder = folder
+    def __init__(self) -> None:
+        """Write nothing yet. The folder will be that of the job that this process belongs to then."""
         self._file: TextIO | None = None
-        self._steps = self._model_depth = self._step_depth = 0
+        self._pid = 0
+        self._steps = self._events = self._model_depth = self._step_depth = self._reported = 0
+        self._evaluated_at = 0.0
+        self._says_evaluations = False
         self._fed = False
         self._rows: list[int] = []
         self._size = 0
         self._loss: float | None = None
         self._rates: list[float] = []
+        self._base_rates: list[float] = []
         self._before = 0.0
+        self._schedulers: list[weakref.ref[lr_scheduler.LRScheduler]] = []
 
     def install(self) -> None:
         """Follow the models, losses and optimizers of this process from now on."""
         self._follow_models()
         self._follow_losses()
+        self._follow_schedulers()
+        self._follow_saves()
+        self._follow_reports()
+        self._follow_phases()
         optimizers.register_optimizer_step_pre_hook(lambda stepped, *_: self._before_step(stepped))
         optimizers.register_optimizer_step_post_hook(lambda stepped, *_: self._after_step(stepped))
 
@@ -74,16 +114,90 @@ class StepObserver:
 
         @functools.wraps(original)
         def backward(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-            if tensor.numel() == 1:
-                self._loss = (self._loss or 0.0) + float(tensor.detach())
+            self._note_loss(tensor)
             self._fed = False
             return original(tensor, *arguments, **options)
 
         setattr(torch.Tensor, "backward", backward)  # noqa: B010 - as above
 
+    @_quietly
+    def _note_loss(self, tensor: torch.Tensor) -> None:
+        if tensor.numel() == 1:
+            self._loss = (self._loss or 0.0) + float(tensor.detach())
+
+    def _follow_schedulers(self) -> None:
+        original = lr_scheduler.LRScheduler.__init__
+
+        @functools.wraps(original)
+        def made(scheduler: lr_scheduler.LRScheduler, *arguments: Any, **options: Any) -> None:
+            original(scheduler, *arguments, **options)
+            self._schedulers.append(weakref.ref(scheduler))
+
+        setattr(lr_scheduler.LRScheduler, "__init__", made)  # noqa: B010 - as above
+
+    def _follow_reports(self) -> None:
+        """Count reports here, too: the first ones may take long to arrive on a busy machine."""
+        original = client.report
+
+        @functools.wraps(original)
+        def report(*arguments: Any, **options: Any) -> None:
+            self._reported += 1
+            original(*arguments, **options)
+
+        client.report = report
+
+    def _follow_phases(self) -> None:
+        """Notice whether the script says when it evaluates."""
+        original = getattr(client, "phase", None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def phase(name: str) -> Any:
+            self._says_evaluations = self._says_evaluations or name == "evaluate"
+            return original(name)
+
+        setattr(client, "phase", phase)  # noqa: B010 - as above
+
+    def _follow_saves(self) -> None:
+        """Notice a state that is written over the one before: a kill at that moment leaves neither."""
+        original = torch.save
+
+        @functools.wraps(original)
+        def save(thing: object, target: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(target, str | os.PathLike):
+                self._note_overwritten(os.fspath(target))
+                self._note_saved(os.fspath(target))
+            return original(thing, target, *arguments, **options)
+
+        torch.save = save
+        sys.addaudithook(self._heed)
+
+    def _heed(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str) or not isinstance(arguments[2], int):
+            return
+        path, _, flags = arguments
+        if flags & os.O_TRUNC and Path(path).suffix in _STATE_FILES:
+            self._note_overwritten(path)
+            self._note_saved(path)
+
+    @_quietly
+    def _note_overwritten(self, path: str) -> None:
+        # What is heeded at each opening of a file has to be quick.
+        if os.path.getsize(path):  # noqa: PTH202
+            self._note({"event": "overwritten", "path": os.path.abspath(path)})  # noqa: PTH100
+
+    @_quietly
+    def _note_saved(self, path: str) -> None:
+        self._note({"event": "saved", "path": os.path.abspath(path)})  # noqa: PTH100
+
+    @_quietly
     def _note_input(self, module: torch.nn.Module, given: object) -> None:
         """The first model of a pass gets the samples; a loss, which is a module as well, has no parameters."""
         trained = module.training and torch.is_grad_enabled()
+        if not module.training and self._steps and time.monotonic() - self._evaluated_at > _EVALUATION_SECONDS:
+            self._evaluated_at = time.monotonic()
+            self._note({"event": "evaluates", "said": self._says_evaluations})
         if not trained or not any(parameter.requires_grad for parameter in module.parameters()):
             return
         tensor = next(_tensors(given), None)
@@ -91,13 +205,16 @@ class StepObserver:
             return
         self._fed = True
         self._size += len(tensor)
-        self._rows += [_fingerprint(row) for row in tensor.detach()[: _MOST_ROWS - len(self._rows)]]
+        self._rows += [_fingerprint(row) for row in tensor.detach()[: _MAX_ROWS - len(self._rows)]]
 
     def _before_step(self, stepped: torch.optim.Optimizer) -> None:
         # An optimizer may call another one's step, as Horovod's does.
         self._step_depth += 1
-        if self._step_depth > 1:
-            return
+        if self._step_depth == 1:
+            self._note_beginning(stepped)
+
+    @_quietly
+    def _note_beginning(self, stepped: torch.optim.Optimizer) -> None:
         self._before = _weights(stepped)
         note_rates = "_malletrain_observed"
         if not hasattr(stepped, note_rates):
@@ -105,39 +222,83 @@ class StepObserver:
             # After the hooks that are there: one may scale the rates for the time of the step.
             stepped.register_step_pre_hook(lambda within, *_: self._note_rates(within))
 
+    @_quietly
     def _note_rates(self, stepped: torch.optim.Optimizer) -> None:
         self._rates = [float(group["lr"]) for group in stepped.param_groups]
+        self._base_rates = [float(group["initial_lr"]) for group in stepped.param_groups if "initial_lr" in group]
 
     def _after_step(self, stepped: torch.optim.Optimizer) -> None:
         self._step_depth -= 1
-        if self._step_depth == 0 and self._steps < _MOST_STEPS:
-            after = _weights(stepped)
-            # Horovod makes a step without gradients for the optimizer to have a state, which it then broadcasts.
-            if self._size or self._loss is not None or after != self._before:
-                self._steps += 1
-                self._write(stepped, after)
         if self._step_depth == 0:
+            self._note_step(stepped)
             self._rows, self._size, self._loss, self._fed = [], 0, None, False
 
+    @_quietly
+    def _note_step(self, stepped: torch.optim.Optimizer) -> None:
+        if self._steps >= _MAX_STEPS:
+            return
+        after = _weights(stepped)
+        # Horovod makes a step without gradients for the optimizer to have a state, which it then broadcasts.
+        if self._size or self._loss is not None or after != self._before:
+            self._steps += 1
+            self._write(stepped, after)
+
     def _write(self, stepped: torch.optim.Optimizer, after: float) -> None:
-        rank, workers = read_rank(os.environ, sys.modules)
+        rank, workers, together = _place()
         note = {
-            "pid": os.getpid(),
             "rank": rank,
             "workers": workers,
-            "seconds": time.time(),
+            "together": together,
             "size": self._size,
             "rows": self._rows,
             "loss": self._loss,
             "rates": self._rates,
+            "base_rates": self._base_rates,
             "before": self._before,
             "after": after,
             "sharded": any(hasattr(parameter, "to_local") for parameter in _parameters(stepped)),
+            "schedule": self._schedule_of(stepped),
+            "heeds_stop": signal.getsignal(signal.SIGTERM) not in {signal.SIG_DFL, signal.SIG_IGN},
+            "reported": self._reported,
         }
-        if self._file is None:
-            self._folder.mkdir(exist_ok=True)
-            self._file = (self._folder / f"{os.getpid()}.jsonl").open("a", buffering=1, encoding="ascii")
-        self._file.write(json.dumps(note) + "\n")
+        self._write_line(note)
+
+    def _schedule_of(self, stepped: torch.optim.Optimizer) -> list[int] | None:
+        """Length and present step of a schedule of a fixed length; None where there is none."""
+        self._schedulers = [found for found in self._schedulers if found() is not None]
+        for scheduler in (found() for found in reversed(self._schedulers)):
+            if scheduler is None or next(_parameters(scheduler.optimizer)) is not next(_parameters(stepped)):
+                continue
+            length = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)
+            if isinstance(length, int):
+                return [length, int(scheduler.last_epoch)]
+        return None
+
+    def _note(self, note: dict[str, Any]) -> None:
+        if self._events < _MAX_EVENTS:
+            self._events += 1
+            self._write_line(note)
+
+    def _write_line(self, note: dict[str, Any]) -> None:
+        if self._pid != os.getpid():  # also after a fork
+            folder = os.environ.get(JOB_DIR)
+            if not folder:
+                return
+            self._pid = os.getpid()
+            place = Path(folder, OBSERVED_FOLDER)
+            place.mkdir(exist_ok=True)
+            self._file = (place / f"{self._pid}.jsonl").open("a", buffering=1, encoding="ascii")
+        if self._file is not None:
+            self._file.write(json.dumps({"pid": self._pid, "seconds": time.time(), **note}) + "\n")
+
+
+def _place() -> tuple[int, int, int]:
+    """Rank and number of workers, and how many of them are in one group with this one."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size(), distributed.get_world_size()
+    rank, workers = read_rank(os.environ, sys.modules)
+    return rank, workers, workers if horovod_rank(sys.modules) is not None else 1
 
 
 def _tensors(given: object) -> Iterator[torch.Tensor]:
@@ -167,21 +328,3 @@ def _weights(stepped: torch.optim.Optimizer) -> float:
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         total += float(local.detach().double().pow(2).sum())
     return total
-
-
-def main() -> None:
-    """Run the script."""
-    kind, target, *arguments = sys.argv[1:]
-    folder = os.environ.get(JOB_DIR)
-    if folder:
-        StepObserver(Path(folder, OBSERVED_FOLDER)).install()
-    sys.argv = [target, *arguments]
-    if kind == "module":
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
-        return
-    sys.path[0] = str(Path(target).resolve().parent)
-    runpy.run_path(target, run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()

@@ -46,6 +46,11 @@ class Outbox:
         """Records sent on the present stream and not acknowledged."""
         return len(self._in_flight)
 
+    @property
+    def waiting(self) -> int:
+        """Records that have not been sent on the present stream."""
+        return len(self._waiting)
+
     def add(self, records: Iterable[RingRecord], lost: int) -> None:
         """Add records from the ring. If there are too many, the oldest are dropped.
 

@@ -124,7 +124,7 @@ class Replica(abc.ABC):
 
     def _commit_requested(self) -> tuple[bool, bool]:
         """At rank 0: whether a commit is requested, and whether it has to be saved on disk."""
-        return should_commit(), False
+        return should_commit(every=None), False
 
     @abc.abstractmethod
     def _committed(self) -> None:

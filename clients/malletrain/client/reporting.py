@@ -12,13 +12,13 @@ from malletrain.client.ring import RECORD, RECORD_OFFSET, RECORD_SHIFT, Ring
 CHECK_NS = 100_000_000
 """Time between two checks of rank, number of workers and sidecar, in nanoseconds."""
 
-MOST_SAMPLES = 2**40
+MAX_SAMPLES = 2**40
 """Largest global batch that Monitor accepts."""
 
-MOST_POSITION = 2**60
+MAX_POSITION = 2**60
 """Largest sample position that Monitor accepts."""
 
-MOST_WORKERS = 2**24
+MAX_WORKERS = 2**24
 """Largest number of worker processes that Monitor accepts."""
 
 
@@ -49,7 +49,7 @@ def make_report(context: ReportContext, clock: Callable[[], int]) -> tuple[Repor
         clock: Nanoseconds since the epoch.
     """
     pack_into = RECORD.pack_into
-    base, step, most_samples, most_position = RECORD_OFFSET, 1 << RECORD_SHIFT, MOST_SAMPLES, MOST_POSITION
+    base, step, max_samples, max_position = RECORD_OFFSET, 1 << RECORD_SHIFT, MAX_SAMPLES, MAX_POSITION
     nothing = memoryview(bytearray())
     ring: Ring | None = None
     buffer = nothing
@@ -64,7 +64,7 @@ def make_report(context: ReportContext, clock: Callable[[], int]) -> tuple[Repor
         found, world = context.check(now)
         if found is not ring:
             ring = found
-            buffer = nothing if found is None else memoryview(found.buffer)
+            buffer = nothing if found is None else memoryview(found.buffer)[: found.end_of_records]
             sequence, offset, end = 0, base, len(buffer)
 
     def report(samples: int, position: int | None = None, workers: int | None = None) -> None:
@@ -86,13 +86,13 @@ def make_report(context: ReportContext, clock: Callable[[], int]) -> tuple[Repor
                 look(now)
             if ring is None:
                 return
-            if type(samples) is not int or not 0 <= samples <= most_samples:
-                samples = _within("samples", samples, 0, MOST_SAMPLES)
+            if type(samples) is not int or not 0 <= samples <= max_samples:
+                samples = _within("samples", samples, 0, MAX_SAMPLES)
             if position is None:
                 position = -1
-            elif type(position) is not int or not 0 <= position <= most_position:
-                position = _within("position", position, 0, MOST_POSITION)
-            workers = world if workers is None else _within("workers", workers, 1, MOST_WORKERS)
+            elif type(position) is not int or not 0 <= position <= max_position:
+                position = _within("position", position, 0, MAX_POSITION)
+            workers = world if workers is None else _within("workers", workers, 1, MAX_WORKERS)
             # Before the record is written: a signal handler can interrupt at a call only, so that no number is used
             # twice or left out.
             sequence += 1

@@ -18,6 +18,7 @@ import mmap
 import os
 import struct
 import tempfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,12 +34,18 @@ RECORD_SHIFT = 6
 # Indices of words in the header. Those that the sidecar writes have a cache line of their own.
 MAGIC, SLOTS, CLOSED = 0, 1, 2
 FEED_RECEIVED, FEED_PREPARED, FEED_NANOSECONDS, FEED_PROCESSES = 8, 9, 10, 11
+SAVES, SAVE_FAILURES, SAVE_ERROR = 12, 13, 14
+"""Saves of checkpoints that were tried, how many have failed since one succeeded, and errno of the newest; 0: other."""
 FLOOR, DROPPED, COMMANDS, STOPS = 16, 17, 18, 19
 
 COMMAND_OFFSET = 256
 COMMAND_SLOTS = 64
 COMMAND_SIZE = 128
 RECORD_OFFSET = COMMAND_OFFSET + COMMAND_SLOTS * COMMAND_SIZE
+
+PHASE_SLOTS = 64
+PHASE = struct.Struct("qqq32sq")
+"""A phase: number from 1, nanoseconds since the epoch of its begin and end (0: it lasts), name, sum of these."""
 
 _MAGIC_WORD = 0x4D616C6C65743031
 """In ASCII `Mallet01`: a ring, and the version of its layout. Trainer and sidecar may be of different versions."""
@@ -61,6 +68,22 @@ class RingRecord(NamedTuple):
     samples: int
     position: int
     workers: int
+
+
+class RingPhase(NamedTuple):
+    """A phase that the trainer has entered.
+
+    Attributes:
+        number: Number, from 1.
+        begin_ns: When it was entered, in nanoseconds since the epoch.
+        end_ns: When it was left; 0: it lasts.
+        name: Its name, at most 32 bytes.
+    """
+
+    number: int
+    begin_ns: int
+    end_ns: int
+    name: str
 
 
 class Words(Protocol):
@@ -91,6 +114,11 @@ class Ring:
         self.buffer = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         self.words = memoryview(self.buffer).cast("q")
 
+    @property
+    def end_of_records(self) -> int:
+        """Where the records end, in bytes; phases follow."""
+        return RECORD_OFFSET + (self.words[SLOTS] << RECORD_SHIFT)
+
     def close(self) -> None:
         """Unmap it and close its file."""
         self.words.release()
@@ -112,7 +140,7 @@ def create_ring(capacity: int = CAPACITY) -> Ring:
         raise ValueError(f"capacity: expected a power of two of at least 4, got {capacity}")
     fd = _anonymous_file()
     try:
-        os.ftruncate(fd, RECORD_OFFSET + (capacity << RECORD_SHIFT))
+        os.ftruncate(fd, RECORD_OFFSET + (capacity << RECORD_SHIFT) + PHASE_SLOTS * PHASE.size)
         ring = Ring(fd)
     except BaseException:
         os.close(fd)
@@ -187,6 +215,56 @@ class RingReader:
         if sum(fields) != words[at + 5] or words[at] != fields[0]:
             return None
         return RingRecord(*fields)
+
+
+def put_phase(ring: Ring, phase: RingPhase) -> None:
+    """Write a phase that has begun, or one that was written before and has ended."""
+    name = phase.name.encode()[:32]
+    place = _phase_place(ring, phase.number)
+    check = _phase_check(phase.number, phase.begin_ns, phase.end_ns, name)
+    PHASE.pack_into(ring.buffer, place, phase.number, phase.begin_ns, phase.end_ns, name, check)
+
+
+class PhaseReader:
+    """Reads phases from a ring: each when it has begun, and when it has ended.
+
+    Of very many between two calls the oldest are left out. A ring of a trainer of an earlier version has none.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        """Start with the oldest one that there is."""
+        self._ring = ring
+        self._has_place = len(ring.buffer) >= _phase_place(ring, PHASE_SLOTS - 1) + PHASE.size
+        self._next = 1
+
+    def read(self) -> list[RingPhase]:
+        """Phases that are new or have ended since the last call, in the order of their numbers."""
+        found: list[RingPhase] = []
+        while self._has_place and (phase := self._copy(self._next)) is not None:
+            if phase.number > self._next:
+                self._next = phase.number - PHASE_SLOTS + 1
+                continue
+            found.append(phase)
+            if not phase.end_ns and self._copy(self._next + 1) is None:
+                break  # it lasts, and is looked at again
+            self._next += 1
+        return found
+
+    def _copy(self, number: int) -> RingPhase | None:
+        """The phase with a number, or a later one in its place; None: it is not there yet, or is being written."""
+        there, begin, end, text, check = PHASE.unpack_from(self._ring.buffer, _phase_place(self._ring, number))
+        name = text.rstrip(b"\0")
+        if there < number or check != _phase_check(there, begin, end, name):
+            return None
+        return RingPhase(there, begin, end, name.decode(errors="replace"))
+
+
+def _phase_place(ring: Ring, number: int) -> int:
+    return ring.end_of_records + (number % PHASE_SLOTS) * PHASE.size
+
+
+def _phase_check(number: int, begin_ns: int, end_ns: int, name: bytes) -> int:
+    return number + begin_ns + end_ns + zlib.crc32(name)
 
 
 def _anonymous_file() -> int:

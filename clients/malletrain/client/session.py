@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import SupportsFloat, SupportsIndex
+from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from malletrain.client.commands import Command, commands_after
+from malletrain.client.commit_interval import EVERY_SECONDS, CommitInterval
 from malletrain.client.completion import write_completion
-from malletrain.client.job_context import JobContext, read_job, read_rank
+from malletrain.client.job_context import HOROVOD_MODULES, JobContext, read_job, read_rank
+from malletrain.client.phases import DeclaredPhase, Phases
 from malletrain.client.reporting import make_report, new_reporter_id
 from malletrain.client.ring import (
     CLOSED,
@@ -20,6 +22,9 @@ from malletrain.client.ring import (
     FEED_PREPARED,
     FEED_PROCESSES,
     FEED_RECEIVED,
+    SAVE_ERROR,
+    SAVE_FAILURES,
+    SAVES,
     STOPS,
     Ring,
     create_ring,
@@ -31,7 +36,21 @@ from malletrain.common.environment import JOB_ID
 
 _FULL_CHECK_NS = 1_000_000_000
 """Time between two checks of environment and sidecar, in nanoseconds."""
-_HOROVOD = "horovod.torch"
+
+
+class SavesNoted(NamedTuple):
+    """Saves by this process: how many were tried, how many have failed since one succeeded, and errno of the newest."""
+
+    tried: int = 0
+    failures: int = 0
+    error: int = 0
+
+    def after(self, error: BaseException | None) -> SavesNoted:
+        """What is noted after another save; error: why it failed, None: it succeeded."""
+        if error is None:
+            return SavesNoted(self.tried + 1)
+        number = error.errno if isinstance(error, OSError) else None
+        return SavesNoted(self.tried + 1, self.failures + 1, number or 0)
 
 
 class Client:
@@ -70,7 +89,11 @@ class Client:
         self._rejected = 0
         self._taken = self._committed = 0
         self._termination_committed = False
+        self._commit_interval = CommitInterval()
+        self._saves = SavesNoted()
+        self._save_phase_failed = False
         self.report, self._expire = make_report(self, clock)
+        self._phases = Phases(self._ring_for_phases, clock, self._warnings)
         os.register_at_fork(after_in_child=self._after_fork)
 
     @property
@@ -98,7 +121,7 @@ class Client:
         """
         full = not 0 <= now_ns - self._checked_ns < _FULL_CHECK_NS
         # Horovod's ranks change at a reset. A launcher's variables do not change while a worker runs.
-        if not full and _HOROVOD not in self._modules:
+        if not full and self._modules.keys().isdisjoint(HOROVOD_MODULES):
             return self._ring, self._workers
         self._checked_ns = now_ns
         if self._forked or JOB_ID not in self._environ:
@@ -128,8 +151,22 @@ class Client:
         found, self._taken = commands_after(ring, self._taken)
         return found
 
-    def should_commit(self) -> bool:
-        """Whether a command or SIGTERM has arrived since the last call that returned True."""
+    def should_commit(self, every: float | None = EVERY_SECONDS) -> bool:
+        """Whether to save after this batch.
+
+        It is True if a command or SIGTERM has arrived since the last call that returned True. At rank 0, it is True
+        from time to time without that, so that a node that fails costs little.
+
+        Args:
+            every: Least time between two saves that nobody has requested, in seconds; None: there are none. They take a
+                twentieth of the time at most: where a save takes long, they are rarer.
+        """
+        requested = self._commit_requested()
+        if self._ring is None or self._forked or every is None:
+            return requested
+        return self._commit_interval.due(self._clock() / 1e9, every, requested=requested)
+
+    def _commit_requested(self) -> bool:
         ring = self._ring
         asked = False
         if ring is not None and ring.words[COMMANDS] != self._committed:
@@ -156,6 +193,50 @@ class Client:
             words[FEED_RECEIVED], words[FEED_PREPARED] = received, prepared
             words[FEED_NANOSECONDS], words[FEED_PROCESSES] = cpu_nanoseconds, processes
 
+    def note_save(self, error: BaseException | None = None) -> None:
+        """Say how a save of a checkpoint went. No more than writes to memory; safe in any thread.
+
+        While saves fail the job keeps its scale, since a change of it would lose what is not saved.
+
+        Args:
+            error: Why it failed; None: it succeeded.
+        """
+        self._saves = self._saves.after(error)
+        self._show_saves()
+
+    def _note_save_phase(self, error: BaseException | None) -> None:
+        """Note an error of the disk that leaves a phase of saving, and the end of the next one without any.
+
+        That nothing went wrong in such a phase is no news otherwise: the save may go on in another thread.
+        """
+        if isinstance(error, OSError) or type(error) is RuntimeError:  # what torch.save raises where a disk is full
+            self._save_phase_failed = True
+            self.note_save(error)
+        elif error is None and self._save_phase_failed:
+            self._save_phase_failed = False
+            self.note_save()
+
+    def _show_saves(self) -> None:
+        ring, noted = self._ring, self._saves
+        if ring is not None and not self._forked:
+            words = ring.words
+            words[SAVES], words[SAVE_FAILURES], words[SAVE_ERROR] = noted.tried, noted.failures, noted.error
+
+    def phase(self, name: str) -> DeclaredPhase:
+        """A phase in which no batches are trained: `with phase("evaluate"):`.
+
+        It is neither a stall nor part of a step, and may take as long as the job's limit of such a phase. Enter it in
+        the thread that reports. It never raises and never waits; outside MalleTrain, and in other processes than rank
+        0's, it does nothing.
+
+        An error of the disk that leaves a phase of saving is noted as by `note_save`, until one ends without.
+
+        Args:
+            name: start, evaluate, save, or pause for anything else, which has the limit of a step. Another name is a
+                pause, with one warning.
+        """
+        return DeclaredPhase(self._phases, name, self._note_save_phase)
+
     def current_job(self) -> JobContext | None:
         """The job of this process; None outside MalleTrain.
 
@@ -181,6 +262,14 @@ class Client:
         except (OSError, ValueError) as error:
             self._warnings.warn("done", f"done(): the completion could not be written: {error}")
 
+    def _ring_for_phases(self) -> Ring | None:
+        """The ring; a process that has not reported yet begins to do so with its first phase."""
+        now = self._clock()
+        if self._ring is None or not 0 <= now - self._checked_ns < _FULL_CHECK_NS:
+            self._checked_ns = 0
+            self.check(now)
+        return self._ring
+
     def _begin(self) -> None:
         process = self._modules.get("multiprocessing.process")
         if process is not None and process.current_process().daemon:
@@ -199,6 +288,7 @@ class Client:
         self._sidecar = SidecarProcess(lambda: self._start(job, ring, reporter_id), self._warnings)
         self._ring = ring
         self._taken = self._committed = 0
+        self._show_saves()
 
     def _close_ring(self) -> None:
         """Another process is rank 0 now: the sidecar delivers what is left and ends."""
@@ -218,3 +308,4 @@ class Client:
         if self._ring is not None:
             os.close(self._ring.fd)
         self._ring = self._sidecar = None
+        self._phases.forget()

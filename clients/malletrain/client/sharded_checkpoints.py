@@ -22,6 +22,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
+from malletrain.client import note_save, phase
+from malletrain.client.phases import SAVE
 from malletrain.client.shard_parts import PartsReader, Shards, complete_parts, read_plain
 from malletrain.client.snapshots import snapshot_of
 from malletrain.client.warn_once import WarnOnce, describe
@@ -31,7 +33,7 @@ _NAME = re.compile(r"samples-(\d+)\.(shards|parts)")
 _METADATA = ".metadata"
 _PLAIN = "training.pt"
 _PARTS = ".parts"
-_MOST_OF_THE_TIME = 0.05
+_MAX_OF_THE_TIME = 0.05
 """Largest share of the time that copies may take in the loop, besides those that the interval demands."""
 
 
@@ -55,6 +57,7 @@ class ShardedCheckpoints:
         self._group: dist.ProcessGroup | None = None
         self._writing: tuple[int, Future[Any]] | None = None
         self._saved = self._loaded = -1
+        self._plain_error: OSError | RuntimeError | None = None
         self._saved_at, self._last_seconds = clock(), 0.0
         self._saves, self.loop_seconds = 0, 0.0
 
@@ -100,8 +103,9 @@ class ShardedCheckpoints:
         if self._folder is None or self._writing is not None:
             return False
         since = self._clock() - self._saved_at
-        return since >= self._interval or (committing and self._last_seconds <= _MOST_OF_THE_TIME * since)
+        return since >= self._interval or (committing and self._last_seconds <= _MAX_OF_THE_TIME * since)
 
+    @phase(SAVE)
     def save(self, samples: int, shards: Callable[[], Shards], plain: Callable[[], Mapping[str, Any]] | None) -> None:
         """Copy this worker's part; it is written in the background. Waits for a checkpoint that is being written.
 
@@ -116,15 +120,25 @@ class ShardedCheckpoints:
         began = self._clock()
         path = self._folder / f"samples-{samples:015d}.shards"
         if plain is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True)
-            torch.save(snapshot_of(plain(), "checkpoint"), path / _PLAIN)
+            self._plain_error = self._save_plain(path, plain)
+        # Also after an error: the other workers write their parts together with this one.
         self._writing = samples, self._start(path, shards())
         self._saved_at = self._clock()
         self._last_seconds = self._saved_at - began
         self.loop_seconds += self._last_seconds
         self._saves += 1
 
+    def _save_plain(self, path: Path, plain: Callable[[], Mapping[str, Any]]) -> OSError | RuntimeError | None:
+        """Write what is not divided; the error, if that fails."""
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(parents=True)
+            torch.save(snapshot_of(plain(), "checkpoint"), path / _PLAIN)
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError where a disk is full
+            return error
+        return None
+
+    @phase(SAVE)
     def wait(self) -> None:
         """Wait until all workers have written their parts of the last checkpoint. What goes wrong is printed."""
         if self._writing is None:
@@ -133,11 +147,15 @@ class ShardedCheckpoints:
         self._writing = None
         try:
             future.result()
+            if self._plain_error is not None:
+                raise self._plain_error
         except Exception as error:  # noqa: BLE001 - a disk may be full, another worker lost
             self._warnings.warn(
                 f"shards {type(error).__name__}", f"no checkpoint at {samples} samples: {describe(error)}"
             )
+            note_save(error)
             return
+        note_save()
         self._saved = samples
 
     def remove_old(self) -> None:

@@ -29,6 +29,7 @@ from malletrain.client.monitor_stream import (
     read_job_token,
 )
 from malletrain.client.outbox import Outbox
+from malletrain.client.phase_times import PhaseTimes
 from malletrain.client.ring import (
     CLOSED,
     DROPPED,
@@ -37,12 +38,17 @@ from malletrain.client.ring import (
     FEED_PROCESSES,
     FEED_RECEIVED,
     FLOOR,
+    SAVE_ERROR,
+    SAVE_FAILURES,
+    SAVES,
+    PhaseReader,
     Ring,
     RingReader,
     RingRecord,
     open_ring,
 )
 from malletrain.common import environment as env
+from malletrain.common.backoff import Backoff
 from malletrain.common.job_folder import STOP_REQUESTS_FOLDER
 from malletrain.tls.files import CertificateFileError
 from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
@@ -52,10 +58,12 @@ _KEEP_ALIVE_SECONDS = 1.0
 _ACKNOWLEDGEMENT_SECONDS = 10.0
 _ENDING_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 2.0
+_MAX_PAUSE_SECONDS = 2.0
 _BATCH_RECORDS = 2048
 _WINDOW_RECORDS = 8 * _BATCH_RECORDS
 _KNOWN_COMMANDS = 256
+_MAX_ERRORS = 4096
+"""More than any number of an error that the system knows."""
 
 
 class Sidecar:
@@ -70,6 +78,7 @@ class Sidecar:
         stopping: Callable[[], None],
         read_token: Callable[[], str] = str,
         monotonic: Callable[[], float] = time.monotonic,
+        time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Continue where an earlier sidecar of the same ring ended.
 
@@ -81,7 +90,9 @@ class Sidecar:
             stopping: Called before the trainer gets STOP.
             read_token: Returns the job's token, which may have been renewed; empty: there is none.
             monotonic: Monotonic clock in seconds.
+            time_ns: The trainer's clock in nanoseconds since the epoch.
         """
+        self._time_ns = time_ns
         self.asked_to_end = False
         self._ring = ring
         self._identity = identity
@@ -92,9 +103,13 @@ class Sidecar:
         self._monotonic = monotonic
         self._outbox = Outbox(ring.words[FLOOR], ring.words[DROPPED])
         self._reader = RingReader(ring.words, after=self._outbox.floor)
+        self._phase_reader = PhaseReader(ring)
+        self._phases = PhaseTimes()
+        self._told_phase = ""
         self._events: SimpleQueue[StreamEvent] = SimpleQueue()
         self._stream: MonitorStream | None = None
-        self._pause = _FIRST_PAUSE_SECONDS
+        self._finished: MonitorStream | None = None
+        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
         self._connect_at = self._sent_at = self._batch_at = self._progress_at = monotonic()
         self._known: deque[str] = deque(maxlen=_KNOWN_COMMANDS)
 
@@ -116,11 +131,17 @@ class Sidecar:
             self._stream.close()
 
     def _turn(self, now: float, final: bool) -> None:
-        self._outbox.add(*self._reader.read(final=final))
+        records, lost = self._reader.read(final=final)
+        self._phases.see(self._phase_reader.read())
+        self._phases.take(records, self._outbox.floor)
+        self._outbox.add(records, lost)
         if self._stream is None and now >= self._connect_at:
             self._connect(now)
         if self._stream is not None:
             self._send(self._stream, now, final)
+            if final and self._finished is not self._stream and not self._outbox.waiting:
+                self._finished = self._stream
+                self._stream.finish()
             if self._outbox.in_flight and now - self._progress_at > _ACKNOWLEDGEMENT_SECONDS:
                 self._disconnect(now, "no acknowledgement")
         self._save_state()
@@ -140,11 +161,13 @@ class Sidecar:
         now = self._monotonic()
         match event:
             case ResponseReceived(response=response):
-                self._pause = _FIRST_PAUSE_SECONDS
+                self._backoff.succeed()
                 self._progress_at = now
                 self._outbox.acknowledge(response.acknowledged_sequence)
                 for command in response.commands:
                     self._deliver(command)
+            case StreamEnded(refused=False) if event.stream is self._finished and not self._outbox:
+                return  # as it was asked to
             case StreamEnded(refused=refused, reason=reason):
                 if refused:
                     _log(f"Monitor refused {self._outbox.in_flight} records: {reason}")
@@ -162,15 +185,14 @@ class Sidecar:
             self._stream.close()
         self._stream = None
         self._outbox.rewind()
-        if self._pause == _FIRST_PAUSE_SECONDS:
+        if not self._backoff.active:
             _log(f"the stream to Monitor is lost, trying again: {reason}")
-        self._connect_at = now + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._connect_at = now + self._backoff.fail()
 
     def _send(self, stream: MonitorStream, now: float, final: bool) -> None:
         if (final or self._outbox.is_due(now - self._batch_at)) and self._send_batches(stream, now):
             self._batch_at = now
-        elif now - self._sent_at >= _KEEP_ALIVE_SECONDS:
+        elif now - self._sent_at >= _KEEP_ALIVE_SECONDS or self._present_phase().name != self._told_phase:
             self._post(stream, [], now)
 
     def _send_batches(self, stream: MonitorStream, now: float) -> bool:
@@ -186,8 +208,15 @@ class Sidecar:
         return sent
 
     def _post(self, stream: MonitorStream, records: Sequence[RingRecord], now: float) -> None:
-        stream.send(self._identity, records, self._outbox.dropped, feed_report(self._ring))
-        self._sent_at = now
+        phase, feed, saves = self._present_phase(), feed_report(self._ring), save_report(self._ring)
+        present = phase if phase.name else None
+        stream.send(self._identity, records, self._outbox.dropped, feed, saves, present, self._phases.in_steps)
+        self._sent_at, self._told_phase = now, phase.name
+
+    def _present_phase(self) -> monitor_pb2.PhaseReport:
+        """The phase that the trainer is in; without a name: none."""
+        name, seconds = self._phases.present(self._time_ns()) or ("", 0.0)
+        return monitor_pb2.PhaseReport(name=name, seconds=seconds)
 
     def _deliver(self, command: monitor_pb2.Command) -> None:
         known_types = {int(kind) for kind in CommandType}
@@ -217,6 +246,18 @@ def feed_report(ring: Ring) -> monitor_pb2.FeedReport | None:
     )
 
 
+def save_report(ring: Ring) -> monitor_pb2.SaveReport | None:
+    """How the newest save went, as the trainer has written that to the ring; None: it has tried none."""
+    words = ring.words
+    if words[SAVES] <= 0:
+        return None
+    if words[SAVE_FAILURES] <= 0:
+        return monitor_pb2.SaveReport()
+    error = words[SAVE_ERROR]
+    reason = os.strerror(error) if 0 < error < _MAX_ERRORS else "see its log"
+    return monitor_pb2.SaveReport(failures=words[SAVE_FAILURES], reason=reason)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sidecar for the parent process; returns 1 if the ring can't be opened."""
     parser = argparse.ArgumentParser(prog="python -m malletrain.client.sidecar", description=__doc__)
@@ -224,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--monitor", required=True, help="HOST:PORT of Monitor")
     parser.add_argument("--job", required=True, help="job identifier")
     parser.add_argument("--reporter", required=True, help="identifier of the reporting process")
+    parser.add_argument("--lineage", default="", help="which processes hand the model on in memory")
     parser.add_argument("--slots-per-node", type=int, default=1, help="worker processes per node")
     parser.add_argument("--token-file", type=Path, help="file with the job's token")
     parser.add_argument("--trainer", type=int, required=True, help="process id of the trainer, which is the parent")
@@ -233,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         _log(str(error))
         return 1
-    identity = ReporterIdentity(options.job, options.reporter, options.slots_per_node)
+    identity = ReporterIdentity(options.job, options.reporter, options.slots_per_node, options.lineage)
     try:
         opened = open_channel(options.monitor, os.environ)
     except CertificateFileError as error:
@@ -252,7 +294,7 @@ def _serve(
         identity,
         monitor_pb2_grpc.MonitorServiceStub(channel),
         lambda: os.getppid() == trainer,
-        lambda: _note_stop(trainer),
+        _note_stop,
         lambda: read_job_token(token_file),
     )
 
@@ -266,14 +308,17 @@ def _serve(
     sidecar.run()
 
 
-def _note_stop(trainer: int) -> None:
-    """Tell the supervisor that the trainer was asked to stop, so that it is not taken for done when it ends."""
+def _note_stop() -> None:
+    """Tell the supervisor that the trainer was asked to stop, so that it is not taken for done when it ends.
+
+    It knows the worker's process, which leads the session; the trainer may have been started by a wrapper.
+    """
     if not (job_directory := os.environ.get(env.JOB_DIR)):
         return
     folder = Path(job_directory) / STOP_REQUESTS_FOLDER
     try:
         folder.mkdir(exist_ok=True)
-        (folder / str(trainer)).touch()
+        (folder / str(os.getsid(0))).touch()
     except OSError as error:
         _log(f"the supervisor can't be told that the trainer was asked to stop: {error}")
 

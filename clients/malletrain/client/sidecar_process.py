@@ -10,6 +10,7 @@ from collections.abc import Callable
 from malletrain.client.job_context import JobContext
 from malletrain.client.ring import Ring
 from malletrain.client.warn_once import WarnOnce
+from malletrain.common.environment import PYTHON
 from malletrain.common.job_folder import LOGS_FOLDER, SIDECAR_LOG, TOKEN_FILE
 
 RESTART_NS = 10_000_000_000
@@ -20,9 +21,10 @@ StartSidecar = Callable[[JobContext, Ring, str], Process]
 
 
 def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
-    """Start a sidecar for a ring, in the caller's process group.
+    """Start a sidecar for a ring, in the caller's session and in a process group of its own.
 
-    It shares no stream with the trainer, so that it does not keep a pipe of the launcher open. Its messages go to
+    When the trainer's process group is killed, the sidecar goes on, and delivers what the trainer has reported. It
+    shares no stream with the trainer, so that it does not keep a pipe of the launcher open. Its messages go to
     `logs/sidecar.log` in the job's folder.
 
     Args:
@@ -34,13 +36,12 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
         OSError: the process can't be started.
         ValueError: the path of the interpreter is not known.
     """
-    if not sys.executable:
-        raise ValueError("sys.executable: expected the path of the Python interpreter, got nothing")
     # -P: modules in the trainer's working directory must not hide those that the sidecar imports.
     command = [
-        *(sys.executable, "-P", "-m", "malletrain.client.sidecar", f"/dev/fd/{ring.fd}"),
+        *(_interpreter(), "-P", "-m", "malletrain.client.sidecar", f"/dev/fd/{ring.fd}"),
         *("--monitor", job.monitor, "--job", job.id, "--reporter", reporter_id),
         *("--slots-per-node", str(job.slots_per_node), "--trainer", str(os.getpid())),
+        *("--lineage", job.lineage),
         *("--token-file", str(job.directory / TOKEN_FILE)),
     ]
     log = job.directory / LOGS_FOLDER / SIDECAR_LOG
@@ -53,9 +54,28 @@ def start_sidecar(job: JobContext, ring: Ring, reporter_id: str) -> Process:
         return _start(command, ring, stderr.fileno())
 
 
+def _interpreter() -> str:
+    """The interpreter that the supervisor or agent runs with; the script's own may have no gRPC.
+
+    Raises:
+        ValueError: neither path is known.
+    """
+    told = os.environ.get(PYTHON, "")
+    if os.access(told, os.X_OK):
+        return told
+    if not sys.executable:
+        raise ValueError("sys.executable: expected the path of the Python interpreter, got nothing")
+    return sys.executable
+
+
 def _start(command: list[str], ring: Ring, stderr: int) -> Process:
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, pass_fds=(ring.fd,)
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=(ring.fd,),
+        process_group=0,
     )
 
 

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from malletrain.client import current_job, done, install_signal_handler, report
 from malletrain.client.checkpoint_manager import CheckpointManager
@@ -18,7 +19,12 @@ from malletrain.client.lr_scaling import LearningRates, ScalingRule, ScalingRule
 from malletrain.client.replica import Replica, Stopped
 from malletrain.client.sampling import ElasticBatches, EpochOrder, Permute, WorkerSampler
 from malletrain.client.saving_marker import SavingMarker
+from malletrain.client.schedules import SampleSchedule, is_schedule, move_to
 from malletrain.client.snapshots import random_states, snapshot_of
+from malletrain.client.warn_once import WarnOnce
+
+_BY_SAMPLES = " by samples"
+"""Ends the names of states that lie beside those of schedulers."""
 
 
 class Training(Replica):
@@ -27,6 +33,9 @@ class Training(Replica):
     About every 0.1 s, rank 0 tells the others in one small broadcast whether to commit, to save, or to stop: when a
     rescale is coming, when MalleTrain requests it, and every `commit_seconds`. Nothing is copied in between.
     """
+
+    _steps_schedules = True
+    """Whether the `step` of registered schedulers comes to `step`."""
 
     def __init__(
         self,
@@ -82,6 +91,9 @@ class Training(Replica):
         if warmup_samples < 0:
             raise ValueError(f"warmup_samples: expected at least 0, got {warmup_samples}")
         job = current_job()
+        self._as_release_0_1 = job is not None and job.beside_release_0_1
+        if self._as_release_0_1 and learning_rate_rule == "auto":
+            learning_rate_rule = "linear"
         self._permute = permute or permutation
         super().__init__(
             model,
@@ -92,7 +104,12 @@ class Training(Replica):
             commit_seconds,
         )
         self._grad_scaler = grad_scaler
+        self._schedules: list[SampleSchedule] = []
+        self._warnings = WarnOnce()
+        self._reference_batch = reference_batch
         self._state = self._join(model, optimizer)
+        # A scheduler that is made later sets the rates to its own first ones.
+        self._rates_on_disk = [group["lr"] for group in self.optimizer.param_groups] if self.samples else None
         if grad_scaler is not None:
             self.register("grad_scaler", grad_scaler)
         install_signal_handler()
@@ -112,6 +129,9 @@ class Training(Replica):
         All workers call it with the same names, after the constructor and before `run`. If the training continues from
         a checkpoint, the object's state in it is loaded here.
 
+        A scheduler of torch follows the sample counter from then on, where its `step` is given to `step`: see
+        `schedule_batch`.
+
         Args:
             name: A name that is unique in the training.
             thing: The object.
@@ -120,8 +140,55 @@ class Training(Replica):
             TypeError: its state contains something else than tensors, numbers, text, and containers of these.
         """
         snapshot_of(thing.state_dict(), name)
+        self._add(name, thing)
+        if self._steps_schedules and is_schedule(thing) and not self._as_release_0_1:
+            self._follow_samples(name, cast(LRScheduler, thing))
+
+    def _add(self, name: str, thing: Stateful) -> None:
         self._state.extra.add(name, thing)
         self._state.extra.load({key: state for key, state in self._extra_on_disk.items() if key == name})
+
+    def _follow_samples(self, name: str, scheduler: LRScheduler) -> None:
+        earlier_version = self._reference_batch and f"{name}{_BY_SAMPLES}" not in self._extra_on_disk
+        self._schedules.append(self._schedule_of(name, scheduler, self.schedule_batch))
+        self._rates.leave_to_schedule()
+        move_to(scheduler, self.optimizer)
+        if self._rates_on_disk is None:
+            return
+        # Earlier versions saved scaled rates.
+        factor = self._state.ramp.end if earlier_version else 1.0
+        for group, rate in zip(self.optimizer.param_groups, self._rates_on_disk, strict=True):
+            group["lr"] = rate / factor
+
+    def _schedule_of(self, name: str, scheduler: LRScheduler, batch: int) -> SampleSchedule:
+        """Step a scheduler, whose state has been loaded, by samples.
+
+        Args:
+            name: The name under which its state is saved.
+            scheduler: The scheduler.
+            batch: Samples of one of its steps.
+        """
+        schedule = SampleSchedule(scheduler, batch)
+        made, beside = schedule.rates_by_step, f"{name}{_BY_SAMPLES}"
+        self._add(beside, schedule)
+        if beside in self._extra_on_disk:
+            schedule.go_on(made, self.global_batch)
+        elif self.rank == 0:
+            schedule.say(schedule.in_words())
+        return schedule
+
+    @property
+    def schedule_batch(self) -> int:
+        """Samples that a step of a registered scheduler stands for, the same at every scale.
+
+        It is `reference_batch`; without that, the global batch with which the job has begun. A schedule of a fixed
+        length has `total samples // training.schedule_batch` steps.
+        """
+        if self._reference_batch is not None:
+            return self._reference_batch
+        saved = (state["batch"] for name, state in self._extra_on_disk.items() if name.endswith(_BY_SAMPLES))
+        known = next((one.batch for one in self._schedules), None) or next(saved, None)
+        return known or self.global_batch
 
     def next_indices(self) -> list[int]:
         """Dataset indices of this worker's part of the next global batch.
@@ -169,21 +236,34 @@ class Training(Replica):
 
         Args:
             also: Functions that belong to this batch and follow the optimizer's step, such as a scheduler's `step`.
-                They are called before a commit.
+                They are called before a commit. The `step` of a registered scheduler is called once for every
+                `schedule_batch` samples.
 
         Raises:
             SystemExit: the process has to end, and its state is on disk. Do not catch it.
         """
         self._consistent = False
-        if self._grad_scaler is None:
-            self.optimizer.step()
-        else:
-            self._grad_scaler.step(self.optimizer)
-            self._grad_scaler.update()
+        with self._rates.scaled(self.optimizer.param_groups):
+            if self._grad_scaler is None:
+                self.optimizer.step()
+            else:
+                self._grad_scaler.step(self.optimizer)
+                self._grad_scaler.update()
         for call in also:
-            call()
+            self._call_for_batch(call)
         self._count()
         self._check_if_due()
+
+    def _call_for_batch(self, call: Callable[[], object]) -> None:
+        stepped = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "step" else None
+        schedule = next((one for one in self._schedules if one.scheduler is stepped), None)
+        if schedule is not None:
+            schedule.step(self.global_batch)
+            return
+        if is_schedule(stepped) and not self._as_release_0_1:
+            advice = 'training.register("scheduler", scheduler) before run'
+            self._warnings.warn("schedule", f"a scheduler that is not registered begins again at each start: {advice}")
+        call()
 
     def _count(self) -> None:
         """Count and report a batch whose gradients have been applied."""
@@ -202,11 +282,16 @@ class Training(Replica):
         Args:
             metrics: Names and numbers, shown with the job.
         """
+        self._say_if_schedules_are_apart()
         if self.rank == 0:
             self._checkpoints.save_and_wait(self.samples, lambda: self._content([random_states()]))
             done({**self._checkpoints.costs(), **(metrics or {})}, self.samples)
         # The others wait until that is on disk: if they exited early, the job would seem to have ended.
         self._broadcast([0, 0])
+
+    def _say_if_schedules_are_apart(self) -> None:
+        for schedule in self._schedules if self.rank == 0 else ():
+            schedule.say_if_apart(self.samples)
 
 
 def leave(stopped: Stopped) -> NoReturn:

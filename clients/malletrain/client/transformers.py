@@ -21,9 +21,12 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from malletrain.client import phase
 from malletrain.client.extra_state import Stateful
 from malletrain.client.framework_training import FrameworkTraining, LoaderPlan, TrainingOptions
+from malletrain.client.phases import EVALUATE, SAVE
 from malletrain.client.sampling import EpochBatches
+from malletrain.client.schedules import is_schedule
 
 _KEPT = (
     *("global_step", "log_history", "best_metric", "best_global_step", "best_model_checkpoint"),
@@ -60,6 +63,8 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         self._train, trainer.train = trainer.train, self._train_elastically
         self._create_scheduler, trainer.create_scheduler = trainer.create_scheduler, self._create_scheduler_of_samples
         self._compute_loss, trainer.compute_loss = trainer.compute_loss, self._compute_weighted_loss
+        for name, what in (("evaluate", EVALUATE), ("predict", EVALUATE), ("_save_checkpoint", SAVE)):
+            setattr(trainer, name, phase(what)(getattr(trainer, name)))
         self._plan = LoaderPlan(*_undivided(trainer.get_train_dataloader()))
         trainer.get_train_dataloader = self._elastic_loader
 
@@ -76,7 +81,10 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         self.training = training
         for name, thing in self._registered.items():
             training.register(name, thing)
+        own = self._trainer.lr_scheduler
         training.register("transformers", TransformersState(self._trainer, self._follows_samples))
+        if not self._follows_samples and is_schedule(own):
+            self._trainer.lr_scheduler = training.follow("transformers scheduler", own, self._schedule_batch)
         training.begin()
         left = max(0, self._total_samples - training.samples)
         state.max_steps = state.global_step + math.ceil(left / training.global_batch)
@@ -137,6 +145,7 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
         sampler.set_scale(arguments.process_index, arguments.world_size)
         arguments.gradient_accumulation_steps = sampler.partition.micro_steps
         arguments.max_steps = math.ceil(self._total_samples / sampler.partition.global_batch)
+        scheduler = self._trainer.lr_scheduler
         try:
             return self._train(**options)
         except RuntimeError as error:
@@ -144,6 +153,8 @@ class MalleTrainCallback(TrainerCallback):  # type: ignore[misc]  # Transformers
                 self.training.save_if_worker_lost(error)
             raise
         finally:
+            if scheduler is not None:
+                self._trainer.lr_scheduler = scheduler
             arguments.max_steps, arguments.gradient_accumulation_steps = own_steps, self._own_micro_steps
 
     def _elastic_loader(self) -> DataLoader[Any]:

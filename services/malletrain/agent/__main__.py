@@ -1,4 +1,4 @@
-"""`python -m malletrain.agent --node NAME --head HOST:PORT --certificate FILE`: what a placeholder runs."""
+"""`python -m malletrain.agent --node NAME --head HOST:PORT --certificate-from stdin`: what a placeholder runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import time
 from pathlib import Path
 
 from malletrain.agent.agent import Agent, AgentConfig
+from malletrain.agent.first_certificate import read_from_standard_input, take_from_pbs_script
+from malletrain.common.tasks import end_process
 from malletrain.tls.files import CertificateFileError
+from malletrain.tls.sources import RenewableCertificate
 
+_STDIN, _PBS_SCRIPT = "stdin", "pbs-script"
 _TAKEN_SECONDS = 60.0
 """How long a mark of the Prolog counts: the Scavenger may know only half a minute later that a node was taken."""
 
@@ -23,7 +27,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m malletrain.agent", description=__doc__)
     parser.add_argument("--node", required=True, help="name of the node, as the scheduler calls it")
     parser.add_argument("--head", required=True, help="HOST:PORT on which the Scavenger listens for agents")
-    parser.add_argument("--certificate", required=True, type=Path, help="file with the agents' certificate and its key")
+    shown = parser.add_mutually_exclusive_group(required=True)
+    shown.add_argument("--certificate", type=Path, help="file with the node's certificate and its key")
+    shown.add_argument(
+        "--certificate-from",
+        choices=(_STDIN, _PBS_SCRIPT),
+        help="where it comes from without a file: one line of base64 on the standard input, or in the job's script",
+    )
     parser.add_argument("--listen", default="127.0.0.1", help="address to serve supervisors on")
     parser.add_argument("--grace", type=float, default=1.5, help="seconds that workers get to leave by themselves")
     parser.add_argument("--orphan", type=float, default=600.0, help="seconds without work and Scavenger to stay")
@@ -43,11 +53,15 @@ def main() -> int:
     host, _, port = given.head.rpartition(":")
     if not host or not port.isdigit():
         parser.error(f"--head: expected HOST:PORT, got {given.head!r}")
+    try:
+        certificate = _certificate(given.certificate, given.certificate_from)
+    except CertificateFileError as error:
+        parser.error(f"--certificate: {error}")
     slurm_job = os.environ.get("SLURM_JOB_ID", "")
     config = AgentConfig(
         node=given.node,
         head=given.head,
-        certificate=given.certificate,
+        certificate=certificate,
         listen=given.listen,
         placeholder=slurm_job or os.environ.get("PBS_JOBID", ""),
         grace_seconds=given.grace,
@@ -61,7 +75,23 @@ def main() -> int:
         asyncio.run(_run(config))
     except CertificateFileError as error:
         parser.error(f"--certificate: {error}")
+    except Exception as error:  # noqa: BLE001 - nothing of ours is left on the node: the agent must not stay either
+        end_process(error)
     return 0
+
+
+def _certificate(file: Path | None, source: str | None) -> RenewableCertificate:
+    """The agent's first certificate.
+
+    Raises:
+        CertificateFileError: there is none that can be used.
+    """
+    if source == _STDIN:
+        return RenewableCertificate(read_from_standard_input())
+    if source == _PBS_SCRIPT:
+        return RenewableCertificate(take_from_pbs_script(os.environ))
+    assert file is not None
+    return RenewableCertificate(file)
 
 
 def _raise_file_limit() -> None:

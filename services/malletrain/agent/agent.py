@@ -10,17 +10,22 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from malletrain.agent.job_owner import JobOwner
+from malletrain.agent.node_cgroups import NodeCgroups
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
 from malletrain.agent.slurm_preemption import PreemptionQueryError, was_preempted
 from malletrain.agent.standbys import Standbys
+from malletrain.agent.standstill import StandstillWatch
 from malletrain.agent.supervisor_server import Send, SupervisorServer
+from malletrain.agent.sweeps import SweepsInThreads
 from malletrain.common.orphans import adopt_orphans, end_descendants, reap_orphans
+from malletrain.common.tasks import DEFECT_STATUS, Crew
 from malletrain.common.version import VERSION
+from malletrain.tls.files import CertificateFileError
+from malletrain.tls.sources import RenewableCertificate
 from malletrain.v1 import agent_pb2 as pb
 
 _POLL_SECONDS = 0.02
@@ -35,7 +40,7 @@ class AgentConfig:
     Attributes:
         node: Name of the node.
         head: HOST:PORT on which the Scavenger listens for agents.
-        certificate: The agent's certificate file.
+        certificate: The agent's certificate, which the Scavenger renews.
         listen: Address to serve supervisors on.
         placeholder: Identifier of the batch job that holds the node; empty if there is none.
         grace_seconds: Time that workers have to end by themselves once the node is wanted back.
@@ -48,7 +53,7 @@ class AgentConfig:
 
     node: str
     head: str
-    certificate: Path
+    certificate: RenewableCertificate
     listen: str
     placeholder: str
     grace_seconds: float
@@ -75,21 +80,30 @@ class Agent:
             lambda: sum(len(session) for session in self._server.sessions),
             self._begin_to_leave,
             self._log,
+            self._forwarder.lead_only_to,
+            self._renew_certificate,
         )
-        self._standbys = Standbys(config.standby_memory_bytes, self._log)
+        self._groups = NodeCgroups()
+        self._standbys = Standbys(config.standby_memory_bytes, self._log, self._groups)
+        self._sweeps = SweepsInThreads(self._log)
         self._leave_by: float | None = None
         self._stay_until = time.monotonic() + config.stay_seconds
         self._left = asyncio.Event()
+        self._crew = Crew(self._left.set)
 
     async def run(self) -> None:
         """Work until the node is wanted back, or until there has been neither work nor Scavenger for too long.
 
+        However it ends, nothing of ours is left on the node then: also when a defect has ended one of its tasks.
+
         Raises:
             CertificateFileError: the certificate can't be used.
             RuntimeError: the address to serve supervisors on can't be used.
+            Exception: a defect; what has ended a task of the agent.
         """
         config, loop = self._config, asyncio.get_running_loop()
         adopt_orphans()
+        self._groups.open(config.head, config.node, self._log)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_to_leave)
         port = await self._server.start(config.listen, config.certificate)
@@ -97,32 +111,60 @@ class Agent:
         introduction = pb.AgentIntroduction(
             node=config.node, port=port, placeholder=config.placeholder, version=VERSION
         )
-        tasks = [loop.create_task(self._registration.run(introduction)), loop.create_task(self._poll())]
+        watch = StandstillWatch(self._leave_at_standstill)
+        self._crew.start(self._registration.run(introduction), "registration")
+        self._crew.start(self._poll(), "poll")
         if config.in_slurm:
-            tasks.append(loop.create_task(self._leave_if_preempted()))
+            self._crew.start(self._leave_if_preempted(), "preemption", may_end=True)
         await self._left.wait()
-        self._standbys.close()
-        if ended := end_descendants():
-            self._log(f"ended {ended} processes that workers have left behind")
-        await asyncio.gather(
+        if self._crew.failure is not None:
+            self._log(f"ends by a defect: {self._crew.failure!r}")
+        self._clear_node()
+        farewell = (
             self._registration.report_gone(_FAREWELL_SECONDS),
             self._server.stop(_FAREWELL_SECONDS),
             self._forwarder.close(),
         )
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*farewell, return_exceptions=True)
+        await self._crew.close()
+        watch.close()
+        self._crew.check()
+
+    def _renew_certificate(self, content: bytes) -> None:
+        try:
+            self._config.certificate.renew(content)
+        except CertificateFileError as error:
+            self._log(f"the certificate stays as it was: {error}")
+
+    def _leave_at_standstill(self) -> None:
+        """What a job has on its disk may keep the event loop waiting for ever: then nobody looks after the node."""
+        self._log("ends by a defect: the event loop stands still, or nobody watches it")
+        end_descendants(kill_groups=self._groups.kill_all)
+        os._exit(DEFECT_STATUS)
+
+    def _clear_node(self) -> None:
+        """End everything of ours. A step that fails leaves the next ones to do: the last one finds all processes."""
+        for step in (self._kill_all, self._standbys.close):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the node must be left
+                self._log(f"{step.__name__} has failed: {error!r}")
+        if ended := end_descendants(kill_groups=self._groups.kill_all):
+            self._log(f"ended {ended} processes that workers have left behind")
+        self._groups.remove()
 
     def _open_session(self, send: Send, owner: JobOwner | None) -> SupervisorSession:
         head = self._config.head.rpartition(":")[0].strip("[]")
         account = None if owner is None else owner.account
         user_id = os.geteuid() if account is None else account.user_id
 
-        def monitor_at(monitor: str) -> str:
-            return self._forwarder.address_for(monitor, user_id)
+        def monitor_at(monitor: str, with_tls: bool) -> str:
+            return self._forwarder.address_for(monitor, user_id, with_tls=with_tls)
 
         standby, address = self._standbys.of(account), self._config.listen.strip("[]")
-        session = SupervisorSession(self._config.node, head, send, monitor_at, owner, standby, address)
+        session = SupervisorSession(
+            self._config.node, head, send, monitor_at, owner, standby, address, self._sweeps, self._groups
+        )
         if self._leave_by is not None:
             session.report_leaving()
         return session
@@ -162,8 +204,8 @@ class Agent:
             self._begin_to_leave()
         busy = any(len(session) for session in self._server.sessions)
         if self._leave_by is not None:
-            if now >= self._leave_by or not busy:
-                self._kill_all()  # processes outside the workers' process groups, too
+            delivers = any(session.delivers for session in self._server.sessions)
+            if now >= self._leave_by or not (busy or delivers):
                 self._left.set()
         elif not busy and self._registration.disconnected_seconds(now) >= self._config.orphan_seconds:
             self._log("the Scavenger can't be reached, and there is no work")

@@ -14,13 +14,15 @@ import grpc.aio
 
 from malletrain.agent.peer_queue import PeerQueue
 from malletrain.agent.wire import Log, open_channel
+from malletrain.common.tasks import Crew
 from malletrain.tls.files import CertificateFileError
+from malletrain.tls.sources import CertificateSource
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 
 _HEARTBEAT_SECONDS = 5.0
 _RETRY_SECONDS = 0.3
-_MOST_WAITING = 16
+_MAX_WAITING = 16
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class RegistryAddress:
 
     Attributes:
         address: HOST:PORT of the registry.
-        certificate: The agent's certificate file.
+        certificate: The agent's certificate, a file or another source.
     """
 
     address: str
-    certificate: Path
+    certificate: Path | CertificateSource
 
 
 class Registration:
@@ -45,6 +47,8 @@ class Registration:
         count_workers: Callable[[], int],
         on_leave: Callable[[], None],
         log: Log,
+        on_monitor: Callable[[str], None] = lambda _: None,
+        on_certificate: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         """Connect to nothing yet.
 
@@ -53,7 +57,11 @@ class Registration:
             count_workers: Returns how many workers there are on the node.
             on_leave: Called when the registry tells the agent to leave.
             log: Called with a line for each error.
+            on_monitor: Called with the address at which the registry says that Monitor is reached.
+            on_certificate: Called with a renewed certificate, in PEM.
         """
+        self._on_monitor = on_monitor
+        self._on_certificate = on_certificate
         self._disconnected_at = time.monotonic()
         self._registry = registry
         self._count_workers = count_workers
@@ -108,27 +116,37 @@ class Registration:
             grpc.aio.AioRpcError: it is lost or refused.
             CertificateFileError: there is no usable certificate.
         """
-        queue: PeerQueue[pb.RegisterRequest] = PeerQueue(_MOST_WAITING)
+        queue: PeerQueue[pb.RegisterRequest] = PeerQueue(_MAX_WAITING)
         async with open_channel(self._registry.address, self._registry.certificate, "scavenger") as channel:
             call = agent_pb2_grpc.AgentRegistryServiceStub(channel).Register()
-            tasks = [asyncio.create_task(_send_all(queue, call))]
+            # What ends the sending of heartbeats ends the stream, and the next one begins.
+            crew = Crew(call.cancel)
+            crew.start(_send_all(queue, call), "sending to the registry", may_end=True)
             try:
                 queue.put(pb.RegisterRequest(introduction=introduction))
                 await call.initial_metadata()
                 if not call.done():
                     self._connected(queue)
-                tasks.append(asyncio.create_task(self._send_heartbeats(queue)))
+                crew.start(self._send_heartbeats(queue), "heartbeats")
                 while isinstance(response := await call.read(), pb.RegisterResponse):
                     if response.HasField("leave"):
                         self._on_leave()
+                    if response.HasField("monitor"):
+                        self._on_monitor(response.monitor.address)
+                    if response.HasField("certificate"):
+                        self._on_certificate(response.certificate.pem)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if crew.failure is None or task is None or task.cancelling():
+                    raise
+                # Not this task was cancelled, but the call that it reads.
+                self._note(f"the stream has failed: {crew.failure!r}")
             finally:
                 if self._queue is queue:
                     self._queue = None
                     self._disconnected_at = time.monotonic()
-                for task in tasks:
-                    task.cancel()
                 call.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await crew.close()
 
     def _connected(self, queue: PeerQueue[pb.RegisterRequest]) -> None:
         self._queue = queue

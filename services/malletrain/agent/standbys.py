@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from malletrain.agent.environment import worker_environment
+from malletrain.agent.node_cgroups import NodeCgroups
 from malletrain.agent.session import SupervisorSession
 from malletrain.common import environment as env
 from malletrain.common.accounts import Account
-from malletrain.common.standby.recipe import recipe_for
-from malletrain.common.standby.shelf import StandbyShelf, WorkerForks
+from malletrain.common.standby.config import standby_config_for
+from malletrain.common.standby.processes import StandbyProcesses, WorkerForks
 
 
 class Standbys:
@@ -22,20 +23,22 @@ class Standbys:
     follow as workers need them.
     """
 
-    def __init__(self, memory_bytes: int, say: Callable[[str], None]) -> None:
+    def __init__(self, memory_bytes: int, say: Callable[[str], None], groups: NodeCgroups) -> None:
         """Start nothing before `tick`.
 
         Args:
             memory_bytes: Largest share of memory of all together; 0: there are none.
             say: Called with a line of text about what happens.
+            groups: Their cgroups.
         """
-        self._shelf = StandbyShelf(memory_bytes, say)
+        self._groups = groups
+        self._standbys = StandbyProcesses(memory_bytes, say, group_of=groups.of_standbys)
         self._open(None)
 
     @property
     def pids(self) -> set[int]:
         """Process ids of the standby processes."""
-        return self._shelf.pids
+        return self._standbys.pids
 
     def of(self, account: Account | None) -> WorkerForks:
         """What forks the workers of an account; None: of the agent's own.
@@ -43,28 +46,30 @@ class Standbys:
         Where workers run as their owners, the agent needs no standby process of its own.
         """
         if account is not None:
-            self._shelf.end({os.geteuid()})
-        if (os.geteuid() if account is None else account.user_id) not in self._shelf.user_ids:
+            self._standbys.end({os.geteuid()})
+        if (os.geteuid() if account is None else account.user_id) not in self._standbys.user_ids:
             self._open(account)
-        return self._shelf.of(account)
+        return self._standbys.of(account)
 
     def tick(self, sessions: Iterable[SupervisorSession]) -> None:
         """Look after them. Those of owners end with the last session for their workers."""
         present = list(sessions)
         served = {session.user_id for session in present}
-        self._shelf.end(self._shelf.user_ids - served - {os.geteuid()})
-        self._shelf.tick(busy=any(session.is_booting for session in present))
+        for user_id in self._standbys.user_ids - served - {os.geteuid()}:
+            self._standbys.end({user_id})
+            self._groups.end_standbys(user_id)
+        self._standbys.tick(busy=any(session.is_booting for session in present))
 
     def kill(self) -> None:
         """Kill all, and start none any more. They may end a moment later."""
-        self._shelf.kill()
+        self._standbys.kill()
 
     def close(self) -> None:
         """End all; none is started any more."""
-        self._shelf.close()
+        self._standbys.close()
 
     def _open(self, account: Account | None) -> None:
-        self._shelf.open(account, recipe_for(sys.executable, usual_environment(os.environ, account)))
+        self._standbys.open(account, standby_config_for(sys.executable, usual_environment(os.environ, account)))
 
 
 def usual_environment(own: Mapping[str, str], account: Account | None) -> dict[str, str]:

@@ -17,11 +17,13 @@ from malletrain.agent.session import SupervisorSession, WorkerRequestError
 from malletrain.agent.wire import Log, Malformed, Parser, new_server
 from malletrain.common.accounts import AccountError
 from malletrain.tls.credentials import peer_job, peer_roles, server_credentials
+from malletrain.tls.sources import CertificateSource
 from malletrain.v1 import agent_pb2 as pb
 
 SERVICE = "malletrain.v1.AgentService"
 _ROLE = "supervisor"
-_MOST_SESSIONS = 256
+_MAX_SESSIONS = 256
+_OWED_SECONDS = 0.01
 
 Send = Callable[[pb.ControlWorkersResponse], None]
 Code = grpc.StatusCode
@@ -45,7 +47,7 @@ class SupervisorServer:
         self._open_session = open_session
         self._log = log
         self._queues: dict[SupervisorSession, PeerQueue[pb.ControlWorkersResponse]] = {}
-        self._server = new_server(_MOST_SESSIONS)
+        self._server = new_server(_MAX_SESSIONS)
         handler = grpc.stream_stream_rpc_method_handler(
             self._control,
             Parser(pb.ControlWorkersRequest),
@@ -54,12 +56,12 @@ class SupervisorServer:
         handlers = grpc.method_handlers_generic_handler(SERVICE, {"ControlWorkers": handler})
         self._server.add_generic_rpc_handlers((handlers,))
 
-    async def start(self, listen: str, certificate: Path) -> int:
+    async def start(self, listen: str, certificate: Path | CertificateSource) -> int:
         """Serve.
 
         Args:
             listen: Address to listen on.
-            certificate: The agent's certificate file.
+            certificate: The agent's certificate, a file or another source.
 
         Returns:
             The port.
@@ -140,6 +142,8 @@ class SupervisorServer:
                 session.handle(request)
             except OSError as error:
                 self._log(f"a supervisor's request has failed: {error}")
+        while session.owes_answers:
+            await asyncio.sleep(_OWED_SECONDS)
 
     async def _end(
         self, reading: asyncio.Task[None], queue: PeerQueue[pb.ControlWorkersResponse], context: Any

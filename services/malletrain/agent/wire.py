@@ -13,8 +13,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from malletrain.tls.credentials import channel_credentials, peer_options
 from malletrain.tls.options import KEEPALIVE, NODE_CHANNEL
+from malletrain.tls.sources import CertificateSource
 
-LONGEST_REQUEST_BYTES = 4 << 20
+MAX_REQUEST_BYTES = 4 << 20
 """Longest message of a supervisor."""
 
 _SERVER_OPTIONS = (
@@ -62,23 +63,23 @@ def has_unknown_fields(message: Message) -> bool:
     return len(UnknownFieldSet(message)) > 0
 
 
-def new_server(most_calls: int, longest_request_bytes: int = LONGEST_REQUEST_BYTES) -> grpc.aio.Server:
+def new_server(max_calls: int, max_request_bytes: int = MAX_REQUEST_BYTES) -> grpc.aio.Server:
     """A server with limits.
 
     Args:
-        most_calls: Calls under way; further ones get RESOURCE_EXHAUSTED.
-        longest_request_bytes: Longest request message.
+        max_calls: Calls under way; further ones get RESOURCE_EXHAUSTED.
+        max_request_bytes: Longest request message.
     """
-    options = (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", longest_request_bytes))
-    return grpc.aio.server(options=options, maximum_concurrent_rpcs=most_calls)
+    options = (*_SERVER_OPTIONS, ("grpc.max_receive_message_length", max_request_bytes))
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
 
 
-def open_channel(address: str, certificate: Path, role: str) -> grpc.aio.Channel:
+def open_channel(address: str, certificate: Path | CertificateSource, role: str) -> grpc.aio.Channel:
     """A channel for one call. It accepts only a server of this role, and shows the certificate that there is now.
 
     Args:
         address: HOST:PORT.
-        certificate: The agent's certificate file.
+        certificate: The agent's certificate.
         role: Role of the server.
 
     Raises:

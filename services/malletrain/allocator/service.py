@@ -8,43 +8,46 @@ from typing import Any
 
 import grpc.aio
 
-from malletrain.allocator import messages
-from malletrain.allocator.auto_tuning.messages import tuner_options, tuning_to_proto
 from malletrain.allocator.auto_tuning.replay_process import ReplayProcess
 from malletrain.allocator.auto_tuning.store import TuningStore
 from malletrain.allocator.auto_tuning.tuner import AutoTuner
-from malletrain.allocator.boot_time_store import BootTimeStore
+from malletrain.allocator.auto_tuning.wire import tuner_options, tuning_to_proto
 from malletrain.allocator.explanation.explain import explain_plan
-from malletrain.allocator.history_pages import believed_page, idle_page
-from malletrain.allocator.idle_recording import IdleRecording
-from malletrain.allocator.idle_store import IdleStore
-from malletrain.allocator.loop import AllocatorPeers, ControlLoop
-from malletrain.allocator.metrics import AllocatorMetrics
-from malletrain.allocator.plan_spans import PlanSpans
-from malletrain.allocator.plan_store import PlanStore
-from malletrain.allocator.problem import Allocation, AllocationProblem, Formulation
+from malletrain.allocator.history.boot_time_store import BootTimeStore
+from malletrain.allocator.history.history_pages import believed_page, idle_page, utilization_page
+from malletrain.allocator.history.idle_store import IdleRecording, IdleStore
+from malletrain.allocator.history.plan_store import PlanStore
+from malletrain.allocator.loop import ControlLoop
+from malletrain.allocator.machine.recording import RecordedAllocator
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Formulation
 from malletrain.allocator.settings import AllocatorSettings
-from malletrain.allocator.solver_process import SolverProcess
-from malletrain.allocator.solving import solve
-from malletrain.runtime.access.credentials import Credential
-from malletrain.runtime.channel import open_channel
+from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.allocator.solvers.solving import solve
+from malletrain.allocator.telemetry.metrics import AllocatorMetrics
+from malletrain.allocator.telemetry.plan_spans import PlanSpans
+from malletrain.allocator.utilization.definition import last_hour, utilization_of
+from malletrain.allocator.utilization.recorder import UtilizationRecorder
+from malletrain.allocator.utilization.store import UtilizationStore
+from malletrain.allocator.wire import messages
+from malletrain.common.tasks import ending, lasting
+from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError, NotFoundError
+from malletrain.runtime.kernel.flight_recorder import FlightRecorder
+from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import (
     allocator_pb2,
     allocator_pb2_grpc,
-    job_manager_pb2_grpc,
-    monitor_pb2_grpc,
-    profiler_pb2_grpc,
-    scavenger_pb2_grpc,
 )
 
-_LONGEST_SOLVE_SECONDS = 3600.0
+_MAX_SOLVE_SECONDS = 3600.0
 _RUNS_TOLD = 50
+_MIN_STIMULI = 300
+"""That the recorder keeps: fewer than of other services, since those of ten thousand nodes take much memory."""
 
 
 class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
@@ -55,13 +58,11 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         settings: Settings,
         section: AllocatorSettings,
         clock: Clock,
-        credential: Credential,
+        credential: ServiceCredential,
         replay_command: Sequence[str],
     ) -> None:
-        self._settings = settings
         self._section = section
         self._clock = clock
-        self._credential = credential
         self._process = SolverProcess()
         # There is one process with HiGHS: solves wait here, not in its pipe.
         self._solving = asyncio.Lock()
@@ -73,11 +74,13 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         recording = IdleRecording(self._idle_store, clock)
         # Pages of the past wait for each other, so that many readers keep one core busy at most.
         self._paging = asyncio.Lock()
-        self._channels: list[grpc.aio.Channel] = []
-        self._metrics = AllocatorMetrics()
+        self._peers = Peers(settings, credential)
+        self._utilization_store = UtilizationStore(engine)
+        self._utilization = UtilizationRecorder(lambda: self._loop.cluster, self._peers, self._utilization_store, clock)
+        self._metrics = AllocatorMetrics(lambda: utilization_of(last_hour(self._utilization.newest, clock.time())))
         self._spans = PlanSpans()
         self._loop = ControlLoop(
-            self._open_peers(),
+            self._peers,
             section,
             clock,
             self._store,
@@ -86,6 +89,9 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             self._metrics,
             self._spans,
             recording,
+            FlightRecorder(
+                settings.state_dir / "debug", RecordedAllocator(), settings.validate_state, min_stimuli=_MIN_STIMULI
+            ),
         )
         self._replays = ReplayProcess(
             replay_command,
@@ -98,19 +104,6 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
             tuner_options(section), self._tuning, clock, self._replays.run, self._loop.use_forward, self._metrics
         )
 
-    def _open_peers(self) -> AllocatorPeers:
-        self._channels = [
-            open_channel(self._settings.peer(name), self._credential)
-            for name in ("scavenger", "job_manager", "profiler", "monitor")
-        ]
-        scavenger, job_manager, profiler, monitor = self._channels
-        return AllocatorPeers(
-            scavenger_pb2_grpc.ScavengerServiceStub(scavenger),
-            job_manager_pb2_grpc.JobManagerServiceStub(job_manager),
-            profiler_pb2_grpc.ProfilerServiceStub(profiler),
-            monitor_pb2_grpc.MonitorServiceStub(monitor),
-        )
-
     def register(self, host: ServiceHost) -> None:
         """Add the servicer to a server."""
         name = allocator_pb2.DESCRIPTOR.services_by_name["AllocatorService"].full_name
@@ -121,15 +114,17 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
     async def run(self) -> None:
         """The control loop, and auto-tuning beside it, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._loop.run())
-            group.create_task(self._tuner.run())
+            group.create_task(lasting(self._loop.run(), "control loop"))
+            group.create_task(lasting(self._utilization.run(), "utilization"))
+            group.create_task(ending(self._tuner.run(), "tuner"))
 
     async def close(self) -> None:
-        """End the streams, the solver's process and the channels."""
+        """End the streams, store what waits, and end the solver's process and the channels."""
         self._loop.plans.close()
+        await self._loop.flush()
+        await self._utilization.flush()
         self._process.close()
-        for channel in self._channels:
-            await channel.close()
+        await self._peers.close()
 
     async def _solve_as_configured(self, problem: AllocationProblem) -> Allocation:
         return await self._solve(problem, self._section.formulation, self._section.time_limit_seconds)
@@ -146,9 +141,9 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         """Solve a problem."""
         del context
         seconds = request.time_limit_seconds or self._section.time_limit_seconds
-        if not 0 < seconds <= _LONGEST_SOLVE_SECONDS:
+        if not 0 < seconds <= _MAX_SOLVE_SECONDS:
             raise InvalidInputError(
-                "time_limit_seconds", f"above 0 and at most {_LONGEST_SOLVE_SECONDS:g}", request.time_limit_seconds
+                "time_limit_seconds", f"above 0 and at most {_MAX_SOLVE_SECONDS:g}", request.time_limit_seconds
             )
         problem = messages.problem_from_proto(request.problem)
         allocation = await self._solve(problem, messages.formulation_from_proto(request.formulation), seconds)
@@ -216,6 +211,14 @@ class AllocatorService(allocator_pb2_grpc.AllocatorServiceServicer):
         async with self._paging:
             return await asyncio.to_thread(believed_page, self._store, request)
 
+    async def ListUtilization(
+        self, request: allocator_pb2.ListUtilizationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> allocator_pb2.ListUtilizationResponse:
+        """U and its bound by minute."""
+        del context
+        async with self._paging:
+            return await asyncio.to_thread(utilization_page, self._utilization_store, request)
+
     async def GetTuning(
         self, request: allocator_pb2.GetTuningRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> allocator_pb2.GetTuningResponse:
@@ -229,7 +232,7 @@ def create(
     settings: Settings,
     section: AllocatorSettings,
     clock: Clock,
-    credential: Credential,
+    credential: ServiceCredential,
     replay_command: Sequence[str] = (),
 ) -> Service:
     """Make the service within a running event loop.

@@ -7,9 +7,10 @@ from math import inf
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from malletrain.allocator.auto_tuning.machine import FORWARD_S, AutoTune
-from malletrain.allocator.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
-from malletrain.allocator.planner import PlannerOptions
-from malletrain.allocator.problem import CostModel, Formulation, ObjectiveMetric
+from malletrain.allocator.machine.options import MachineOptions
+from malletrain.allocator.problem.allocation_problem import CostModel, Formulation, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
+from malletrain.allocator.problem.planner import PlannerOptions
 
 
 class AllocatorSettings(BaseModel):
@@ -116,4 +117,15 @@ class AllocatorSettings(BaseModel):
         """The settings that a plan depends on."""
         return PlannerOptions(
             self.forward, self.cost_model, self.objective_metric, self.span_pools, self.max_nodes_per_owner
+        )
+
+    @property
+    def machine_options(self) -> MachineOptions:
+        """The settings that decide when plans are made, and of what."""
+        return MachineOptions(
+            self.planner_options,
+            self.coalesce_seconds,
+            self.replan_seconds,
+            self.fleet_replan_seconds,
+            self.fleet_measuring_seconds,
         )

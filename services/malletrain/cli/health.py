@@ -1,4 +1,7 @@
-"""`malletrain health`: whether services answer, for what watches over them, such as a container engine."""
+"""`malletrain health`: whether services answer, for what watches over them, such as a container engine.
+
+The compose files of operators name this module, so it stays where it is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from malletrain.runtime.channel import is_serving, open_blocking_channel
+from malletrain.runtime.channel import serves
 from malletrain.runtime.config import SERVICES, Settings, load_settings
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
@@ -34,14 +37,10 @@ def health(
 
 
 def _serves(settings: Settings, name: str, deadline: float) -> bool:
-    channel = open_blocking_channel(settings.peer(name), None)
     pause = threading.Event()
-    try:
-        while not (serves := is_serving(channel)) and time.monotonic() < deadline:
-            pause.wait(_PAUSE_SECONDS)
-        return serves
-    finally:
-        channel.close()
+    while not (found := serves(settings.peer(name))) and time.monotonic() < deadline:
+        pause.wait(_PAUSE_SECONDS)
+    return found
 
 
 def run() -> None:

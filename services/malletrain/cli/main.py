@@ -11,42 +11,60 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.call_error import ServiceCallError
-from malletrain.cli.completion import complete_at_first_tab
+from malletrain.cli.shared.stubs import ServiceCallError
+from malletrain.cli.shared.terminal import guard_verbs, guarded, visible
 from malletrain.common.version import VERSION
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
+
+def complete_at_first_tab(home: Path, name: str) -> None:
+    """Have zsh complete at the first Tab of a shell, too: the file that typer writes only defines how.
+
+    Args:
+        home: Home folder of the user; nothing is done where nothing was installed for zsh.
+        name: Name of the command.
+    """
+    file = home / ".zfunc" / f"_{name}"
+    call = f'_{name}_completion "$@"\n'
+    if not file.is_file():
+        return
+    text = file.read_text(encoding="utf-8")
+    if not text.endswith(call):
+        file.write_text(f"{text}\n{call}", encoding="utf-8")
+
+
 _NAME = "malletrain"
 _VERBS = {
-    "up": "malletrain.cli.up",
-    "serve": "malletrain.cli.serve",
+    "up": "malletrain.cli.operate.up",
+    "serve": "malletrain.cli.operate.serve",
     "health": "malletrain.cli.health",
     "check": "malletrain.cli.check.command",
-    "submit": "malletrain.cli.submit",
-    "jobs": "malletrain.cli.jobs",
-    "job": "malletrain.cli.job",
-    "logs": "malletrain.cli.logs",
-    "cancel": "malletrain.cli.cancel",
-    "nodes": "malletrain.cli.nodes",
+    "submit": "malletrain.cli.jobs.submit",
+    "jobs": "malletrain.cli.jobs.jobs",
+    "job": "malletrain.cli.jobs.job",
+    "logs": "malletrain.cli.jobs.logs",
+    "cancel": "malletrain.cli.jobs.cancel",
+    "usage": "malletrain.cli.jobs.usage",
+    "nodes": "malletrain.cli.operate.nodes",
     "top": "malletrain.cli.top.command",
-    "drain": "malletrain.cli.drain",
-    "resume": "malletrain.cli.drain",
-    "plan": "malletrain.cli.plan",
-    "explain": "malletrain.cli.explain",
-    "profile": "malletrain.cli.profile",
-    "curve": "malletrain.cli.curve",
-    "solve": "malletrain.cli.solve",
-    "replay": "malletrain.cli.replay",
-    "tune": "malletrain.cli.tune",
-    "reproduce": "malletrain.cli.reproduce",
-    "batch": "malletrain.cli.batch",
-    "advise": "malletrain.cli.advise",
-    "dashboard": "malletrain.cli.dashboard",
-    "doctor": "malletrain.cli.doctor",
-    "shadow": "malletrain.cli.shadow",
-    "token": "malletrain.cli.token",
-    "backup": "malletrain.cli.backup",
-    "restore": "malletrain.cli.restore",
+    "drain": "malletrain.cli.operate.drain",
+    "resume": "malletrain.cli.operate.drain",
+    "plan": "malletrain.cli.operate.plan",
+    "explain": "malletrain.cli.jobs.explain",
+    "profile": "malletrain.cli.jobs.profile",
+    "curve": "malletrain.cli.jobs.curve",
+    "solve": "malletrain.cli.simulate.solve",
+    "replay": "malletrain.cli.simulate.replay",
+    "tune": "malletrain.cli.operate.tune",
+    "reproduce": "malletrain.cli.reproduce.command",
+    "batch": "malletrain.cli.simulate.batch",
+    "advise": "malletrain.cli.simulate.advise",
+    "dashboard": "malletrain.cli.operate.dashboard",
+    "doctor": "malletrain.cli.operate.doctor",
+    "shadow": "malletrain.cli.simulate.shadow",
+    "token": "malletrain.cli.operate.token",
+    "backup": "malletrain.cli.operate.backup",
+    "restore": "malletrain.cli.operate.restore",
     "demo": "malletrain.cli.demo.command",
 }
 """In which module the function of each verb is that has the verb's name."""
@@ -57,6 +75,7 @@ _CALLING = frozenset(
         "job",
         "logs",
         "cancel",
+        "usage",
         "nodes",
         "top",
         "drain",
@@ -72,9 +91,9 @@ _CALLING = frozenset(
 _GROUPS = {
     "trace": "malletrain.cli.trace",
     "fleet": "malletrain.cli.fleet",
-    "pki": "malletrain.cli.pki",
-    "install": "malletrain.cli.install",
-    "debug": "malletrain.cli.debug",
+    "pki": "malletrain.cli.operate.pki",
+    "install": "malletrain.cli.operate.install",
+    "debug": "malletrain.cli.operate.debug",
 }
 """In which module the application `NAME_app` of each group of verbs is."""
 
@@ -106,10 +125,10 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     for name, module in _VERBS.items():
         if verb in (None, name):
             function = getattr(import_module(module), name)
-            found.command(name)(_configured(function) if name in _CALLING else function)
+            found.command(name)(guarded(_configured(function) if name in _CALLING else function))
     for name, module in _GROUPS.items():
         if verb in (None, name):
-            found.add_typer(getattr(import_module(module), f"{name}_app"), name=name)
+            found.add_typer(guard_verbs(getattr(import_module(module), f"{name}_app")), name=name)
     return found
 
 
@@ -118,7 +137,7 @@ def _nothing() -> None:  # without a docstring: shells would show it beside ever
 
 
 def _configured(function: Callable[..., None]) -> Callable[..., None]:
-    from malletrain.cli.configured import with_config  # it imports all settings
+    from malletrain.cli.shared.configured import with_config  # it imports all settings
 
     return with_config(function)
 
@@ -170,7 +189,7 @@ def run() -> None:
 
 
 def _end(error: MalleTrainError, code: int) -> None:
-    typer.echo(f"error: {error}", err=True)
+    typer.echo(f"error: {visible(str(error))}", err=True)
     sys.exit(code)
 
 

@@ -18,7 +18,7 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _UID_COLUMN = 7
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _REQUEST, _ERROR = 20, 1, 2
-_HEADER_BYTES, _ADDRESS_BYTES, _UID_OFFSET, _LARGEST_ANSWER = 16, 16, 64, 8192
+_HEADER_BYTES, _ADDRESS_BYTES, _UID_OFFSET, _MAX_ANSWER = 16, 16, 64, 8192
 _NO_COOKIE = (0xFFFFFFFF, 0xFFFFFFFF)
 _ALL_STATES = 0xFFFFFFFF
 _OVER = (6, 7, 10, 12)
@@ -94,7 +94,7 @@ def _asked_for_owner(peer: Endpoint, local: Endpoint) -> int | None:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
         diag.settimeout(_ANSWER_SECONDS)
         diag.send(header + request)
-        answer = diag.recv(_LARGEST_ANSWER)
+        answer = diag.recv(_MAX_ANSWER)
     kind = struct.unpack_from("=H", answer, 4)[0]
     if kind == _ERROR:
         code = -struct.unpack_from("=i", answer, _HEADER_BYTES)[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _PRIVATE = 0o700
+_PASSED_BY_ALL = 0o711
 # Opening a pipe must not wait for its other end.
 _NO_WAITING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,6 +44,20 @@ def make_private_folder(path: Path) -> None:
     found = path.stat()
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~_PRIVATE:
         path.chmod(_PRIVATE)
+
+
+def make_state_folder(path: Path) -> None:
+    """Make the services' state folder. Others may pass through it, to the CA's certificate; all else in it is closed.
+
+    One of ours that nobody else could enter, as earlier versions made it, is opened as far.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    found = path.stat()
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _PRIVATE:
+        path.chmod(_PASSED_BY_ALL)
 
 
 def open_plain(path: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""What workers leave behind that no longer looks like theirs: the agent inherits it, and ends it when the node is left.
+"""What workers leave behind that no longer looks like theirs: agent or supervisor inherits it, and ends it at its end.
 
 A process that a worker has started is found by its process group and by its environment. One that has changed both, as
 daemons do, is found by its parents only. The kernel gives the orphans among the agent's descendants to the agent, which
@@ -45,17 +45,19 @@ def reap_orphans(workers: Collection[int]) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def end_descendants(clock: Callable[[], float] = time.monotonic) -> int:
+def end_descendants(clock: Callable[[], float] = time.monotonic, kill_groups: Callable[[], None] = lambda: None) -> int:
     """Kill all that workers have started, and whatever that has started, until nothing is left or a second has passed.
 
     Args:
         clock: Monotonic time in seconds.
+        kill_groups: Kills what is in cgroups of ours, programs that fork without a pause included. Called once, after
+            the first look.
 
     Returns:
         How many processes were killed.
     """
     killed: set[ProcessId] = set()
-    quiet, deadline = 0, clock() + _PATIENCE_SECONDS
+    quiet, deadline, looks = 0, clock() + _PATIENCE_SECONDS, 0
     # One that forks and ends at once may be missed by a look; several in a row hardly.
     while quiet < _QUIET_LOOKS and clock() < deadline:
         found = list(_descendants())
@@ -63,6 +65,9 @@ def end_descendants(clock: Callable[[], float] = time.monotonic) -> int:
         for process in found:
             process.kill()
         killed.update(found)
+        if looks == 0:
+            kill_groups()
+        looks += 1
         reap_orphans(())
         if killed:
             time.sleep(_PAUSE_SECONDS)

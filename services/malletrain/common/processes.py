@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-_LONGEST_FILE_BYTES = 4 << 20
+_MAX_FILE_BYTES = 4 << 20
+_MAX_ENVIRONMENT_BYTES = 256 << 10
+_MAX_VARIABLES = 4096
+"""Twice what a job may have with it. Any user can start hundreds of processes with megabytes each."""
 _ENDED = frozenset("ZXx")
 """States of processes that have ended and wait to be reaped, or are being removed."""
 
@@ -35,11 +38,13 @@ class ProcessStatus:
             Z (zombie).
         parent: Process id of the parent.
         start_time: Start time in clock ticks since boot.
+        group: Its process group.
     """
 
     state: str
     parent: int
     start_time: int
+    group: int = 0
 
     @property
     def ended(self) -> bool:
@@ -111,7 +116,7 @@ def read_status(pid: int) -> ProcessStatus | None:
         return None
     # The name in parentheses may itself contain spaces and parentheses.
     fields = stat.rpartition(b")")[2].split()
-    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]))
+    return ProcessStatus(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[2]))
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -133,16 +138,38 @@ def this_process() -> ProcessId:
 
 
 def read_environment(pid: int) -> dict[str, str]:
-    """Environment that a process was started with; empty if it has ended or belongs to another user."""
+    """Environment that a process was started with; empty if it has ended or belongs to another user.
+
+    Of one with more than 256 KiB or 4096 variables, only the first.
+    """
     # A forked worker has more room there than it needs.
-    words = _read(pid, "environ").rstrip(b"\0").decode(errors="surrogateescape").split("\0")
-    return dict(word.split("=", 1) for word in words if "=" in word)
+    text = _read(pid, "environ", _MAX_ENVIRONMENT_BYTES).rstrip(b"\0").decode(errors="surrogateescape")
+    return dict(word.split("=", 1) for word in text.split("\0", _MAX_VARIABLES)[:_MAX_VARIABLES] if "=" in word)
+
+
+def read_text(process: int | str, name: str) -> str:
+    """A file of /proc/PID, or of a thread, PID/task/TID; empty if it has ended or may not be looked into."""
+    return _read(process, name).decode(errors="replace")
 
 
 def read_arguments(pid: int) -> list[str]:
     """Program and arguments of a process; empty if it has ended."""
     text = _read(pid, "cmdline").decode(errors="surrogateescape")
     return text.rstrip("\0").split("\0") if text else []
+
+
+def read_name(pid: int) -> str:
+    """What the kernel calls a process: by default the first 15 letters of its program; empty if it has ended."""
+    return _read(pid, "comm").decode(errors="surrogateescape").removesuffix("\n")
+
+
+def read_caught_signals(pid: int) -> frozenset[signal.Signals]:
+    """Signals for which a process has a handler of its own; none if it has ended."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"SigCgt:"):
+            mask = int(line.split()[1], 16)
+            return frozenset(number for number in signal.Signals if mask >> (number - 1) & 1)
+    return frozenset()
 
 
 def read_descriptors(pid: int) -> Iterator[tuple[int, str]]:
@@ -177,8 +204,21 @@ def belongs_to(pid: int, user_id: int) -> bool:
     return f"Tgid:\t{pid}".encode() in lines and read_user_ids(pid) == {user_id}
 
 
+def may_belong_to(pid: int, user_ids: Collection[int]) -> bool:
+    """Whether a process can be one of these users', by a look that no user can make long."""
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as above
+    except OSError:
+        return False
+    # Root's are also those that let nobody look into them, whoever has started them.
+    return owner in user_ids or (owner == 0 and not read_user_ids(pid).isdisjoint(user_ids))
+
+
 def find_processes(
-    wanted: Callable[[Mapping[str, str]], bool], is_ours: UserTest = of_anybody, among: Iterable[int] | None = None
+    wanted: Callable[[Mapping[str, str]], bool],
+    is_ours: UserTest = of_anybody,
+    among: Iterable[int] | None = None,
+    user_ids: Collection[int] | None = None,
 ) -> Iterator[FoundProcess]:
     """Live processes with a wanted environment that we may read, except the calling process.
 
@@ -186,6 +226,7 @@ def find_processes(
         wanted: Whether a process with this environment is wanted. Anybody can start a process with any environment.
         is_ours: Whether a process with this environment and these user ids can be meant. Root can read all of them.
         among: Process ids that are looked at; None: all.
+        user_ids: Users whose processes can be meant: environments of others are not even read. None: all users.
     """
 
     def environment_of(pid: int) -> dict[str, str] | None:
@@ -193,7 +234,9 @@ def find_processes(
         return environment if environment and wanted(environment) else None
 
     for pid in process_ids() if among is None else among:
-        if pid == os.getpid() or environment_of(pid) is None:
+        if pid == os.getpid() or (user_ids is not None and not may_belong_to(pid, user_ids)):
+            continue
+        if environment_of(pid) is None:
             continue
         identity = identify(pid)
         # Asked again: the process that was asked may have ended, and the process id may belong to another one now.
@@ -202,18 +245,22 @@ def find_processes(
             yield FoundProcess(identity, environment)
 
 
-def kill_processes(wanted: Callable[[Mapping[str, str]], bool], is_ours: UserTest = of_anybody) -> list[ProcessId]:
+def kill_processes(
+    wanted: Callable[[Mapping[str, str]], bool],
+    is_ours: UserTest = of_anybody,
+    user_ids: Collection[int] | None = None,
+) -> list[ProcessId]:
     """Send SIGKILL once to each process that `find_processes` finds; returns those that were alive."""
-    return [found.id for found in find_processes(wanted, is_ours) if found.id.kill()]
+    return [found.id for found in find_processes(wanted, is_ours, user_ids=user_ids) if found.id.kill()]
 
 
-def _read(pid: int, name: str) -> bytes:
+def _read(pid: int | str, name: str, max_bytes: int = _MAX_FILE_BYTES) -> bytes:
     """Content of a file of /proc/PID; empty if the process has ended or belongs to another user.
 
-    What is longer than 4 MiB is cut: any user can start a process that claims to have an environment of gigabytes.
+    What is longer is cut: any user can start a process that claims to have an environment of gigabytes.
     """
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - as above
-            return file.read(_LONGEST_FILE_BYTES)
+            return file.read(max_bytes)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""

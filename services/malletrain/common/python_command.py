@@ -39,6 +39,11 @@ class PythonCommand:
     skips_first_line: bool = False
 
 
+def is_interpreter(program: str) -> bool:
+    """Whether a program, by its name or path, is an interpreter of Python."""
+    return bool(_INTERPRETER.fullmatch(Path(program).name))
+
+
 def parse_python_command(command: Sequence[str]) -> PythonCommand | None:
     """Take a command apart.
 
@@ -49,7 +54,7 @@ def parse_python_command(command: Sequence[str]) -> PythonCommand | None:
         Its parts; None for other programs, and for interpreters that run neither a script nor a module: `-c`,
         standard input, `--version`, or options that the interpreter refuses.
     """
-    if not command or not _INTERPRETER.fullmatch(Path(command[0]).name):
+    if not command or not is_interpreter(command[0]):
         return None
     flags: set[str] = set()
     index = 1

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from malletrain.common.accounts import Account, acting_as
+from malletrain.common.cgroups import Cgroup
 from malletrain.common.files import open_log
 
 _DROP_PRIVILEGES = Path(__file__).with_name("drop_privileges.py")
@@ -24,6 +25,7 @@ def start_process(
     *,
     pass_fds: Collection[int] = (),
     account: Account | None = None,
+    group: Cgroup | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own.
 
@@ -35,6 +37,7 @@ def start_process(
         pass_fds: Descriptors that it inherits.
         account: Whose it is; None: ours. A program of a user that can't be started ends with exit status 127, and says
             so in the log.
+        group: The cgroup that it joins before it begins, if it can; None: that of this process.
 
     Raises:
         OSError: the log can't be opened; or it is ours and can't be started.
@@ -44,13 +47,24 @@ def start_process(
         output = open_log(log)
     with output:
         if account is None:
-            return _start(command, output.fileno(), pass_fds, folder, environment)
-        order = _order(command, str(folder), environment, account)
+            process = _start(command, output.fileno(), pass_fds, folder, environment)
+            if group is not None:
+                join_cgroup(group, process.pid, output.fileno())
+            return process
+        order = _order(command, str(folder), environment, account, group)
         try:
             drop = [sys.executable, "-I", "-S", str(_DROP_PRIVILEGES), str(order)]
             return _start(drop, output.fileno(), (*pass_fds, order), "/", None)
         finally:
             os.close(order)
+
+
+def join_cgroup(group: Cgroup, pid: int, output: int) -> None:
+    """Have a process that has just begun join a cgroup; what it writes to says if it can't."""
+    try:
+        group.add(pid)
+    except OSError as error:
+        os.write(output, f"runs outside of its cgroup: {error}\n".encode(errors="surrogateescape"))
 
 
 def _start(
@@ -72,7 +86,9 @@ def _start(
     )
 
 
-def _order(command: Sequence[str], folder: str, environment: Mapping[str, str], account: Account) -> int:
+def _order(
+    command: Sequence[str], folder: str, environment: Mapping[str, str], account: Account, group: Cgroup | None
+) -> int:
     """A descriptor of a file in memory with what `drop_privileges` needs: no command line shows the environment."""
     order = {
         "command": list(command),
@@ -82,6 +98,7 @@ def _order(command: Sequence[str], folder: str, environment: Mapping[str, str], 
         "group_id": account.group_id,
         "groups": list(account.groups),
         "umask": _UMASK,
+        "cgroup": "" if group is None else group.processes_file,
     }
     descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
     os.write(descriptor, json.dumps(order).encode())

@@ -1,62 +1,73 @@
-"""The program that a worker process runs first: it boots, waits for its start, and becomes the job's command.
+"""The program that a worker process runs first: it boots, waits for its place, and becomes the job's command.
 
     python worker_bootstrap.py PARENT_PID CONTROL_FD STATUS_FD warm script|module TARGET [ARGUMENT...]
     python worker_bootstrap.py PARENT_PID CONTROL_FD STATUS_FD cold PROGRAM [ARGUMENT...]
 
 It is run by its path, in the interpreter of the training environment, and imports the standard library only.
 
-Once it is ready it writes "w" to STATUS_FD. Then it waits for a line with a JSON object on CONTROL_FD: the environment
-variables of its place among the workers. So the workers that train never wait for another one to boot.
+Once it has booted it writes "w" to STATUS_FD. Then it waits for a line on CONTROL_FD, so that the workers that train
+never wait for another one to boot. A line is a JSON object, the environment variables of the worker's place among the
+workers: the job's command begins. Or it is such an object after "prepare ": this will be the place, as far as is known.
+The worker then gets ready, writes "p", and waits for the line with which it begins.
 
-- `warm` imports the modules that the script imports, and then waits. Some scripts are known to read those environment
-  variables only when they initialise their communication. They run up to that call and wait there: a script that
-  imports Horovod up to its first `hvd.init()`, a script with the client's torch.distributed helper up to
-  `init_process_group()`. Any other script waits before its first line. When the script begins to run, "s" is written
-  to STATUS_FD.
+- `warm` imports, before it knows its place, only packages that take no notice of it (`INDIFFERENT`). Any other may ask
+  for the place when it is imported, as may the script. Once a place has been promised, it imports what the script
+  imports before it does anything else. A script that imports Horovod runs up to its first `hvd.init()` instead, and
+  waits there. When the script begins to run, "s" is written to STATUS_FD.
   When the script and its exit handlers have ended, "e" is written, or "f" if it has failed. If the interpreter has not
   ended a while after that, the kernel ends it by SIGALRM.
-- `cold` waits, and is then replaced by the program.
+- `cold` waits, writes "s", and is then replaced by the program, which gets neither of the two pipes.
+
+To a script everything looks as if the interpreter had been started with it: `__main__`, `sys.argv`, `sys.path`, what
+`multiprocessing` tells the processes that it starts, tracebacks.
 """
 
 from __future__ import annotations
 
 import ast
 import atexit
+import builtins
 import contextlib
 import ctypes
 import functools
 import importlib
-import importlib.util
+import importlib.machinery
 import json
 import os
+import pkgutil
 import runpy
 import signal
+import site
 import sys
+import sysconfig
 import time
+import types
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
-_HOROVOD = "horovod.torch"
+_BASICS = "horovod.common.basics"
 _DISTRIBUTED = "torch.distributed"
 _IMPORTS = {
-    "horovod": ("torch", "torch._dynamo", _HOROVOD),
+    "horovod": ("torch", "torch._dynamo", "horovod.torch"),
     "torchrun": ("torch", "torch._dynamo", _DISTRIBUTED, "torch.nn.parallel"),
 }
-_HELPERS = {
-    "horovod": ("malletrain.client.horovod", "malletrain.client.elastic"),
-    "torchrun": ("malletrain.client.distributed", "malletrain.client.elastic", "malletrain.client.fsdp"),
-}
+INDIFFERENT = frozenset({"torch", "horovod", "numpy", "scipy", "sklearn"})
+"""Packages that do not look at a worker's place among the others when they are imported; a test watches them."""
+_OTHER_FRAMEWORKS = frozenset({"tensorflow", "keras", "mxnet", "jax", "flax"})
+_OTHERS_IN_HOROVOD = ("horovod.tensorflow", "horovod.keras", "horovod.mxnet")
+_HELPERS = ("malletrain.client.horovod", "malletrain.client.elastic")
+PREPARE = "prepare "
 _END_SECONDS = 20.0
 """How long an interpreter may take to end once the job's code and its exit handlers have; a second is usual."""
 _GLOO_THREADS = "pt_gloo"
 _GLOO_SECONDS = 1.0
 _GLOO_PAUSE_SECONDS = 0.001
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-_PLACE_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_")
-"""Parts of the names of variables. A script that contains one may read the variable before it initialises."""
+_NOT_RUN, _NOT_FOUND = 126, 127
+"""Exit statuses of a program that can't be run, and of one that is not there, as a shell has them."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -87,31 +98,56 @@ def _kind_of_machine() -> str:
 
 
 def warm_up(script: Path | None) -> None:
-    """Import the modules that the script will import. An error is ignored: the script itself will meet it again."""
+    """Import what takes no notice of the worker's place. An error is ignored: the script itself will meet it again."""
     named = filter(None, os.environ.get("MALLETRAIN_PREIMPORT", "").split(","))
-    general = _IMPORTS[os.environ.get("MALLETRAIN_BACKEND", "horovod")]
-    for name in dict.fromkeys((*general, *named, *(imports_of(script) if script else ()))):
+    general = _IMPORTS.get(_backend(), ()) if may_use_torch(script) else ()
+    for name in dict.fromkeys((*general, *named, *(indifferent_imports(script) if script else ()))):
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001  # a module may raise anything
+            if isinstance(error, ModuleNotFoundError) and error.name != name:
+                continue  # what it needs is not installed, such as torch where the script trains with something else
             print(f"worker_bootstrap: {name} could not be imported yet: {error!r}", file=sys.stderr)
 
 
-def imports_of(script: Path) -> list[str]:
-    """Modules that a script imports at its top level, in order, except those in its own folder.
+def _backend() -> str:
+    return os.environ.get("MALLETRAIN_BACKEND", "horovod")
 
-    A module of the job itself may have side effects when it is imported, such as initialising Horovod.
-    """
+
+def may_use_torch(script: Path | None) -> bool:
+    """Whether torch is installed, and a script does not say that it is one of another framework."""
+    if _spec_of("torch") is None:
+        return False
+    names = imports_of(script) if script else []
+    packages = {name.partition(".")[0] for name in names}
+    others = packages & _OTHER_FRAMEWORKS or any(name.startswith(_OTHERS_IN_HOROVOD) for name in names)
+    return not others or "torch" in packages
+
+
+def indifferent_imports(script: Path) -> list[str]:
+    """Modules that a script imports at its top level, and that take no notice of a worker's place."""
+    return [name for name in imports_of(script) if name.partition(".")[0] in INDIFFERENT]
+
+
+def imports_of(script: Path) -> list[str]:
+    """Modules that a script imports at its top level, in order, except those in its own folder."""
+    return [name for statement in _statements(script) for name in _imported(statement, script)]
+
+
+def _statements(script: Path) -> list[ast.stmt]:
     try:
-        tree = ast.parse(script.read_bytes())
+        return ast.parse(script.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return []
-    names: list[str] = []
-    for statement in tree.body:
-        if isinstance(statement, ast.Import):
-            names += [alias.name for alias in statement.names]
-        elif isinstance(statement, ast.ImportFrom) and statement.module and statement.level == 0:
-            names.append(statement.module)
+
+
+def _imported(statement: ast.stmt, script: Path) -> list[str]:
+    if isinstance(statement, ast.Import):
+        names = [alias.name for alias in statement.names]
+    elif isinstance(statement, ast.ImportFrom) and statement.module and statement.level == 0:
+        names = [statement.module]
+    else:
+        return []
     own = script.resolve().parent
     return [name for name in names if not _lies_in(own, name.partition(".")[0])]
 
@@ -121,35 +157,80 @@ def _lies_in(folder: Path, package: str) -> bool:
 
 
 def script_of(kind: str, target: str) -> Path | None:
-    """File of a script or module; None if a module is not found."""
+    """File of a script or module; None if a module is not found. Imports nothing, not even the module's package."""
     if kind == "script":
         return Path(target)
-    try:
-        spec = importlib.util.find_spec(target)
-    except (ImportError, ValueError):
-        return None
+    spec = _spec_of(target)
+    if spec is None or spec.submodule_search_locations is not None:
+        spec = _spec_of(f"{target}.__main__")
     return Path(spec.origin) if spec and spec.origin else None
 
 
+def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a module is; unlike `importlib.util.find_spec`, without importing what it lies in."""
+    spec: importlib.machinery.ModuleSpec | None = None
+    folders: list[str] | None = None
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = next(filter(None, (finder.find_spec(name, folders) for finder in sys.meta_path)), None)
+        except KeyError:  # a folder without __init__.py in a package that has not been imported
+            spec, folders = None, [str(Path(folder, part)) for folder in folders or ()]
+            continue
+        except (ImportError, ValueError):
+            return None
+        if spec is None:
+            return None
+        folders = list(spec.submodule_search_locations or ())
+    return spec
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package is the interpreter's, not one in a folder of a user."""
+    if package in sys.builtin_module_names or package in sys.stdlib_module_names:
+        return True
+    spec = _spec_of(package)
+    if spec is None or spec.origin is None:
+        return False
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    return any(Path(spec.origin).is_relative_to(folder) for folder in folders)
+
+
 class StartSignal:
-    """The worker's end of the pipes: it waits for its start, and reports its status."""
+    """The worker's end of the pipes: it waits for its place and its start, and reports its status."""
 
     def __init__(self, control: int, status: int) -> None:
-        self._control = control
+        self._control = os.fdopen(control, "r", encoding="utf-8")
         self._status = status
 
     def report_started(self) -> None:
         """Report that the job's own code runs from here on."""
         os.write(self._status, b"s")
 
-    def wait(self) -> None:
-        """Report that the worker is ready and wait for its start. End if the other end of the pipe is closed."""
+    def wait_for_place(self) -> bool:
+        """Report that the worker has booted, and wait for its place. End if the other end of the pipe is closed.
+
+        Returns:
+            Whether it shall only prepare, and then wait for its start.
+        """
         os.write(self._status, b"w")
-        with os.fdopen(self._control, "r", encoding="utf-8") as stream:
-            line = stream.readline()
+        return self._take_line()
+
+    def wait(self) -> None:
+        """Report that the worker has prepared, and wait for its start."""
+        os.write(self._status, b"p")
+        self._take_line()
+
+    def _take_line(self) -> bool:
+        line = self._control.readline()
         if not line:
             os._exit(0)
-        os.environ.update(json.loads(line))
+        prepares = line.startswith(PREPARE)
+        if not prepares:
+            self._control.close()  # the job's own code gets nothing of ours
+        os.environ.update(json.loads(line.removeprefix(PREPARE)))
+        return prepares
 
 
 class CodeEnd:
@@ -170,16 +251,19 @@ class CodeEnd:
         self._pipe = os.fstat(status)
         self._pid = os.getpid()
         self._failed = False
-        self._kept: object = None
         atexit.register(self._limit)  # the first that is registered is called last
 
     def run(self, run: Callable[[], object]) -> None:
-        """Run the job's own code; raises what it raises. Its objects are kept until its exit handlers have run."""
+        """Run the job's own code; ends as the interpreter would, or raises what ends it otherwise."""
         try:
-            self._kept = run()
+            run()
         except SystemExit as error:
             self._failed = error.code not in (None, 0)
             raise
+        except Exception as error:  # noqa: BLE001  # the job's code may raise anything
+            self._failed = True
+            _show(error)
+            sys.exit(1)
         except BaseException:
             self._failed = True
             raise
@@ -213,30 +297,158 @@ def _read(path: Path) -> str:
         return ""  # the thread has ended
 
 
-def initialiser_of(script: Path | None) -> tuple[str, str] | None:
-    """Module and name of the function before which a script can wait; None if it must wait before its first line."""
-    names = imports_of(script) if script else []
-    if os.environ.get("MALLETRAIN_BACKEND") == "torchrun":
-        if script is None or not any(name in _HELPERS["torchrun"] for name in names):
-            return None
-        text = script.read_bytes()
-        return None if any(variable in text for variable in _PLACE_VARIABLES) else (_DISTRIBUTED, "init_process_group")
-    if any(name.partition(".")[0] == "horovod" or name in _HELPERS["horovod"] for name in names):
-        return _HOROVOD, "init"
-    return None
+def waits_in_horovod(script: Path | None) -> bool:
+    """Whether a script that knows its place can run up to the first `hvd.init()` before its start.
+
+    A script of torch.distributed can't: what it does before would be done again by the workers of the next generation.
+    """
+    if _backend() != "horovod" or script is None:
+        return False
+    return any(name.partition(".")[0] == "horovod" or name in _HELPERS for name in imports_of(script))
 
 
-def wait_in(start: StartSignal, module: Any, name: str) -> None:
-    """Have the first call of a module's function wait for the start."""
-    original = getattr(module, name)
+class InitHold:
+    """Has the first `hvd.init()`, of whichever framework, wait for the start of a worker that shall only prepare.
 
-    @functools.wraps(original)
-    def waiting(*arguments: Any, **options: Any) -> Any:
-        setattr(module, name, original)
-        start.wait()
-        return original(*arguments, **options)
+    Attributes:
+        armed: Whether it waits.
+    """
 
-    setattr(module, name, waiting)
+    def __init__(self, start: StartSignal) -> None:
+        """Wait for nothing yet.
+
+        Args:
+            start: The start.
+        """
+        self._start = start
+        self.armed = False
+
+    def install(self) -> bool:
+        """Stand in for the function that all frameworks' `init` are, before any of them takes it; False: no Horovod."""
+        try:
+            basics = importlib.import_module(_BASICS).HorovodBasics
+        except Exception:  # noqa: BLE001  # the script itself will meet it again, if it uses Horovod at all
+            return False
+        original = basics.init
+
+        @functools.wraps(original)
+        def init(*arguments: Any, **options: Any) -> Any:
+            if self.armed:
+                self.armed = False
+                self._start.wait()
+            return original(*arguments, **options)
+
+        basics.init = init
+        return True
+
+
+def import_head(script: Path | None) -> None:
+    """Import what a script imports before it does anything else, in the same order; its own modules are left to it.
+
+    What comes after another statement is left to the script, too: that may choose a folder or a variable for it.
+    """
+    for statement in _statements(script) if script else ():
+        if _is_text(statement) or (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
+            continue
+        names = _imported(statement, script) if script else []
+        wanted = len(statement.names) if isinstance(statement, ast.Import) else 1
+        if len(names) != wanted or not all(_is_installed(name.partition(".")[0]) for name in names):
+            return
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except BaseException:  # noqa: BLE001  # the script itself will meet it again, and say it
+                return
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+class MainProgram:
+    """The job's command, and the module `__main__` in which it runs in place of this file's."""
+
+    def __init__(self, kind: str, target: str, arguments: list[str]) -> None:
+        """Look like an interpreter that was started with the command; run nothing yet.
+
+        Args:
+            kind: script or module.
+            target: Path of the script or name of the module.
+            arguments: Its arguments.
+        """
+        self._is_module = kind == "module"
+        self._target = target
+        if not sys.flags.safe_path:  # with -P or -I there is no folder of the script at the head of the path
+            # In place of this file's folder, whose modules must not be found by their bare names.
+            sys.path[0] = str(Path.cwd() if self._is_module else Path(target).resolve().parent)
+        sys.argv = ["-m" if self._is_module else target, *arguments]
+        sys.orig_argv = [*_interpreter_words(), *(["-m", target] if self._is_module else [target]), *arguments]
+        self._hidden = sys.modules["__main__"]  # its functions still run
+        self._module = types.ModuleType("__main__")
+        self._module.__dict__.update(__builtins__=builtins, __annotations__={})
+        sys.modules["__main__"] = self._module
+        # Started processes look for the script in the folder in which multiprocessing was imported.
+        if (processes := sys.modules.get("multiprocessing.process")) is not None:
+            vars(processes)["ORIGINAL_DIR"] = str(Path.cwd())
+
+    def run(self) -> None:
+        """Run the command; raises what it raises."""
+        if self._is_module:
+            _run_as_main(self._target)
+        elif pkgutil.get_importer(self._target) is not None:  # a folder or an archive
+            sys.path[0] = str(Path(self._target).absolute())
+            _run_as_main("__main__", alter_argv=False)
+        elif self._target.endswith(".pyc"):
+            runpy.run_path(self._target, run_name="__main__")
+        else:
+            self._run_script()
+
+    def _run_script(self) -> None:
+        # The interpreter makes the path absolute, but leaves it as it is otherwise.
+        path = os.path.join(os.getcwd(), self._target)  # noqa: PTH109, PTH118
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            reason = f"[Errno {error.errno}] {error.strerror}"
+            print(f"{sys.executable}: can't open file {path!r}: {reason}", file=sys.stderr)
+            sys.exit(2)
+        namespace = self._module.__dict__
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        namespace.update(__file__=path, __cached__=None, __loader__=loader)
+        exec(compile(content, path, "exec", dont_inherit=True), namespace)  # the job's own script
+
+
+def _interpreter_words() -> list[str]:
+    """The interpreter and its options, as they stand before this file in the command line."""
+    words = sys.orig_argv
+    own = next((at for at, word in enumerate(words) if word == __file__), 1)
+    return list(words[:own])
+
+
+def _run_as_main(module: str, **options: bool) -> None:
+    """Run a module as `python -m` does; it is what the interpreter itself calls."""
+    vars(runpy)["_run_module_as_main"](module, **options)
+
+
+def _show(error: BaseException) -> None:
+    """Have an error of the job's code shown as the interpreter does, without the steps that are this file's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.excepthook(type(error), error, trace)
+
+
+def become(start: StartSignal, status: int, command: list[str]) -> NoReturn:
+    """Be replaced by a program. It runs from here on, and only its end can be seen from outside."""
+    os.set_inheritable(status, False)
+    start.report_started()
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"worker_bootstrap: can't run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUN)
 
 
 def main() -> None:
@@ -247,28 +459,24 @@ def main() -> None:
     keep_compiled()
     start = StartSignal(control, status)
     if mode == "cold":
-        start.wait()
-        os.execvp(rest[0], rest)
+        if start.wait_for_place():
+            start.wait()
+        become(start, status, rest)
     kind, target, *arguments = rest
-    # With -P or -I there is no folder of the script at the head of the path.
-    has_own_folder = not sys.flags.safe_path
-    if has_own_folder:
-        # In place of this file's folder, whose modules must not be found by their bare names.
-        sys.path[0] = str(Path.cwd() if kind == "module" else Path(target).resolve().parent)
+    program = MainProgram(kind, target, arguments)
     script = script_of(kind, target)
+    hold = InitHold(start)
+    holds = waits_in_horovod(script) and hold.install()
     warm_up(script)
-    initialiser = initialiser_of(script)
-    if initialiser is not None and initialiser[0] in sys.modules:
-        wait_in(start, sys.modules[initialiser[0]], initialiser[1])
-    else:
-        start.wait()
+    if start.wait_for_place():
+        if holds:
+            hold.armed = True
+        else:
+            import_head(script)
+            start.wait()
     end = CodeEnd(status)
     start.report_started()
-    sys.argv = [target, *arguments]
-    if kind == "module":
-        end.run(lambda: runpy.run_module(target, run_name="__main__", alter_sys=True))
-    else:
-        end.run(lambda: runpy.run_path(target, run_name="__main__"))
+    end.run(program.run)
 
 
 if __name__ == "__main__":

@@ -8,25 +8,30 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from malletrain.common import environment as env
 from malletrain.common.accounts import Account, acting_as
+from malletrain.common.cgroups import Cgroup
 from malletrain.common.files import open_log
+from malletrain.common.orderly_leave import OrderlyLeave
 from malletrain.common.processes import belongs_to, identify, kill_processes, process_ids, read_status
 from malletrain.common.python_command import PythonCommand, parse_python_command
 from malletrain.common.standby.process import ForkedProcess
-from malletrain.common.standby.shelf import WorkerForks
-from malletrain.common.start_process import start_process
+from malletrain.common.standby.processes import WorkerForks
+from malletrain.common.start_process import join_cgroup, start_process
+from malletrain.common.worker_bootstrap import PREPARE
 
 BOOTSTRAP = Path(__file__).with_name("worker_bootstrap.py")
 """The program that each worker process runs first."""
 
 _STARTED = b"s"
 _WARM = b"w"
+_PREPARED = b"p"
 _ENDS = {b"e": 0, b"f": 1}
 """What a worker reports when its job's own code has ended, with the exit status that this means."""
 
@@ -41,8 +46,9 @@ class WorkerProcess:
         started: Whether the job's own code runs, as of the last call of `is_warm`.
         going: Whether `go` has been called.
         killed: Whether `kill` has been called.
-        status: Bytes that `worker_bootstrap` has sent so far: "w" once it waits, "s" once the job's own code runs, "e"
-            once that has ended well, or "f" once it has failed.
+        place: Variables of the place that `prepare` has told; None before.
+        status: Bytes that `worker_bootstrap` has sent so far: "w" once it has booted, "p" once it has prepared for its
+            place, "s" once the job's own code runs, "e" once that has ended well, or "f" once it has failed.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class WorkerProcess:
         warm: bool = True,
         account: Account | None = None,
         standby: WorkerForks | None = None,
+        group: Cgroup | None = None,
     ) -> None:
         """Start the process in a session of its own.
 
@@ -67,17 +74,22 @@ class WorkerProcess:
             account: As whom it runs; None: as this process.
             standby: Keeps a standby process of the account, which forks the worker if it can; None: it is started as
                 a new interpreter. This process must have asked for the orphans of its descendants.
+            group: The cgroup that it joins, if it can; None: that of this process, or of the standby process.
 
         Raises:
             OSError: the interpreter or the folder is missing.
             AccountError: this process may not start anything as the account.
         """
         self._account = account
+        self._group = group
         self.started = False
         self.going = False
         self.killed = False
+        self.place: Mapping[str, str] | None = None
         self.status = b""
         self._code: int | None = None
+        self._is_trainer = warm and warm_command(list(command)) is not None
+        self._leave: OrderlyLeave | None = None
         self._process: StartedProcess
         forked = None if standby is None or not warm else self._fork(standby, list(command), folder, environment, log)
         self._process = forked or self._start(list(command), folder, environment, log, warm)
@@ -93,6 +105,8 @@ class WorkerProcess:
         with output, self._open_pipes() as pipes:
             pid = standby.fork(command, folder, environment, output.fileno(), pipes)
             if pid is not None:
+                if self._group is not None:
+                    join_cgroup(self._group, pid, output.fileno())
                 return ForkedProcess(pid)
         self.close()  # should there be a process nevertheless, it ends
         return None
@@ -102,7 +116,9 @@ class WorkerProcess:
     ) -> StartedProcess:
         with self._open_pipes() as pipes:
             arguments = worker_command(command, sys.executable, os.getpid(), pipes, warm=warm)
-            return start_process(arguments, folder, environment, log, pass_fds=pipes, account=self._account)
+            return start_process(
+                arguments, folder, environment, log, pass_fds=pipes, account=self._account, group=self._group
+            )
 
     @contextlib.contextmanager
     def _open_pipes(self) -> Iterator[tuple[int, int]]:
@@ -131,6 +147,8 @@ class WorkerProcess:
         A process that has hung after the end of the job's own code has ended as that did.
         """
         if self._code is None:
+            if self._leave is not None:
+                self._leave.advance(time.monotonic())
             code = self._process.poll()
             self._code = self._code_end() if code == -signal.SIGALRM else code
         return self._code
@@ -146,22 +164,39 @@ class WorkerProcess:
         return status is not None and status.state == "T"
 
     def is_warm(self) -> bool:
-        """Whether it has booted and waits for `go`, or has waited. Updates `started`."""
+        """Whether it has booted and waits for its place, or has waited. Updates `started`."""
         self._read_status()
         self.started = _STARTED in self.status
         return _WARM in self.status
+
+    def is_prepared(self) -> bool:
+        """Whether it has done what it can for the place that `prepare` has told, and waits for `go`, or has waited."""
+        self._read_status()
+        return _PREPARED in self.status
 
     def _read_status(self) -> None:
         with contextlib.suppress(BlockingIOError):
             letters = os.read(self._status_pipe, 64)
             self.status += bytes(letter for letter in dict.fromkeys(letters) if letter not in self.status)
 
+    def prepare(self, environment: Mapping[str, str]) -> None:
+        """Have it get ready for a place. `go` follows once the place is certain. Call it once, before `go`.
+
+        Args:
+            environment: Variables of the place, as far as is known. For another place another worker is needed.
+        """
+        self.place = dict(environment)
+        self._send(PREPARE, environment)
+
     def go(self, environment: Mapping[str, str]) -> None:
         """Let the job's own code run, with these variables added to its environment."""
         if self.going:
             return
         self.going = True
-        line = (json.dumps(dict(environment)) + "\n").encode()
+        self._send("", environment)
+
+    def _send(self, word: str, environment: Mapping[str, str]) -> None:
+        line = f"{word}{json.dumps(dict(environment))}\n".encode()
         try:
             written = os.write(self._control, line)
         except BrokenPipeError:
@@ -171,31 +206,55 @@ class WorkerProcess:
         if written < len(line):
             self.kill()  # more than a pipe takes: nobody waits here until the worker reads
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the process: it may save its state, and then ends."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+    def terminate(self, grace: float) -> None:
+        """Send SIGTERM: it may save its state, and then ends.
+
+        A trainer that this process itself is gets it alone: its data loaders and its sidecar end with it. Any other
+        command may have started the trainer. The innermost of its processes get the signal first, the others by and
+        by; see `OrderlyLeave`. Have `poll` called meanwhile.
+
+        Args:
+            grace: When it is killed otherwise, in seconds from now.
+        """
+        now = time.monotonic()
+        if self._leave is not None:
+            self._leave.shorten(now + grace)
+        elif self.going and not self._is_trainer:
+            self._leave = OrderlyLeave(self.pid, now, grace, None if self._account is None else self._account.user_id)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill its process group. Also works after the process itself has ended."""
+        """Kill its process group. Also works after the process itself has ended.
+
+        Its sidecar has a group of its own in the same session, and delivers what is left; see `kill_session`.
+        """
         self.killed = True
         if self._account is not None and self._process.returncode is not None:
             # Its number may be that of somebody else's group by now, and root would kill that.
-            for pid in self._group():
-                if (process := identify(pid)) is not None:
-                    replace(process, user_id=self._account.user_id).kill()
+            self._kill_each(os.getpgid)
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def has_group(self) -> bool:
-        """Whether any process of its process group still runs. Call after the process itself has ended."""
-        return next(self._group(), None) is not None
+    def has_session(self) -> bool:
+        """Whether any process of its session still runs. Call after the process itself has ended."""
+        return next(self._members(os.getsid), None) is not None
 
-    def _group(self) -> Iterator[int]:
+    def kill_session(self) -> None:
+        """Kill what is left of its session. Call after the process itself has ended."""
+        self._kill_each(os.getsid)
+
+    def _kill_each(self, belongs_by: Callable[[int], int]) -> None:
+        for pid in self._members(belongs_by):
+            if (process := identify(pid)) is not None:
+                (process if self._account is None else replace(process, user_id=self._account.user_id)).kill()
+
+    def _members(self, belongs_by: Callable[[int], int]) -> Iterator[int]:
         for pid in process_ids():
             with contextlib.suppress(OSError):  # it has just ended
-                if os.getpgid(pid) == self.pid and identify(pid) is not None and self._is_ours(pid):
+                if belongs_by(pid) == self.pid and identify(pid) is not None and self._is_ours(pid):
                     yield pid
 
     def _is_ours(self, pid: int) -> bool:
@@ -251,7 +310,7 @@ def kill_workers(
         job_id: The job.
         nodes: Only processes of workers on these nodes; None: on all.
         marks: Variables that the processes must also have.
-        account: Only this account's processes; None: all that this process may signal.
+        account: Only this account's processes; None: those of this process's own.
 
     Returns:
         Process ids of those that were alive.
@@ -266,4 +325,5 @@ def kill_workers(
     def is_ours(_: Mapping[str, str], user_ids: frozenset[int]) -> bool:
         return bool(user_ids) if account is None else user_ids == {account.user_id}
 
-    return [process.pid for process in kill_processes(belongs, is_ours)]
+    users = {os.geteuid() if account is None else account.user_id}
+    return [process.pid for process in kill_processes(belongs, is_ours, users)]

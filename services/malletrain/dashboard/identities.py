@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -103,8 +103,14 @@ class Viewers:
         self._known[token] = (now, found)
         self._known.move_to_end(token)
         while len(self._known) > _MOST:
-            self._known.popitem(last=False)
+            self._forget_one()
         return found
+
+    def _forget_one(self) -> None:
+        """Forget the oldest token of whoever has the most: nobody makes us forget those of others."""
+        users = Counter(viewer.user for _, viewer in self._known.values())
+        most = max(users, key=lambda user: users[user])
+        self._known.pop(next(token for token, (_, viewer) in self._known.items() if viewer.user == most))
 
     async def _ask(self, token: str) -> Viewer | None:
         metadata = header_of(FixedToken(token))

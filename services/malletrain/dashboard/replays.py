@@ -15,20 +15,22 @@ from typing import TypeVar
 
 import structlog
 
-from malletrain.dashboard.what_if import WhatIf, WhatIfFact
+from malletrain.common.tasks import start_task
+from malletrain.dashboard.pages.what_if import WhatIf, WhatIfFact
+from malletrain.runtime.failures import log_failure
 
 ValueT = TypeVar("ValueT")
 
-LONGEST_S = 900.0
+MAX_S = 900.0
 """Seconds of CPU time, and of time, that a replay may take."""
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 """Memory that a replay may take."""
-_MOST_KEPT = 60
-_MOST_PASTS = 2
+_MAX_KEPT = 60
+_MAX_PASTS = 2
 _FRESH_S = 3600.0
 """How long the past that was read counts as the present one, so that what-ifs are of the same past."""
-_LONGEST_LINE = 2**24
-_LONGEST_ERROR = 500
+_MAX_LINE_LENGTH = 2**24
+_MAX_ERROR_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Replays:
         self._now, self._notify = now, changed
         self._found: OrderedDict[WhatIf, WhatIfFact] = OrderedDict()
         self._failures: OrderedDict[WhatIf, str] = OrderedDict()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._folder = TemporaryDirectory(prefix="malletrain-week-")
         self._past = 0
 
@@ -121,7 +123,7 @@ class Replays:
             return
         self._failures.pop(what_if, None)
         self.running = RunningReplay(what_if, user, self._now())
-        self._task = asyncio.get_running_loop().create_task(self._replay(what_if))
+        self._task = start_task(self._replay(what_if), "replay", log_failure)
         self._changed()
 
     def cancel(self) -> None:
@@ -142,11 +144,11 @@ class Replays:
 
     async def _replay(self, what_if: WhatIf) -> None:
         try:
-            async with asyncio.timeout(LONGEST_S):
+            async with asyncio.timeout(MAX_S):
                 found = await self._asked(what_if)
             _keep(self._found, what_if, found)
         except TimeoutError:
-            _keep(self._failures, what_if, f"it took more than {LONGEST_S / 60:.0f} minutes")
+            _keep(self._failures, what_if, f"it took more than {MAX_S / 60:.0f} minutes")
         except asyncio.CancelledError:
             _keep(self._failures, what_if, "it was cancelled")
         except (OSError, RuntimeError) as error:
@@ -160,7 +162,7 @@ class Replays:
 
     def _failed(self, what_if: WhatIf, why: str) -> None:
         structlog.get_logger(__name__).info("a replay has failed", what_if=what_if.in_words(), error=why)
-        _keep(self._failures, what_if, why[:_LONGEST_ERROR])
+        _keep(self._failures, what_if, why[:_MAX_ERROR_LENGTH])
 
     async def _asked(self, what_if: WhatIf) -> WhatIfFact:
         """What the process answers.
@@ -170,7 +172,7 @@ class Replays:
             OSError: it can't be started.
         """
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LONGEST_LINE
+            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MAX_LINE_LENGTH
         )
         try:
             said = asyncio.create_task(_all_of(process))
@@ -205,7 +207,7 @@ class Replays:
         folder = Path(self._folder.name)
         pasts = sorted(folder.glob("*.past"), key=lambda path: path.stat().st_mtime)
         kept = folder / f"{what_if.past}.past"
-        for path in [path for path in pasts if path != kept][: -(_MOST_PASTS - 1)]:
+        for path in [path for path in pasts if path != kept][: -(_MAX_PASTS - 1)]:
             path.unlink()
         return {
             "past": str(kept),
@@ -217,8 +219,8 @@ class Replays:
             "policy": what_if.policy,
             "token": self._token(),
             "config": self._config,
-            "seconds": LONGEST_S,
-            "bytes": MOST_BYTES,
+            "seconds": MAX_S,
+            "bytes": MAX_BYTES,
         }
 
 
@@ -230,5 +232,5 @@ async def _all_of(process: Process) -> str:
 
 def _keep(kept: OrderedDict[WhatIf, ValueT], what_if: WhatIf, value: ValueT) -> None:
     kept[what_if] = value
-    while len(kept) > _MOST_KEPT:
+    while len(kept) > _MAX_KEPT:
         kept.popitem(last=False)

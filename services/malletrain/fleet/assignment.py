@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 
-MOST_ORDERS = 1024
+MAX_ORDERS = 1024
 _PERMUTED = 7
 """Of so many members there are more orders than that: 5040."""
 _DIGITS = 9
@@ -47,7 +47,7 @@ def assign_gpus(counts: Sequence[int], gpus_per_node: int) -> GpuAssignment:
     best: tuple[int, ...] = ()
     least, tried = float("inf"), 0
     if waiting:
-        for order in islice(permutations(tail), MOST_ORDERS):
+        for order in islice(permutations(tail), MAX_ORDERS):
             tried += 1
             score = round(_score(counts, order, start, gpus_per_node, before), _DIGITS)
             if score < least:

@@ -16,7 +16,7 @@ from malletrain.fleet.sharing import of_others
 Guess = Callable[[int, float], float]
 """From a member and the samples that it has trained on: how many more it is believed to need."""
 
-_MOST_TIMES = 1000
+_MAX_TIMES = 1000
 """How often a plan is made anew in a simulation at most, in the time of the lower bound."""
 
 
@@ -79,6 +79,6 @@ def makespan(
 
 def _every_s(problem: FleetProblem, rules: Replanning) -> float:
     """After how many seconds a plan is made anew. The bound, which takes long, is computed only where it matters."""
-    if above_bound(problem) <= rules.every_s * _MOST_TIMES:
+    if above_bound(problem) <= rules.every_s * _MAX_TIMES:
         return rules.every_s
-    return max(rules.every_s, lower_bound(problem) / _MOST_TIMES)
+    return max(rules.every_s, lower_bound(problem) / _MAX_TIMES)

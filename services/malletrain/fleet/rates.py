@@ -40,14 +40,14 @@ class ProfilePlan:
     Attributes:
         span: M_a: how many GPUs the slowest member would need to keep up with the fastest, if it scaled linearly.
         anchor: M_b: two nodes.
-        most_gpus: M_t: members are measured on 1, 2… so many GPUs.
+        max_gpus: M_t: members are measured on 1, 2… so many GPUs.
         trainings: Their number.
         gpu_trainings: The sum of their GPUs.
     """
 
     span: int
     anchor: int
-    most_gpus: int
+    max_gpus: int
     trainings: int
     gpu_trainings: int
 

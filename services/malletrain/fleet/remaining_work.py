@@ -9,7 +9,7 @@ from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.rates import RateTable
 
 
-def fewest_gpus(table: RateTable, work: Mapping[int, float], gpus: int) -> dict[int, int]:
+def min_gpus(table: RateTable, work: Mapping[int, float], gpus: int) -> dict[int, int]:
     """GPUs of each member, so that the last end is as early as possible, and none has more than that needs.
 
     The member that ends last gets the next number of GPUs on which it is faster, as long as there are enough: no other
@@ -72,12 +72,12 @@ def replanned(
         return dict.fromkeys((*counts, *longest_first(waiting, table)[: gpus - len(counts)]), 1)
     free = gpus - sum(counts.values())
     if len(waiting) > free or not counts:
-        return fewest_gpus(table, work, gpus)
-    kept = {**counts, **fewest_gpus(table, waiting, free)} if waiting else dict(counts)
+        return min_gpus(table, work, gpus)
+    kept = {**counts, **min_gpus(table, waiting, free)} if waiting else dict(counts)
     before = max(work[m] / table.rate(m, count) for m, count in kept.items())
     if not _may_gain(table, work, kept, gpus, stall_s, before, exempt=waiting):
         return kept
-    wanted = fewest_gpus(table, work, gpus)
+    wanted = min_gpus(table, work, gpus)
     after = max(
         work[m] / table.rate(m, count) + (stall_s if count != counts.get(m, count) else 0.0)
         for m, count in wanted.items()

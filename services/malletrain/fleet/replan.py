@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from malletrain.fleet.flotilla import Flotilla, top_up
 from malletrain.fleet.rates import RateTable
-from malletrain.fleet.remaining_work import fewest_gpus
+from malletrain.fleet.remaining_work import min_gpus
 from malletrain.fleet.sharing import Preprocessing
 
 
@@ -39,7 +39,7 @@ def after_leave(table: RateTable, flotilla: Flotilla, gpus: int) -> Shrunk:
     needed = [_needed(table, member, present) for member in flotilla.members]
     keep = sorted(range(len(needed)), key=lambda place: (needed[place], place))[:gpus]
     members = tuple(flotilla.members[place] for place in sorted(keep))
-    counts = fewest_gpus(table, dict.fromkeys(members, 1.0), gpus)
+    counts = min_gpus(table, dict.fromkeys(members, 1.0), gpus)
     paused = tuple(member for member in flotilla.members if member not in counts)
     return Shrunk(Flotilla(members, tuple(counts[member] for member in members)), paused)
 

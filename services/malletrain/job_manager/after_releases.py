@@ -1,4 +1,7 @@
-"""What can wait is done after the commands that release nodes: the main scheduler waits for these."""
+"""Postpones publishing, logging and telling until commands that release nodes are on their way.
+
+The main scheduler waits for these nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ class AfterReleases:
     """Does things in order: at once, or some turns of the event loop later if nodes are being released."""
 
     def __init__(self) -> None:
-        """Nothing waits."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._done = asyncio.Event()
         self._done.set()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import structlog
 
-from malletrain.job_manager.change_spans import ChangeSpans
-from malletrain.job_manager.change_writer import ChangeWriter
-from malletrain.job_manager.effects import (
+from malletrain.common.tasks import ending
+from malletrain.job_manager.launching.folder import StartPostponedError, SupervisorStartError, clean_text
+from malletrain.job_manager.launching.launcher import SupervisorLauncher
+from malletrain.job_manager.launching.processes import ProcessesLeftError
+from malletrain.job_manager.launching.starting import LaunchOrder
+from malletrain.job_manager.machine.effects import (
     Effect,
     ReleaseHosts,
     SetHosts,
@@ -22,14 +25,12 @@ from malletrain.job_manager.effects import (
     is_recorded,
     may_precede_record,
 )
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.launching.folder import NoRoomError, SupervisorStartError, clean_text
-from malletrain.job_manager.launching.launcher import SupervisorLauncher
-from malletrain.job_manager.launching.processes import ProcessesLeftError
-from malletrain.job_manager.launching.starting import LaunchOrder
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import Notice
+from malletrain.job_manager.machine.stimuli import NodesReleased, Outcome, Progressed, Stimulus, SupervisorEnded
 from malletrain.job_manager.peers import ManagerPeers
-from malletrain.job_manager.state import Notice
-from malletrain.job_manager.stimuli import NodesReleased, Outcome, Progressed, Stimulus, SupervisorEnded
+from malletrain.job_manager.storage.change_writer import ChangeWriter
+from malletrain.job_manager.telemetry.change_spans import ChangeSpans
 
 _PAUSE_SECONDS = 5.0
 _COLLECTIONS = 6
@@ -37,7 +38,7 @@ _COLLECTIONS = 6
 
 
 class StimuliTaker(Protocol):
-    """Who is told what came of effects."""
+    """Receives the outcomes of effects."""
 
     def apply(self, stimulus: Stimulus) -> object:
         """Apply what happened."""
@@ -91,7 +92,7 @@ class EffectRunner:
     def notify(self, job_id: str, notice: Notice) -> None:
         """Have Monitor pass a notice on to a job's trainer."""
         if self._group is not None:
-            self._group.create_task(self._peers.notify(job_id, notice))
+            self._group.create_task(ending(self._peers.notify(job_id, notice), "notice"))
 
     @property
     def is_urgent(self) -> bool:
@@ -116,7 +117,7 @@ class EffectRunner:
                 continue
             if self._group is not None and effect not in self._running:
                 self._running.add(effect)
-                self._group.create_task(self._perform(effect), name=str(effect))
+                self._group.create_task(ending(self._perform(effect), "effect"), name=str(effect))
                 releasing |= isinstance(effect, ReleaseHosts)
         return releasing
 
@@ -165,20 +166,37 @@ class EffectRunner:
             with self._spans.command(effect):
                 await self._launcher.start(job_id, incarnation, lambda: self._order(job_id, incarnation))
         except SupervisorStartError as error:
-            no_room = isinstance(error, NoRoomError)
-            self._owner.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, (), no_room))
+            later = isinstance(error, StartPostponedError)
+            self._owner.apply(SupervisorEnded(job_id, incarnation, Outcome.FAILED, str(error), None, (), later))
             return
+        failures: Mapping[str, int] = {}
         async for seen in self._launcher.watch(job_id, incarnation):
+            before, known = self._noted(job_id), failures
+            failures = dict(seen.failures)
             self._owner.apply(seen)
             self._adopting.discard(effect)
-            if seen.failures and self._group is not None and job_id in self._jobs():
-                job = self._jobs()[job_id]
-                self._group.create_task(self._peers.report_failures(seen, job.commanded, job.held))
+            new = [name for name, count in failures.items() if count > known.get(name, 0)]
+            self._report(before, new)
         ended = await self._collect(job_id, incarnation)
+        before = self._noted(job_id)
+        if ended.failure is not None and not failures:
+            self._report(before, [ended.failure.node])
         progress = await self._peers.read_progress(job_id)
         if progress is not None:
             self._owner.note_progress([progress])
         self._owner.apply(ended)
+
+    def _noted(self, job_id: str) -> Job | None:
+        """A job as it is before something happens to it, after it was noted where it trains well."""
+        if (job := self._jobs().get(job_id)) is not None:
+            self._peers.note_trained(job)
+        return job
+
+    def _report(self, job: Job | None, nodes: Sequence[str]) -> None:
+        """Have it known that workers have failed on these nodes."""
+        if job is not None and nodes and self._group is not None:
+            reporting = self._peers.report_failures(job, nodes, self._jobs().values())
+            self._group.create_task(ending(reporting, "report of failures"))
 
     async def _collect(self, job_id: str, incarnation: int) -> SupervisorEnded:
         for attempt in itertools.count(1):
@@ -193,4 +211,5 @@ class EffectRunner:
         if job is None or job.incarnation != incarnation or job.stop is not None:
             return None
         fleet = job.fleet_id if job.spec.shares_across_nodes else ""
-        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet)
+        left = max(0, job.spec.max_restarts - job.counted_failures)
+        return LaunchOrder(job_id, incarnation, job.owner, job.spec, job.sequence, job.commanded, fleet, left)

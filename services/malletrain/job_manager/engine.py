@@ -11,27 +11,21 @@ from dataclasses import replace
 import structlog
 
 from malletrain.common.gpus import node_of
+from malletrain.common.tasks import lasting
 from malletrain.job_manager.after_releases import AfterReleases
-from malletrain.job_manager.change import Change, CommitUnknownError, Submission
-from malletrain.job_manager.change_spans import ChangeSpans
-from malletrain.job_manager.change_writer import ChangeWriter
 from malletrain.job_manager.effect_runner import EffectRunner
-from malletrain.job_manager.effects import StartSupervisor, required_effects
-from malletrain.job_manager.ended_jobs import MOST_ENDED_JOBS, EndedJobs
-from malletrain.job_manager.fair_share import changed_uses
-from malletrain.job_manager.flight_recorder import FlightRecorder
-from malletrain.job_manager.job_marks import JobMark
-from malletrain.job_manager.job_table import JobTable
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.jobs_changed import JobsChanged
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.processes import ProcessesLeftError
-from malletrain.job_manager.metrics import JobManagerMetrics
-from malletrain.job_manager.peers import ManagerPeers
-from malletrain.job_manager.progress_buffer import ProgressBuffer
-from malletrain.job_manager.state import ManagerState
-from malletrain.job_manager.state_machine import TransactionResult
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine.effects import StartSupervisor, required_effects
+from malletrain.job_manager.machine.fair_share import changed_uses
+from malletrain.job_manager.machine.hangs import without_evidence
+from malletrain.job_manager.machine.job_marks import JobMark
+from malletrain.job_manager.machine.job_table import JobTable
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.progress_buffer import MAX_ENDED_JOBS, EndedJobs, ProgressBuffer
+from malletrain.job_manager.machine.state import JobsChanged, ManagerState
+from malletrain.job_manager.machine.state_machine import TransactionResult
+from malletrain.job_manager.machine.stimuli import (
     REQUESTS,
     ClockStepped,
     PlanReceived,
@@ -43,12 +37,19 @@ from malletrain.job_manager.stimuli import (
     Ticked,
     TrainerDone,
 )
-from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.peers import ManagerPeers
+from malletrain.job_manager.storage.change import Change, Submission
+from malletrain.job_manager.storage.change_writer import ChangeWriter
+from malletrain.job_manager.storage.store import JobStore
+from malletrain.job_manager.telemetry.change_spans import ChangeSpans
+from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.clock_steps import ClockSteps
-from malletrain.runtime.database.errors import DatabaseUnavailableError
+from malletrain.runtime.database.errors import CommitUnknownError, DatabaseUnavailableError
 from malletrain.runtime.errors import UnavailableError
 from malletrain.runtime.hub import Hub
+from malletrain.runtime.kernel.flight_recorder import FlightRecorder
+from malletrain.runtime.kernel.recording import Moment
 
 _SWEEPS = 3
 _JOBS_AT_ONCE = 20
@@ -70,10 +71,11 @@ class Engine:
         store: JobStore,
         launcher: SupervisorLauncher,
         peers: ManagerPeers,
-        recorder: FlightRecorder,
+        recorder: FlightRecorder[ManagerState, Stimulus, TransactionResult],
         clock: Clock,
         metrics: JobManagerMetrics,
         spans: ChangeSpans,
+        last_number: int = 0,
     ) -> None:
         """Load the state. Nothing is started before `run`.
 
@@ -85,6 +87,7 @@ class Engine:
             clock: Wall clock.
             metrics: Told of each change.
             spans: Told of changed jobs and of commands.
+            last_number: New jobs get numbers above this one, too, whatever the store knows.
         """
         self.jobs: Hub[JobsChanged] = Hub(merge=JobsChanged.followed_by)
         self._launcher = launcher
@@ -95,9 +98,10 @@ class Engine:
         self._metrics = metrics
         self._spans = spans
         loaded = store.load()
-        self._state = replace(loaded, jobs=JobTable.of(loaded.jobs))
+        jobs = {name: without_evidence(job) for name, job in loaded.jobs.items()}
+        self._state = replace(loaded, jobs=JobTable.of(jobs), last_number=max(loaded.last_number, last_number))
         self._progress = ProgressBuffer()
-        self._ended = EndedJobs(store.last_ended(MOST_ENDED_JOBS))
+        self._ended = EndedJobs(store.last_ended(MAX_ENDED_JOBS))
         self._after = AfterReleases()
         self._writer = ChangeWriter(store, self._state.jobs, self._perform_recorded, self._after.done)
         self._effects = EffectRunner(launcher, peers, spans, self._writer, lambda: self._state.jobs, self)
@@ -144,14 +148,16 @@ class Engine:
         """
         if step := self._steps.take():
             self._log.warning("the clock was set", seconds=round(step, 3))
+            self._peers.move_times(step)
             self.apply(ClockStepped(step))
         self._note_progress_before(stimulus)
         begin, before = self._clock.monotonic(), self._state
-        result = self._recorder.advance(before, stimulus, self._clock.time())
+        result = self._recorder.advance(before, stimulus, Moment(self._clock.time(), self._clock.monotonic()))
         record = None if submission is None else submission(result)
         generation = result.state.generation if isinstance(stimulus, PlanReceived) else None
         uses, forgotten = changed_uses(before.ledger, result.state.ledger)
-        change = Change(result.changed, result.events, generation, record, uses, forgotten)
+        usage = {(row.job_number, row.day): row for row in result.usage}
+        change = Change(result.changed, result.events, generation, record, uses, forgotten, usage=usage)
         unknown = self._store_change(change, stimulus, result.state) if change else None
         self._state = result.state
         self._ended.note(result.changed)
@@ -169,7 +175,9 @@ class Engine:
         """Tell watchers, trainers and the log what has changed."""
         for event in result.events:
             old = None if event.from_state is None else event.from_state.value
-            self._log.info("job", job=event.job_id, before=old, now=event.to_state.value, reason=event.reason)
+            self._log.info(
+                "job state changed", job=event.job_id, before=old, now=event.to_state.value, reason=event.reason
+            )
         if result.changed:
             jobs = {job.id: job for job in result.changed}
             self.jobs.publish(JobsChanged(jobs, generation, jobs.keys() if progressed else frozenset()))
@@ -214,7 +222,7 @@ class Engine:
         try:
             await self._writer.stored()
         except DatabaseUnavailableError as error:
-            raise CommitUnknownError from error
+            raise CommitUnknownError("job_manager") from error
         return result
 
     def note_progress(self, reports: Iterable[Progressed]) -> None:
@@ -236,6 +244,11 @@ class Engine:
     def shown(self, job: Job) -> Job:
         """A job with its newest samples, which need not be part of the state yet."""
         return self._progress.shown(job)
+
+    def samples_in_usage(self) -> dict[int, int]:
+        """The newest samples of the jobs whose usage goes on, by number."""
+        jobs = self._state.jobs
+        return {jobs[name].number: self._progress.samples_of(jobs[name]) for name in self._state.usage}
 
     def _note_progress_before(self, stimulus: Stimulus) -> None:
         """Have samples in the state before a stimulus that may end their job."""
@@ -269,8 +282,8 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             with self._effects.performed_by(group):
                 supervised = [job for job in self._state.jobs.values() if job.has_supervisor]
-                group.create_task(self._writer.run())
-                group.create_task(self._write_progress(progress_seconds))
+                group.create_task(lasting(self._writer.run(), "changes to store"))
+                group.create_task(lasting(self._write_progress(progress_seconds), "progress"))
                 self._effects.adopt(StartSupervisor(job.id, job.incarnation) for job in supervised)
                 self._has_begun = True
                 while True:
@@ -310,8 +323,7 @@ class Engine:
                         break
                 else:
                     raise UnavailableError("JobManager ends")
-        supervised = [job.id for job in self._state.jobs.values() if job.supervised]
-        await self._launcher.sweep_nodes(nodes, supervised)
+        await self._launcher.sweep_nodes(nodes, lambda: [job.id for job in self._state.jobs.values() if job.supervised])
 
     async def remove_ended(self, numbers: Collection[int], request_ids: Collection[str]) -> None:
         """Have jobs that have ended deleted from the database, after all that happened before.
@@ -330,8 +342,9 @@ class Engine:
     async def _sweep_strays(self) -> None:
         for _ in range(_SWEEPS):
             try:
-                found = [job.id for job in self._state.jobs.values() if job.has_supervisor]
-                ended = await self._launcher.sweep_strays(found)
+                ended = await self._launcher.sweep_strays(
+                    lambda: [job.id for job in self._state.jobs.values() if job.has_supervisor]
+                )
             except ProcessesLeftError as error:
                 # Those of one user that always begin others must not keep the jobs of all waiting.
                 self._log.error("processes that belong to no running job do not end", error=str(error))
@@ -372,4 +385,4 @@ class Engine:
 
     def _perform_recorded(self) -> None:
         commanded = JobTable.over(self._state.jobs).marked(JobMark.COMMANDED)
-        self._effects.dispatch(required_effects(commanded, self._recorder.policy))
+        self._effects.dispatch(required_effects(commanded, self._recorder.machine.policy))

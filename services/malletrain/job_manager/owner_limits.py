@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from malletrain.job_manager.jobs import Job
+from malletrain.job_manager.machine.jobs import Job
 from malletrain.job_manager.token_bucket import TokenBucket
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import LimitExceededError
@@ -14,15 +14,15 @@ _MANY_OWNERS = 1024
 
 
 class OwnerLimits:
-    """Counts the jobs and the submissions of each owner. Operators and services are bound by the limits, too."""
+    """Counts the jobs that each owner has and submits. Operators and services are bound by the limits, too."""
 
     def __init__(self, max_jobs: int, submissions_per_second: float, clock: Clock) -> None:
         """Count from now on.
 
         Args:
             max_jobs: Most jobs of an owner that are not in a final state.
-            submissions_per_second: Calls of SubmitJobs that an owner may make for long; as many as in four seconds may
-                come at once.
+            submissions_per_second: Jobs that an owner may submit in a second for long; as many as in four seconds may
+                come at once, and more of them in one submission after a pause, which then takes as much longer.
             clock: Source of time.
         """
         self._max_jobs = max_jobs
@@ -31,23 +31,27 @@ class OwnerLimits:
         self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
-    def count_submission(self, owner: str) -> None:
+    def count_submission(self, owner: str, jobs: int = 1) -> None:
         """Count a call of SubmitJobs.
 
+        Args:
+            owner: Who makes it.
+            jobs: How many jobs it submits; one without any counts as one.
+
         Raises:
-            LimitExceededError: the owner makes too many; this one is not counted.
+            LimitExceededError: the owner submits too many; this one is not counted.
         """
+        count = max(1, jobs)
         now = self._clock.monotonic()
         if len(self._buckets) >= _MANY_OWNERS:
             self._forget_full(now)
         known = self._buckets.get(owner)
         bucket = known.at(now) if known else TokenBucket.full(self._per_second, self._capacity, now)
-        taken = bucket.take()
+        taken = bucket.take(count)
         if taken is None:
             raise LimitExceededError(
-                f"{owner} submits too often: at most {self._per_second:g} submissions a second "
-                f"(job_manager.max_submissions_per_second); try again in {bucket.wait_seconds:.2f} s, or submit more "
-                "jobs at a time"
+                f"{owner} submits too often: at most {self._per_second:g} jobs a second "
+                f"(job_manager.max_submissions_per_second); try again in {bucket.wait_seconds(count):.2f} s"
             )
         self._buckets[owner] = taken
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,42 @@ import grpc.aio
 
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.addresses import is_loopback
-from malletrain.job_manager import messages, submission
-from malletrain.job_manager.burst_buffer import quota_use
-from malletrain.job_manager.change import Submission
-from malletrain.job_manager.change_spans import ChangeSpans
+from malletrain.common.tasks import ending, lasting
+from malletrain.common.user_threads import UserBusyError
+from malletrain.job_manager import submission, wire
 from malletrain.job_manager.engine import Engine
-from malletrain.job_manager.flight_recorder import FlightRecorder
-from malletrain.job_manager.jobs import Job, JobSpec, job_id
 from malletrain.job_manager.launching.accounts import open_accounts
 from malletrain.job_manager.launching.environment import MonitorAddress, search_path
 from malletrain.job_manager.launching.folder import JobFolder
+from malletrain.job_manager.launching.folder_identity import JobIdentity
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
 from malletrain.job_manager.launching.launcher import SupervisorLauncher
 from malletrain.job_manager.launching.starting import LaunchSettings
-from malletrain.job_manager.logs import MOST_TAIL_LINES, check_positions, stream
-from malletrain.job_manager.metrics import JobManagerMetrics
+from malletrain.job_manager.logs import MAX_TAIL_LINES, Line, check_positions, stream
+from malletrain.job_manager.machine.burst_buffer import quota_use
+from malletrain.job_manager.machine.jobs import Job, JobSpec, job_id, job_number
+from malletrain.job_manager.machine.recording import RecordedJobManager, journal_story
+from malletrain.job_manager.machine.sharing import owner_shares
+from malletrain.job_manager.machine.state_machine import TransactionResult
+from malletrain.job_manager.machine.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
 from malletrain.job_manager.notifications.notifier import open_notifiers
 from malletrain.job_manager.owner_limits import OwnerLimits
 from malletrain.job_manager.peers import ManagerPeers
-from malletrain.job_manager.retention import Retention
+from malletrain.job_manager.projects import NO_PROJECTS, projects_of
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.job_manager.sharing import owner_shares
-from malletrain.job_manager.state_machine import TransactionResult
-from malletrain.job_manager.stimuli import Cancelled, NodesChanged, PlanReceived, Submitted
-from malletrain.job_manager.store import JobStore
-from malletrain.job_manager.visibility import event_visible_to, visible_to
+from malletrain.job_manager.storage.change import Submission
+from malletrain.job_manager.storage.job_numbers import JobNumbers
+from malletrain.job_manager.storage.owner_bytes import OwnerBytes, stored_bytes
+from malletrain.job_manager.storage.retention import Retention
+from malletrain.job_manager.storage.store import JobStore
+from malletrain.job_manager.storage.usage_store import UsageStore
+from malletrain.job_manager.telemetry.change_spans import ChangeSpans
+from malletrain.job_manager.telemetry.metrics import JobManagerMetrics
+from malletrain.job_manager.usage_answers import UsageAnswers
+from malletrain.job_manager.visibility import event_visible_to, for_service, visible_to
 from malletrain.model.job_state import JobState
-from malletrain.runtime.access.certificate_keeper import CertificateKeeper
-from malletrain.runtime.access.identity import current_caller
+from malletrain.runtime.access.certificate_renewal import CertificateRenewal
+from malletrain.runtime.access.identity import Role, current_caller
 from malletrain.runtime.access.installation import Installation, own_user
 from malletrain.runtime.access.ownership import require_owner
 from malletrain.runtime.access.pki import issue_to_fleet, issue_to_job
@@ -48,9 +57,17 @@ from malletrain.runtime.access.service import AccessService
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.migrating import open_database
-from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
+from malletrain.runtime.errors import (
+    InvalidInputError,
+    LimitExceededError,
+    NotFoundError,
+    PreconditionError,
+    quoted,
+)
+from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.messages import job_state_of
 from malletrain.runtime.node_names import check_assigned_names, check_node_names
+from malletrain.runtime.pieces import MAX_BYTES, pieces
 from malletrain.runtime.process import Service
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.propagation import present_context
@@ -62,8 +79,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _JOB_ID = re.compile(r"j([0-9]{6,18})\Z")
 _SUPERVISOR = "supervisor"
-_LONGEST_REQUEST_ID = 256
+_MAX_REQUEST_ID_LENGTH = 256
 _SHOWN_AT_ONCE = 20
+_READ_AT_ONCE = 100
 _LAST_GENERATION = 2**53
 """More than there will ever be; a greater one would leave none for later plans."""
 
@@ -71,12 +89,16 @@ _LAST_GENERATION = 2**53
 def _monitor_address(settings: Settings, section: JobManagerSettings) -> MonitorAddress:
     listening = settings.addresses.monitor_for_nodes
     port = listening.rpartition(":")[2]
-    address = MonitorAddress(settings.addresses.monitor, f"{section.head_address}:{port}" if listening else "")
-    if is_loopback(address.address):
-        return address
     peer = settings.peer("monitor")
-    name = "" if peer.role is None else name_of(peer.role)
-    return address._replace(authority=str(peer.authority_file.resolve()), name=name)
+    for_nodes = f"{section.head_address}:{port}" if listening else ""
+    if settings.access.reports_without_tls and is_loopback(peer.address):
+        return MonitorAddress(peer.address, for_nodes)
+    return MonitorAddress(
+        peer.address,
+        for_nodes,
+        tuple(file.resolve() for file in settings.authority_files),
+        "" if peer.role is None else name_of(peer.role),
+    )
 
 
 def _supervisor_certificates(shared: Path, settings: Settings, clock: Clock) -> SupervisorCertificates:
@@ -102,7 +124,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         self._clock = clock
         state_dir = settings.state_dir.resolve()
         state_dir.mkdir(parents=True, exist_ok=True)
-        self._certificates = CertificateKeeper(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
+        self._certificates = CertificateRenewal(state_dir, (_SUPERVISOR,), clock, settings.tls.lifespan_seconds)
         self._certificates.renew()
         self._accounts = open_accounts(section, state_dir)
         settings_for_launches = LaunchSettings(
@@ -116,9 +138,13 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             section.standby_memory_mib << 20,
             section.keep_supervisor_seconds,
             section.run_as == "service",
+            section.idle_report_seconds,
+            section.accept_open_store,
         )
         policy = section.policy()
-        self._store = JobStore(open_database(settings.database("job_manager")), owner_of_earlier_jobs=own_user())
+        database = open_database(settings.database("job_manager"))
+        self._store = JobStore(database, owner_of_earlier_jobs=own_user())
+        self._usage = UsageAnswers(UsageStore(database), section.charge_rates, section.currency)
         self._limits = OwnerLimits(section.max_jobs_per_owner, section.max_submissions_per_second, clock)
         self._secrets = JobSecrets(
             installation.tokens,
@@ -131,9 +157,20 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         )
         self._peers = ManagerPeers(settings, clock, installation.credential("job_manager"))
         self._access = AccessService(installation)
-        recorder = FlightRecorder(state_dir / "debug", policy, settings.validate_state, self._store.last_events)
+        recorder = FlightRecorder(
+            state_dir / "debug",
+            RecordedJobManager(policy),
+            settings.validate_state,
+            lambda job_id: journal_story(self._store.last_events(job_id)),
+        )
         self._metrics = JobManagerMetrics(clock)
-        self._engine = Engine(self._store, self._launcher, self._peers, recorder, clock, self._metrics, self._spans)
+        self._numbers = JobNumbers(state_dir, settings_for_launches.jobs_dir)
+        last = self._numbers.largest()
+        self._engine = Engine(
+            self._store, self._launcher, self._peers, recorder, clock, self._metrics, self._spans, last
+        )
+        self._owner_bytes = OwnerBytes(self._store.bytes_of_owners(), section.max_mib_per_owner)
+        self._launcher.identify_jobs(self._identity)
         self._retention = Retention(
             self._store,
             self._launcher.folder,
@@ -142,6 +179,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             state_dir,
             section.keep_ended_jobs_days,
             clock,
+            self._owner_bytes,
         )
         self._notifiers = open_notifiers(
             section.notifications, self._store, lambda: tuple(self._engine.state.jobs.values()), state_dir, clock
@@ -161,24 +199,38 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Run the jobs and follow the peers, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds))
-                group.create_task(self._secrets.keep(self._active_folders))
-                group.create_task(self._certificates.keep())
-                group.create_task(self._retention.run())
-                for notifier in self._notifiers:
-                    group.create_task(notifier.run())
-                group.create_task(self._launcher.keep_standby(self._active_specs, lambda: self._engine.is_quiet))
                 group.create_task(
-                    self._peers.follow(
-                        self._engine.apply,
-                        self._engine.note_progress,
-                        self._launcher.update_hosts,
-                        self._spans.nodes_left,
+                    lasting(self._engine.run(self._section.reconcile_seconds, self._section.progress_seconds), "engine")
+                )
+                group.create_task(lasting(self._secrets.keep(self._active_folders), "secrets"))
+                group.create_task(lasting(self._certificates.keep(), "certificates"))
+                group.create_task(ending(self._retention.run(), "retention"))
+                for notifier in self._notifiers:
+                    group.create_task(lasting(notifier.run(), "notices"))
+                group.create_task(
+                    lasting(
+                        self._launcher.keep_standby(self._active_specs, lambda: self._engine.is_quiet),
+                        "standby process",
+                    )
+                )
+                group.create_task(
+                    lasting(
+                        self._peers.follow(
+                            self._engine.apply,
+                            self._engine.note_progress,
+                            self._launcher.update_hosts,
+                            self._spans.nodes_left,
+                        ),
+                        "peers",
                     )
                 )
         except Exception:
             self._failed = True
             raise
+
+    def _identity(self, identifier: str) -> JobIdentity | None:
+        job = self._engine.state.jobs.get(identifier) or self._store.job(job_number(identifier))
+        return None if job is None else JobIdentity(job.owner, job.instance_id)
 
     def _active_specs(self) -> Iterator[JobSpec]:
         return (job.spec for job in self._engine.state.jobs.values())
@@ -208,12 +260,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         """Store jobs, all of them or none."""
         del context
         owner = current_caller().user
-        await self._engine.settled()  # nothing is awaited from here on: what is checked stays true
-        self._limits.count_submission(owner)
-        if len(request.request_id) > _LONGEST_REQUEST_ID:
-            raise InvalidInputError("request_id", f"at most {_LONGEST_REQUEST_ID} characters", len(request.request_id))
+        self._limits.count_submission(owner, len(request.specs))
+        if len(request.request_id) > _MAX_REQUEST_ID_LENGTH:
+            raise InvalidInputError(
+                "request_id", f"at most {_MAX_REQUEST_ID_LENGTH} characters", len(request.request_id)
+            )
         _check_text("request_id", request.request_id)
-        fingerprint = submission.digest(request.specs)
+        fingerprint, specs = await self._check_submission(owner, request.specs)
+        await self._engine.settled()  # nothing is awaited from here on: what is checked stays true
         earlier = self._store.submission(request.request_id) if request.request_id else None
         if earlier is not None:
             if self._job(job_id(earlier.job_numbers[0])).owner != owner:
@@ -223,18 +277,51 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
                     "request_id", "the specs that were first submitted under it", request.request_id
                 )
             return pb.SubmitJobsResponse(jobs=[self._message(number) for number in earlier.job_numbers])
-        with acting_as(self._accounts.of_owner(owner)):
-            path = search_path(os.environ, self._section.trainer_python)
-            specs = submission.check_specs(request.specs, path, self._section.burst_buffer_gb)
+        if isinstance(specs, Exception):
+            raise specs
         self._limits.check_jobs(owner, self._engine.state.jobs.values(), len(specs))
+        self._owner_bytes.add(owner, stored_bytes(request.specs))
         first = self._engine.state.last_number + 1
         numbers = tuple(range(first, first + len(specs)))
 
         def record(_: TransactionResult) -> Submission:
             return Submission(request.request_id, fingerprint, numbers)
 
-        self._engine.apply(Submitted(specs, owner), record if request.request_id else None)
+        self._numbers.note(numbers[-1])
+        identifiers = tuple(secrets.token_hex(16) for _ in specs)
+        self._engine.apply(Submitted(specs, owner, identifiers), record if request.request_id else None)
         return pb.SubmitJobsResponse(jobs=[self._message(number) for number in numbers])
+
+    async def _check_submission(
+        self, owner: str, specs: Sequence[resources_pb2.JobSpec]
+    ) -> tuple[str, tuple[JobSpec, ...] | InvalidInputError]:
+        """Digest of what is submitted, and the jobs, or why there are none.
+
+        A submission that is repeated has an answer even if its files are gone.
+
+        Raises:
+            LimitExceededError: it takes too long.
+            PreconditionError: nothing can be run as this owner.
+        """
+        account = self._accounts.of_owner(owner)
+        path = search_path(os.environ, self._section.trainer_python)
+        section = self._section
+
+        def check() -> tuple[str, tuple[JobSpec, ...] | InvalidInputError]:
+            fingerprint, projects = submission.digest(specs), NO_PROJECTS
+            if section.project_required or any(spec.project for spec in specs):
+                projects = projects_of(owner, section.project_rule)
+            try:
+                with acting_as(account):
+                    quota, graces = section.burst_buffer_gb, section.longest_graces()
+                    return fingerprint, submission.check_specs(specs, path, quota, graces, projects)
+            except InvalidInputError as error:
+                return fingerprint, error
+
+        try:
+            return await self._launcher.threads.run(owner, check)
+        except UserBusyError as error:
+            raise LimitExceededError(f"what is submitted can't be checked: {error}") from error
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """One job."""
@@ -244,26 +331,45 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """Jobs, oldest first."""
         del context
-        size = messages.page_size(request.page_size)
+        size = wire.page_size(request.page_size)
         _check_text("owner", request.owner)
         states = [_state(index, value) for index, value in enumerate(request.states)]
-        position = messages.position(request.page_token)
+        position = wire.position(request.page_token)
         await self._engine.caught_up()
-        found = await asyncio.to_thread(self._store.jobs, position, size + 1, states, request.owner)
-        token = str(found[size - 1].number) if len(found) > size else ""
         jobs: list[resources_pb2.Job] = []
-        for begin in range(0, min(size, len(found)), _SHOWN_AT_ONCE):
-            jobs += map(self._shown, found[begin : min(size, begin + _SHOWN_AT_ONCE)])
-            await asyncio.sleep(0)  # a release must not wait for a thousand jobs
-        return pb.ListJobsResponse(jobs=jobs, next_page_token=token, burst_buffer=self._quota())
+        held = 0
+        while True:
+            wanted = min(_READ_AT_ONCE, size - len(jobs))
+            found = await asyncio.to_thread(self._store.jobs, position, wanted + 1, states, request.owner)
+            for index, job in enumerate(found[:wanted]):
+                if index % _SHOWN_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # a release must not wait for a thousand jobs
+                jobs.append(self._told(job))
+                held, position = held + jobs[-1].ByteSize(), job.number
+                if held >= MAX_BYTES:
+                    break
+            others = bool(found) and found[-1].number > position
+            if not others or len(jobs) == size or held >= MAX_BYTES:
+                token = str(position) if others else ""
+                return pb.ListJobsResponse(jobs=jobs, next_page_token=token, burst_buffer=self._quota())
 
     async def ListOwners(self, request: pb.ListOwnersRequest, context: Context) -> pb.ListOwnersResponse:
         """What the owners use and have used."""
         del request, context
         half_life = self._section.fair_share_half_life_seconds
         found = owner_shares(self._engine.state, self._clock.time(), half_life)
-        owners = map(messages.owner_message, found)
+        owners = map(wire.owner_message, found)
         return pb.ListOwnersResponse(owners=owners, half_life_seconds=half_life, burst_buffer=self._quota())
+
+    async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> AsyncIterator[pb.GetUsageResponse]:
+        """What jobs have used in all."""
+        del context
+        caller = current_caller()
+        query = self._usage.query(request, caller)
+        await self._engine.caught_up()
+        now, samples = self._clock.time(), self._engine.samples_in_usage()
+        async for part in self._usage.answer(query, caller, now, samples):
+            yield part
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Context) -> pb.CancelJobResponse:
         """Cancel a job. A job in a final state stays as it is."""
@@ -283,12 +389,21 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         with self._engine.jobs.subscribe() as changes:
             present, generation = self._engine.state.jobs.values(), self._engine.state.generation
-            yield pb.WatchJobsResponse(snapshot=True, jobs=map(self._shown, present), plan_generation=generation)
+            first = True
+            for jobs, more in self._pieces(present, request):
+                yield pb.WatchJobsResponse(snapshot=first, jobs=jobs, plan_generation=generation, more=more)
+                first = False
             async for changed in changes:
-                jobs = changed.told(without_progress=request.without_progress)
-                if jobs or changed.generation is not None:
-                    shown = map(self._shown, jobs)
-                    yield pb.WatchJobsResponse(jobs=shown, plan_generation=changed.generation or 0)
+                told = changed.told(without_progress=request.without_progress)
+                if told or changed.generation is not None:
+                    for jobs, more in self._pieces(told, request):
+                        yield pb.WatchJobsResponse(jobs=jobs, plan_generation=changed.generation or 0, more=more)
+
+    def _pieces(
+        self, jobs: Iterable[Job], request: pb.WatchJobsRequest
+    ) -> Iterator[tuple[list[resources_pb2.Job], bool]]:
+        told = map(self._told, jobs)
+        return pieces(told) if request.in_pieces else iter([(list(told), False)])
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Context) -> pb.ApplyPlanResponse:
         """Apply a plan, or the part of it that fits, or refuse it as a whole."""
@@ -306,7 +421,7 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         return pb.ApplyPlanResponse(
             rescaled_job_ids=result.rescaled,
             generation=result.state.generation,
-            omissions=map(messages.omission_message, result.omitted),
+            omissions=map(wire.omission_message, result.omitted),
         )
 
     def _assigned(self, assignment: allocator_pb2.Assignment, field: str) -> tuple[str, ...]:
@@ -328,8 +443,8 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     async def StreamLogs(self, request: pb.StreamLogsRequest, context: Context) -> AsyncIterator[pb.StreamLogsResponse]:
         """Stream a job's log, and on request what is written later."""
         del context
-        if not 0 <= request.tail_lines <= MOST_TAIL_LINES:
-            raise InvalidInputError("tail_lines", f"0 to {MOST_TAIL_LINES}", request.tail_lines)
+        if not 0 <= request.tail_lines <= MAX_TAIL_LINES:
+            raise InvalidInputError("tail_lines", f"0 to {MAX_TAIL_LINES}", request.tail_lines)
         positions = check_positions(request.positions, "positions")
         job = await self._find_job(request.job_id)
         require_owner(current_caller(), job.owner, job.id, "read its log")
@@ -338,27 +453,41 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
             return job.id not in self._engine.state.jobs
 
         folder = self._launcher.folder(job.id)
-        async for part in stream(folder, request.tail_lines, request.follow, positions, ended, lambda: self._closing):
-            yield pb.StreamLogsResponse(lines=part.lines, positions=part.positions, ended=part.ended)
+        if folder.fault:
+            raise PreconditionError(f"the log can't be read: {folder.fault}")
+
+        async def look(work: Callable[[], list[Line]]) -> list[Line]:
+            return await self._launcher.threads.run(f"{job.owner} (logs)", work)
+
+        def closing() -> bool:
+            return self._closing
+
+        try:
+            async for part in stream(folder, request.tail_lines, request.follow, positions, ended, closing, look):
+                yield pb.StreamLogsResponse(lines=part.lines, positions=part.positions, ended=part.ended)
+        except UserBusyError as error:
+            raise LimitExceededError(f"the log can't be read now: {error}") from error
 
     async def ListJobEvents(self, request: pb.ListJobEventsRequest, context: Context) -> pb.ListJobEventsResponse:
         """Rows of the journal, oldest first."""
         del context
-        size = messages.page_size(request.page_size)
+        size = wire.page_size(request.page_size)
         await self._engine.caught_up()
         number = self._job(request.job_id).number if request.job_id else None
-        found = self._store.events(messages.position(request.page_token), size + 1, number)
+        found = self._store.events(wire.position(request.page_token), size + 1, number)
         token = str(found[size - 1].sequence) if len(found) > size else ""
         owners = self._store.owners({stored.event.job_id for stored in found})
-        events = [
-            event_visible_to(current_caller(), messages.event_message(stored), owners.get(stored.event.job_id, ""))
+        shown = (
+            event_visible_to(current_caller(), wire.event_message(stored), owners.get(stored.event.job_id, ""))
             for stored in found[:size]
-        ]
+        )
+        events, more = next(pieces(shown))
+        token = str(events[-1].sequence) if more else token
         return pb.ListJobEventsResponse(events=events, next_page_token=token)
 
     def _quota(self) -> pb.BurstBufferQuota | None:
         use = quota_use(self._engine.state.jobs.values(), self._section.burst_buffer_gb)
-        return messages.quota_message(use) if use.granted_gb or use.held_gb else None
+        return wire.quota_message(use) if use.granted_gb or use.held_gb else None
 
     async def _find_job(self, identifier: str) -> Job:
         """A job; one that has ended is read from the store, once its end is there."""
@@ -377,9 +506,14 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
     def _message(self, number: int) -> Any:
         return self._shown(self._job(job_id(number)))
 
+    def _told(self, job: Job) -> resources_pb2.Job:
+        """A job among many: services are told no more than they need."""
+        shown = self._shown(job)
+        return for_service(shown) if current_caller().role is Role.SERVICE else shown
+
     def _shown(self, job: Job) -> resources_pb2.Job:
         """A job as the caller may see it."""
-        message = messages.job_message(self._engine.shown(job), self._launcher.version_of(job.id))
+        message = wire.job_message(self._engine.shown(job), self._launcher.version_of(job.id))
         return visible_to(current_caller(), message)
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from malletrain.job_manager.admission_window import LONGEST_WINDOW, MOST_BURST_BUFFER_GB, MOST_PLACES, AdmissionRule
+from malletrain.job_manager.charging import ChargeRate
+from malletrain.job_manager.limits import LongestGraces
+from malletrain.job_manager.machine.admission_window import MAX_BURST_BUFFER_GB, MAX_PLACES, MAX_WINDOW, AdmissionRule
+from malletrain.job_manager.machine.state import ManagerPolicy
 from malletrain.job_manager.notifications.settings import NotificationSettings
-from malletrain.job_manager.state import ManagerPolicy
+from malletrain.job_manager.projects import PROJECT_NAME, PROJECT_NAME_IN_WORDS, ProjectRule
+
+_CURRENCY = re.compile(r"[A-Za-z][A-Za-z -]*\Z")
 
 
 class JobManagerSettings(BaseModel):
@@ -31,7 +37,7 @@ class JobManagerSettings(BaseModel):
     burst_buffer_gb: int = Field(
         default=0,
         ge=0,
-        le=MOST_BURST_BUFFER_GB,
+        le=MAX_BURST_BUFFER_GB,
         description="Quota of burst buffer, of which admitted jobs hold what they ask for until they end, in GB; 0: "
         "none is granted.",
     )
@@ -43,7 +49,7 @@ class JobManagerSettings(BaseModel):
     window: int = Field(
         default=20,
         ge=1,
-        le=LONGEST_WINDOW,
+        le=MAX_WINDOW,
         description="How many of the jobs that ask for burst buffer are looked at together, with `window`.",
     )
     starvation_bound: int = Field(
@@ -59,7 +65,15 @@ class JobManagerSettings(BaseModel):
         default=50.0,
         gt=0,
         le=1_000_000,
-        description="Most submissions of one owner in a second; as many as in four seconds may come at once.",
+        description="Most jobs that one owner submits in a second, in one call or many; as many as in four seconds may "
+        "come at once.",
+    )
+    max_mib_per_owner: int = Field(
+        default=128,
+        ge=1,
+        le=1 << 20,
+        description="What the jobs of one owner may take in the database, those that have ended as well, in MiB. From "
+        "three quarters of it on, the oldest that have ended are removed before `keep_ended_jobs_days` are over.",
     )
     trainer_python: str = Field(
         default=sys.executable, min_length=1, description="Python interpreter of the training environment."
@@ -78,7 +92,7 @@ class JobManagerSettings(BaseModel):
         default=1000, ge=1, description="Accounts with smaller numbers, such as those of daemons, run no jobs."
     )
     backend: Literal["horovod", "torchrun", "command"] = Field(
-        default="horovod", description="Launcher backend of jobs that do not name one."
+        default="horovod", description="Launcher backend of jobs that name none, where their script does not show it."
     )
     head_address: str = Field(
         default="127.0.0.1", min_length=1, description="Address of this machine as the nodes see it."
@@ -98,11 +112,29 @@ class JobManagerSettings(BaseModel):
         description="How long the supervisor of a job that has lost its last node stays without workers, so that its "
         "next node costs no start of it; 0: it ends at once.",
     )
+    accept_open_store: bool = Field(
+        default=False,
+        description="Whether jobs of `torchrun` run where every account of this machine could reach torch's store, "
+        "since the kernel has neither packet filters nor signed connections for the account of the job.",
+    )
     interfaces: tuple[str, ...] = Field(
         default=("lo",), min_length=1, description="Network interfaces by which the nodes reach each other."
     )
     drain_grace_seconds: float = Field(
         default=1.5, ge=0, le=60, description="How long workers on a node that leaves get to end by themselves."
+    )
+    longest_release_grace_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        le=3600,
+        description="Longest grace that a job may ask for on a node that leaves: the main scheduler waits for it.",
+    )
+    longest_leave_grace_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=86_400,
+        description="Longest time that a job may ask for to save and leave when all its workers start again at another "
+        "scale: other jobs wait for nodes that it gives up.",
     )
     stop_grace_seconds: float = Field(
         default=5.0, ge=0, le=600, description="How long a job that is stopped gets to commit and save a checkpoint."
@@ -110,13 +142,21 @@ class JobManagerSettings(BaseModel):
     rescale_deadline_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="A job whose start or rescale is not confirmed by then is restarted; a growth gets five times it. "
-        "It doubles with each restart that counts, three times at most.",
+        description="A job whose start or rescale is not confirmed by then is restarted if its processes hang, as "
+        "below, or its limit of a start is over. A growth gets five times as long. It doubles with each restart that "
+        "counts, three times at most.",
     )
     stall_seconds: float = Field(
-        default=30.0,
+        default=90.0,
         gt=0,
-        description="A running job that Monitor has called stalled for so long is restarted.",
+        description="A job without batches is restarted if its processes have waited for each other for so long: they "
+        "do nothing, and one waits for a lock without a time limit.",
+    )
+    idle_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="A job without batches is restarted if its processes have done nothing for so long, unless a limit "
+        "that it has set itself allows more.",
     )
     restart_backoff_seconds: float = Field(
         default=1.0, ge=0, description="Pause before the first restart of a failed job; doubles with every further one."
@@ -147,6 +187,25 @@ class JobManagerSettings(BaseModel):
         description="Days for which a job that has ended is kept: its rows in the databases, and the logs in its "
         "folder; 0: for ever. Checkpoints and what else the job has placed there are never deleted.",
     )
+    projects: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        max_length=10_000,
+        description="Users who may have jobs accounted to each project, `*` for all; none: the projects of a user are "
+        "its Unix groups on this machine.",
+    )
+    project_required: bool = Field(
+        default=False, description="Whether a job without a project is refused when it is submitted."
+    )
+    charge_rates: tuple[ChargeRate, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="What usage is charged with, by ascending months; none: nothing is charged.",
+    )
+    currency: str = Field(
+        default="",
+        max_length=16,
+        description="Currency of these charges, or whatever they are counted in, e.g. EUR or credits.",
+    )
     stop_jobs_on_exit: bool = Field(
         default=True,
         description="Stop the jobs when JobManager ends in good order; they start again with the next one. "
@@ -160,9 +219,55 @@ class JobManagerSettings(BaseModel):
     @field_validator("admission")
     @classmethod
     def _few_places(cls, value: AdmissionRule, info: ValidationInfo) -> AdmissionRule:
-        if value is AdmissionRule.WINDOW and info.data.get("max_parallel", 1) > MOST_PLACES:
-            raise ValueError(f"expected fifo with more than {MOST_PLACES} places (job_manager.max_parallel)")
+        if value is AdmissionRule.WINDOW and info.data.get("max_parallel", 1) > MAX_PLACES:
+            raise ValueError(f"expected fifo with more than {MAX_PLACES} places (job_manager.max_parallel)")
         return value
+
+    @field_validator("projects")
+    @classmethod
+    def _names_of_projects(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        if not all(map(PROJECT_NAME.match, value)):
+            raise ValueError(f"expected names of projects of {PROJECT_NAME_IN_WORDS}")
+        return value
+
+    @field_validator("currency")
+    @classmethod
+    def _name_of_currency(cls, value: str) -> str:
+        if value and not _CURRENCY.match(value):
+            raise ValueError("expected letters, and blanks and hyphens between them, e.g. EUR")
+        return value
+
+    @field_validator("charge_rates")
+    @classmethod
+    def _in_order(cls, value: tuple[ChargeRate, ...]) -> tuple[ChargeRate, ...]:
+        months = [rate.month for rate in value]
+        if months != sorted(set(months)):
+            raise ValueError("expected ascending values of from_month, each once")
+        return value
+
+    @property
+    def project_rule(self) -> ProjectRule:
+        """Which projects jobs may have."""
+        return ProjectRule(self.projects, self.project_required)
+
+    @property
+    def meters_usage(self) -> bool:
+        """Whether it is kept what jobs use: always. Replays and simulations do without."""
+        return True
+
+    def longest_graces(self) -> LongestGraces:
+        """What jobs may ask for."""
+        return LongestGraces(self.longest_release_grace_seconds, self.longest_leave_grace_seconds)
+
+    @property
+    def idle_report_seconds(self) -> float:
+        """For how long processes must do nothing until supervisors report it."""
+        return min(30.0, self.stall_seconds / 2, self.idle_seconds / 2)
+
+    @property
+    def distrusts_supervisors(self) -> bool:
+        """Whether supervisors run as jobs' owners, who may have them say what they like."""
+        return self.run_as == "owner"
 
     def policy(self) -> ManagerPolicy:
         """The part that the state machine needs."""

@@ -1,4 +1,4 @@
-"""Checks what users submit. Every error names the field."""
+"""Checks what users submit, jobs and fleets. Every error names the field."""
 
 from __future__ import annotations
 
@@ -10,28 +10,49 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from malletrain.common.environment import OF_USERS, PREFIX
+from malletrain.common.environment import FEED, OF_USERS, PREFIX
 from malletrain.common.python_command import parse_python_command
+from malletrain.fleet.problem import FleetPlanner
 from malletrain.fleet.spec import FleetSpec
-from malletrain.job_manager.fleet_submission import check_fleet
-from malletrain.job_manager.jobs import DEFAULT_MAX_RESTARTS, JobProfileMode, JobSpec, LauncherBackend
+from malletrain.job_manager.limits import DEFAULT_GRACES, LongestGraces, check_limits
+from malletrain.job_manager.machine.jobs import (
+    DEFAULT_MAX_RESTARTS,
+    MAX_GPUS_PER_NODE,
+    JobProfileMode,
+    JobSpec,
+    LauncherBackend,
+)
+from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.v1 import resources_pb2
+from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
+from malletrain.v1 import fleet_pb2, resources_pb2
 
-MOST_SPECS = 10_000
-_MOST_NODES = 1_000_000
-_LARGEST_SPEC_BYTES = 128 * 1024
-"""All services are told of all jobs, in one message at first."""
-_LONGEST_NAME = 128
+MAX_SPECS = 1000
+"""In a step of JobManager in which it does nothing else."""
+_MAX_LOOKS = 20_000
+"""At files, for one submission: what its specs have in common is looked at once."""
+_MAX_NODES = 1_000_000
+_MAX_SPEC_BYTES = 128 * 1024
+_MAX_SCALES = 512
+"""Permitted scales, and points of a curve: everybody is told of them, and all services keep them."""
+_MAX_NAME_LENGTH = 128
+_MAX_NOTE_LENGTH = 512
 _EXECUTABLE = 0o111
-_MOST_FOLDERS = 100
+_MAX_FOLDERS = 100
 """In PATH."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
+MAX_MEMBERS = 1000
+
+
 def check_specs(
-    specs: Sequence[resources_pb2.JobSpec], search_path: str, burst_buffer_gb: int = 0
+    specs: Sequence[resources_pb2.JobSpec],
+    search_path: str,
+    burst_buffer_gb: int = 0,
+    longest_graces: LongestGraces = DEFAULT_GRACES,
+    projects: OwnerProjects = NO_PROJECTS,
 ) -> tuple[JobSpec, ...]:
     """The specs of a submission with their defaults filled in.
 
@@ -39,15 +60,19 @@ def check_specs(
         specs: What was submitted.
         search_path: Where the workers look for programs, as in PATH.
         burst_buffer_gb: The quota of burst buffer in GB.
+        longest_graces: What the operator allows of that by which jobs delay nodes.
+        projects: The projects of the owner.
 
     Raises:
         InvalidInputError: a field can't be used; it is named like `specs[0].min_nodes`.
     """
-    if not 1 <= len(specs) <= MOST_SPECS:
-        raise InvalidInputError("specs", f"1 to {MOST_SPECS} jobs", len(specs))
+    if not 1 <= len(specs) <= MAX_SPECS:
+        raise InvalidInputError("specs", f"1 to {MAX_SPECS} jobs", len(specs))
     fleet = check_fleet(specs, burst_buffer_gb)
+    files = _Files()
     return tuple(
-        _check_spec(f"specs[{index}]", spec, search_path, burst_buffer_gb, fleet) for index, spec in enumerate(specs)
+        _check_spec(f"specs[{index}]", spec, search_path, burst_buffer_gb, fleet, longest_graces, projects, files)
+        for index, spec in enumerate(specs)
     )
 
 
@@ -61,19 +86,26 @@ def digest(specs: Iterable[resources_pb2.JobSpec]) -> str:
 
 
 def _check_spec(
-    at: str, spec: resources_pb2.JobSpec, search_path: str, quota_gb: int, fleet: FleetSpec | None
+    at: str,
+    spec: resources_pb2.JobSpec,
+    search_path: str,
+    quota_gb: int,
+    fleet: FleetSpec | None,
+    longest_graces: LongestGraces,
+    projects: OwnerProjects,
+    files: _Files,
 ) -> JobSpec:
-    if spec.ByteSize() > _LARGEST_SPEC_BYTES:
-        raise InvalidInputError(at, f"at most {_LARGEST_SPEC_BYTES} bytes in all", spec.ByteSize())
-    if not spec.name.strip() or len(spec.name) > _LONGEST_NAME or not spec.name.isprintable():
-        raise InvalidInputError(f"{at}.name", f"1 to {_LONGEST_NAME} printable characters", spec.name)
+    if spec.ByteSize() > _MAX_SPEC_BYTES:
+        raise InvalidInputError(at, f"at most {_MAX_SPEC_BYTES} bytes in all", spec.ByteSize())
+    if not spec.name.strip() or len(spec.name) > _MAX_NAME_LENGTH or not spec.name.isprintable():
+        raise InvalidInputError(f"{at}.name", f"1 to {_MAX_NAME_LENGTH} printable characters", spec.name)
     _check_bounds(at, spec)
     _check_permitted(at, spec)
     _check_figures(at, spec)
     _check_burst_buffer(at, spec.burst_buffer_gb, quota_gb)
-    _check_working_directory(at, spec.working_directory)
+    _check_working_directory(at, spec.working_directory, files)
     environment = _check_environment(at, spec)
-    check_command(at, spec.command, spec.working_directory, environment.get("PATH", search_path))
+    check_command(at, spec.command, spec.working_directory, environment.get("PATH", search_path), files)
     return JobSpec(
         name=spec.name,
         command=tuple(spec.command),
@@ -95,6 +127,9 @@ def _check_spec(
         cold_start=spec.cold_start,
         burst_buffer_gb=spec.burst_buffer_gb,
         fleet=fleet,
+        limits=check_limits(f"{at}.limits", spec.limits, longest_graces),
+        launch_note=_check_note(at, spec.launch_note),
+        project=projects.check(f"{at}.project", spec.project),
     )
 
 
@@ -110,22 +145,29 @@ def _check_backend(at: str, spec: resources_pb2.JobSpec) -> LauncherBackend:
     return LauncherBackend(resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_"))
 
 
+def _check_note(at: str, note: str) -> str:
+    if len(note) > _MAX_NOTE_LENGTH or (note and not note.isprintable()):
+        raise InvalidInputError(f"{at}.launch_note", f"at most {_MAX_NOTE_LENGTH} printable characters", note)
+    return note
+
+
 def _check_family(at: str, family: str) -> str:
-    if len(family) > _LONGEST_NAME or (family and not family.isprintable()):
-        raise InvalidInputError(f"{at}.family", f"at most {_LONGEST_NAME} printable characters", family)
+    if len(family) > _MAX_NAME_LENGTH or (family and not family.isprintable()):
+        raise InvalidInputError(f"{at}.family", f"at most {_MAX_NAME_LENGTH} printable characters", family)
     return family.strip()
 
 
 def _check_bounds(at: str, spec: resources_pb2.JobSpec) -> None:
-    if not 1 <= spec.min_nodes <= _MOST_NODES:
-        raise InvalidInputError(f"{at}.min_nodes", f"1 to {_MOST_NODES}", spec.min_nodes)
-    if not 1 <= spec.max_nodes <= _MOST_NODES:
-        raise InvalidInputError(f"{at}.max_nodes", f"1 to {_MOST_NODES}", spec.max_nodes)
+    if not 1 <= spec.min_nodes <= _MAX_NODES:
+        raise InvalidInputError(f"{at}.min_nodes", f"1 to {_MAX_NODES}", spec.min_nodes)
+    if not 1 <= spec.max_nodes <= _MAX_NODES:
+        raise InvalidInputError(f"{at}.max_nodes", f"1 to {_MAX_NODES}", spec.max_nodes)
     if spec.min_nodes > spec.max_nodes:
         raise InvalidInputError(f"{at}.min_nodes", f"at most max_nodes ({spec.max_nodes})", spec.min_nodes)
 
 
 def _check_permitted(at: str, spec: resources_pb2.JobSpec) -> None:
+    _check_few(f"{at}.permitted_nodes", len(spec.permitted_nodes))
     before = 0
     for index, nodes in enumerate(spec.permitted_nodes):
         field = f"{at}.permitted_nodes[{index}]"
@@ -159,7 +201,13 @@ def _check_finite(field: str, value: float, expected: str = "a finite number, at
         raise InvalidInputError(field, expected, value)
 
 
+def _check_few(field: str, entries: int) -> None:
+    if entries > _MAX_SCALES:
+        raise InvalidInputError(field, f"at most {_MAX_SCALES} entries", entries)
+
+
 def _check_curve(at: str, curve: Sequence[resources_pb2.ScalingPoint]) -> tuple[ScalingPoint, ...]:
+    _check_few(f"{at}.curve", len(curve))
     before = -1
     for index, point in enumerate(curve):
         field = f"{at}.curve[{index}]"
@@ -186,15 +234,17 @@ def _check_environment(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
     return dict(spec.environment)
 
 
-def _check_working_directory(at: str, directory: str) -> None:
+def _check_working_directory(at: str, directory: str, files: _Files) -> None:
     field = f"{at}.working_directory"
     if not Path(directory).is_absolute():
         raise InvalidInputError(field, "an absolute path", directory)
-    if not _is(stat.S_ISDIR, Path(directory)):
+    if not files.is_kind(field, stat.S_ISDIR, Path(directory)):
         raise InvalidInputError(field, "an existing directory", directory)
 
 
-def check_command(at: str, command: Sequence[str], directory: str, search_path: str) -> None:
+def check_command(
+    at: str, command: Sequence[str], directory: str, search_path: str, files: _Files | None = None
+) -> None:
     """Refuse a command whose program or Python script does not exist, so that the user is told at once.
 
     Args:
@@ -202,10 +252,12 @@ def check_command(at: str, command: Sequence[str], directory: str, search_path: 
         command: Program and arguments.
         directory: The working directory.
         search_path: Where programs are looked for, as in PATH.
+        files: What was looked at for the same submission.
 
     Raises:
         InvalidInputError: it can't be started.
     """
+    files = _Files() if files is None else files
     if not command or not command[0]:
         raise InvalidInputError(f"{at}.command", "a program and its arguments", list(command))
     for index, word in enumerate(command):
@@ -213,28 +265,134 @@ def check_command(at: str, command: Sequence[str], directory: str, search_path: 
             raise InvalidInputError(f"{at}.command[{index}]", "text without zero bytes", word)
     program = command[0]
     if os.sep in program:
-        if not _is_program(Path(directory, program)):
+        if not _is_program(at, Path(directory, program), files):
             raise InvalidInputError(f"{at}.command[0]", "an executable file", program)
-    elif not any(_is_program(Path(folder, program)) for folder in _folders(search_path)):
-        raise InvalidInputError(f"{at}.command[0]", "a program that is found on PATH", program)
+    elif not any(_is_program(at, Path(folder, program), files) for folder in _folders(search_path)):
+        raise InvalidInputError(f"{at}.command[0]", "a path, or a program that is on the services' PATH", program)
     python = parse_python_command(command)
-    if python is not None and python.kind == "script" and not _is(stat.S_ISREG, Path(directory, python.target)):
+    if (
+        python is not None
+        and python.kind == "script"
+        and not files.is_kind(at, stat.S_ISREG, Path(directory, python.target))
+    ):
         field = f"{at}.command[{len(python.interpreter)}]"
         raise InvalidInputError(field, f"an existing script (relative ones in {directory})", python.target)
 
 
 def _folders(search_path: str) -> list[str]:
-    return [folder for folder in search_path.split(os.pathsep)[:_MOST_FOLDERS] if folder]
+    return [folder for folder in search_path.split(os.pathsep)[:_MAX_FOLDERS] if folder]
 
 
-def _is_program(path: Path) -> bool:
+def _is_program(at: str, path: Path, files: _Files) -> bool:
     """Whether a file looks like a program. Not by access(2), which asks for the real user, whoever we act as."""
-    return _is(lambda mode: stat.S_ISREG(mode) and bool(mode & _EXECUTABLE), path)
+    return files.is_kind(at, lambda mode: stat.S_ISREG(mode) and bool(mode & _EXECUTABLE), path)
 
 
-def _is(kind: Callable[[int], bool], path: Path) -> bool:
-    """Whether there is a file of a kind, as far as can be seen."""
+class _Files:
+    """The files that one submission names, each looked at once, and so many at most."""
+
+    def __init__(self) -> None:
+        self._modes: dict[Path, int] = {}
+
+    def is_kind(self, at: str, kind: Callable[[int], bool], path: Path) -> bool:
+        """Whether there is a file of a kind, as far as can be seen.
+
+        Raises:
+            InvalidInputError: the submission names too many.
+        """
+        if path not in self._modes:
+            if len(self._modes) >= _MAX_LOOKS:
+                raise InvalidInputError(at, f"jobs for which at most {_MAX_LOOKS} files have to be looked at in all")
+            self._modes[path] = _mode(path)
+        return kind(self._modes[path])
+
+
+def _mode(path: Path) -> int:
+    """Mode of a file; 0 where there is none."""
     try:
-        return kind(path.stat().st_mode)
+        return path.stat().st_mode
     except (OSError, ValueError):
-        return False
+        return 0
+
+
+def check_fleet(specs: Sequence[resources_pb2.JobSpec], burst_buffer_gb: int) -> FleetSpec | None:
+    """What the members of a fleet have in common; None if the jobs of this submission are no fleet.
+
+    Args:
+        specs: What was submitted, at least one.
+        burst_buffer_gb: The quota of burst buffer in GB.
+
+    Raises:
+        InvalidInputError: it is no fleet that could train; the field is named like `specs[0].fleet.max_nodes`.
+    """
+    first = specs[0]
+    for index, spec in enumerate(specs):
+        if spec.HasField("fleet") != first.HasField("fleet"):
+            raise InvalidInputError(f"specs[{index}].fleet", "a fleet in all specs of a submission, or in none")
+    if not first.HasField("fleet"):
+        return None
+    fleet = _check_common("specs[0].fleet", first.fleet)
+    for index, spec in enumerate(specs):
+        if spec.fleet != first.fleet:
+            raise InvalidInputError(f"specs[{index}].fleet", "the same as specs[0].fleet")
+    _check_members(specs, fleet, burst_buffer_gb)
+    return fleet
+
+
+def _check_common(at: str, spec: fleet_pb2.FleetSpec) -> FleetSpec:
+    if not spec.name.strip() or len(spec.name) > _MAX_NAME_LENGTH or not spec.name.isprintable():
+        raise InvalidInputError(f"{at}.name", f"1 to {_MAX_NAME_LENGTH} printable characters", spec.name)
+    if not 1 <= spec.max_nodes <= _MAX_NODES:
+        raise InvalidInputError(f"{at}.max_nodes", f"1 to {_MAX_NODES}", spec.max_nodes)
+    if not 0 <= spec.gpus_per_node <= MAX_GPUS_PER_NODE:
+        expected = f"1 to {MAX_GPUS_PER_NODE} (0: as many as a node has)"
+        raise InvalidInputError(f"{at}.gpus_per_node", expected, spec.gpus_per_node)
+    for name in ("rate_tolerance", "samples_per_epoch", "preprocess_rate", "checkpoint_seconds"):
+        value = getattr(spec, name)
+        if not math.isfinite(value) or value < 0:
+            raise InvalidInputError(f"{at}.{name}", "a finite number, at least 0", value)
+    if spec.HasField("active_share") and not 0 <= spec.active_share <= 1:
+        raise InvalidInputError(f"{at}.active_share", "0 to 1", spec.active_share)
+    if spec.feed and not is_feed(spec.feed):
+        raise InvalidInputError(f"{at}.feed", "MODULE:FUNCTION, or nothing", spec.feed)
+    try:
+        check_planner(spec.planner)
+        check_paces(spec)
+    except InvalidInputError as error:
+        raise error.at(f"{at}.{error.field}") from None
+    fleet = spec_from_proto(spec)
+    if not fleet.samples_per_epoch and fleet.planner is not FleetPlanner.MILP:
+        raise InvalidInputError(f"{at}.samples_per_epoch", "above 0, which planners other than MILP need", 0)
+    return fleet
+
+
+def _check_members(specs: Sequence[resources_pb2.JobSpec], fleet: FleetSpec, quota_gb: int) -> None:
+    if len(specs) > MAX_MEMBERS:
+        raise InvalidInputError("specs", f"at most {MAX_MEMBERS} members of a fleet", len(specs))
+    names: dict[str, int] = {}
+    burst_buffer_gb = 0
+    for index, spec in enumerate(specs):
+        at = f"specs[{index}]"
+        if (earlier := names.setdefault(spec.name, index)) != index:
+            raise InvalidInputError(f"{at}.name", f"another name than that of specs[{earlier}]", spec.name)
+        burst_buffer_gb += spec.burst_buffer_gb
+        _check_member(at, spec, fleet)
+        if burst_buffer_gb > quota_gb >= spec.burst_buffer_gb:
+            expected = f"at most {quota_gb} GB of all members together, the quota (job_manager.burst_buffer_gb)"
+            raise InvalidInputError(f"{at}.burst_buffer_gb", expected, burst_buffer_gb)
+
+
+def _check_member(at: str, spec: resources_pb2.JobSpec, fleet: FleetSpec) -> None:
+    gpus = fleet.max_nodes * (fleet.gpus_per_node or MAX_GPUS_PER_NODE)
+    for name in ("min_nodes", "max_nodes"):
+        if getattr(spec, name) > gpus:
+            what = f"at most {gpus}, the GPUs of fleet.max_nodes ({fleet.max_nodes}) nodes"
+            raise InvalidInputError(f"{at}.{name}", what, getattr(spec, name))
+    if fleet.feed is not None and spec.environment.get(FEED) != fleet.feed:
+        expected = f"{fleet.feed!r}, as fleet.feed"
+        raise InvalidInputError(f"{at}.environment[{FEED}]", expected, spec.environment.get(FEED, "nothing"))
+    if spec.slots_per_node not in (0, 1):
+        raise InvalidInputError(f"{at}.slots_per_node", "1: a member has one worker a GPU", spec.slots_per_node)
+    for index, point in enumerate(spec.curve):
+        if point.nodes > 0 and not point.rate > 0:
+            raise InvalidInputError(f"{at}.curve[{index}].rate", "above 0, as for every member", point.rate)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """Each call takes one token; tokens come back at a constant rate, up to the capacity.
+    """Each job takes one token; tokens come back at a constant rate, up to the capacity.
 
     Attributes:
         per_second: Tokens that come back each second, above 0.
-        capacity: Most tokens that the bucket holds, at least 1: so many calls may come at once.
-        tokens: Tokens that it held at `time`.
+        capacity: Most tokens that the bucket holds, at least 1: so many may be taken at once.
+        tokens: Tokens that it held at `time`; below 0 after more were taken than it can hold.
         time: In seconds of a clock that never goes back.
     """
 
@@ -37,11 +37,19 @@ class TokenBucket:
         """Whether it holds as many tokens as it can."""
         return self.tokens >= self.capacity
 
-    def take(self) -> TokenBucket | None:
-        """The bucket without one token; None if it does not hold one."""
-        return replace(self, tokens=self.tokens - 1.0) if self.tokens >= 1.0 else None
+    def take(self, count: int = 1) -> TokenBucket | None:
+        """The bucket without so many tokens; None if it does not hold them.
 
-    @property
-    def wait_seconds(self) -> float:
-        """How long until it holds one token; 0 if it does."""
-        return max(0.0, (1.0 - self.tokens) / self.per_second)
+        For more than it can hold it must be full; what is missing comes back before anything else can be taken.
+
+        Args:
+            count: How many, at least 1.
+        """
+        return replace(self, tokens=self.tokens - count) if self.tokens >= self._least(count) else None
+
+    def wait_seconds(self, count: int = 1) -> float:
+        """How long until so many tokens can be taken; 0 if they can."""
+        return max(0.0, (self._least(count) - self.tokens) / self.per_second)
+
+    def _least(self, count: int) -> float:
+        return min(float(count), self.capacity)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import Descriptor
 
-from malletrain.runtime.access.identity import Identity
+from malletrain.runtime.access.identity import Identity, PermissionDeniedError, Role
 from malletrain.runtime.access.ownership import owns
+from malletrain.runtime.errors import quoted
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 # Fields that everybody sees, rather than those that are hidden: a new field stays hidden until it is added here.
@@ -15,16 +16,20 @@ PUBLIC_JOB_FIELDS = frozenset(
         *("create_time", "update_time", "start_time", "end_time", "not_before"),
         *("wanted_nodes", "commanded_nodes", "confirmed_nodes", "plan_generation"),
         *("restarts", "rescales", "preemptions", "share_weight", "supervisor_version", "passed_over"),
-        "fleet_id",
+        *("fleet_id", "scale_command", "samples_known", "saves_fail", "left_out_scales"),
     }
 )
 PUBLIC_SPEC_FIELDS = frozenset(
     {
         *("name", "min_nodes", "max_nodes", "permitted_nodes", "slots_per_node", "backend", "cold_start"),
         *("scale_up_seconds", "scale_down_seconds", "curve", "profile"),
-        *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet"),
+        *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet", "limits"),
     }
 )
+
+
+_TEXTS_FOR_PEOPLE = ("reason", "metrics", "last_failure", "save_error")
+_MAX_PATH_LENGTH = 4096
 
 
 def _hidden(message: Descriptor, public: frozenset[str]) -> tuple[str, ...]:
@@ -51,6 +56,46 @@ def visible_to(identity: Identity, job: resources_pb2.Job) -> resources_pb2.Job:
     for name in _HIDDEN_SPEC_FIELDS:
         shown.spec.ClearField(name)  # type: ignore[arg-type]
     return shown
+
+
+def for_service(job: resources_pb2.Job) -> resources_pb2.Job:
+    """A job as services are told of it, which run nothing: the program alone of its command, and no texts for people.
+
+    The Allocator tells by the program, the folder and PATH which jobs boot alike.
+
+    Args:
+        job: The whole job; changed and returned.
+    """
+    path = job.spec.environment.get("PATH", "")
+    for name in _TEXTS_FOR_PEOPLE:
+        job.ClearField(name)  # type: ignore[arg-type]
+    job.spec.ClearField("environment")
+    job.spec.ClearField("launch_note")
+    job.spec.ClearField("project")
+    del job.spec.command[1:]
+    if path and len(path) <= _MAX_PATH_LENGTH:
+        job.spec.environment["PATH"] = path
+    return job
+
+
+def usage_owner(identity: Identity, asked: str) -> str:
+    """Whose usage a caller is told of; empty: that of all.
+
+    Args:
+        identity: The caller.
+        asked: Whose the caller asks for; empty: of all that it may see.
+
+    Raises:
+        PermissionDeniedError: a user asks for that of another one.
+    """
+    if identity.role is not Role.USER:
+        return asked
+    if asked not in ("", identity.user):
+        raise PermissionDeniedError(
+            f"{identity.user} has the role user, and sees its own usage: that of {quoted(asked)} is for viewers and "
+            "operators"
+        )
+    return identity.user
 
 
 def event_visible_to(identity: Identity, event: job_manager_pb2.JobEvent, owner: str) -> job_manager_pb2.JobEvent:

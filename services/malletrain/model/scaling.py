@@ -46,3 +46,24 @@ def permitted_scales(min_nodes: int, max_nodes: int, permitted: Sequence[int] = 
         Scales in nodes, ascending.
     """
     return permitted or range(min_nodes, max_nodes + 1)
+
+
+@dataclass(frozen=True)
+class ScaleCommand:
+    """The newest scale that a job's launcher was told to use, so that Monitor knows what a pause of its batches was.
+
+    Attributes:
+        number: Number of the command within the job.
+        unix_seconds: When, in seconds since the epoch.
+        from_nodes: Scale before; 0: a start.
+        to_nodes: Scale after.
+        disturbed_unix_seconds: When something else happened first since it, or was under way: a worker failed or was
+            lost, or nodes were taken during another change. A pause that lasts until then shows more than what this
+            change costs. 0: nothing did.
+    """
+
+    number: int
+    unix_seconds: float
+    from_nodes: int
+    to_nodes: int
+    disturbed_unix_seconds: float = 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from malletrain.monitor.stalls import MeasuredRescale
+from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.runtime.metrics.rows import JobRow, limited
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 
@@ -33,7 +33,6 @@ class MonitorMetrics:
     """The metrics of one Monitor."""
 
     def __init__(self) -> None:
-        """Begin without any measurement."""
         self._records = Counter(
             "malletrain_monitor_records", "Records that have arrived, those sent twice included.", registry=None
         )
@@ -75,16 +74,18 @@ class MonitorMetrics:
         metrics.add(self._records, self._dropped, self._store, self._failures, self._stalls, self._stalled)
         metrics.watch(now, lambda taken: _rendered(taken, metrics.max_jobs), MonitorSnapshot())
 
-    def received(self, records: int, dropped: int, rescales: Sequence[MeasuredRescale]) -> None:
+    def received(self, records: int, dropped: int) -> None:
         """A batch has been counted.
 
         Args:
             records: Records in it.
             dropped: Records that its reporter says to have dropped since the batch before.
-            rescales: Rescales that it shows.
         """
         self._records.inc(records)
         self._dropped.inc(dropped)
+
+    def rescaled(self, rescales: Sequence[MeasuredRescale]) -> None:
+        """Rescales have been measured."""
         for rescale in rescales:
             self._stalls.labels("up" if rescale.growth else "down").observe(rescale.seconds)
             self._stalled.inc(rescale.seconds * rescale.to_nodes)

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from malletrain.monitor.progress import ReportedBatch
+from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import monitor_pb2
 
+MAX_COMMANDS = 16
+"""That wait for a reporter, or for any of a job; older ones are forgotten."""
+
 
 class ReportStream:
-    """The responses to one connected reporter.
+    """The responses to one connected reporter. Those that it does not take are few, however much it sends.
 
     Attributes:
         job_id: The reporter's job; empty before its first message.
         reporter_id: Its identifier; empty before its first message.
+        counted: Whether it counts among the streams of its job.
     """
 
     def __init__(self) -> None:
         self.job_id = ""
         self.reporter_id = ""
-        self._responses: asyncio.Queue[monitor_pb2.ReportResponse | None] = asyncio.Queue()
+        self.counted = False
         self._acknowledged = 0
+        self._told = 0
+        self._commands: deque[monitor_pb2.Command] = deque(maxlen=MAX_COMMANDS)
+        self._ended = False
+        self._news = asyncio.Event()
 
     def identify(self, batch: ReportedBatch) -> bool:
         """Take job and reporter from a message; returns whether it is the first one.
@@ -44,21 +53,29 @@ class ReportStream:
 
     def acknowledge(self, sequence: int) -> None:
         """Tell the reporter that all records up to this sequence number are stored."""
-        self._acknowledged = sequence
-        self._responses.put_nowait(monitor_pb2.ReportResponse(acknowledged_sequence=sequence))
+        self._acknowledged, self._told = sequence, -1
+        self._news.set()
 
     def command(self, command: monitor_pb2.Command) -> None:
-        """Send a command to the reporter."""
-        response = monitor_pb2.ReportResponse(acknowledged_sequence=self._acknowledged, commands=[command])
-        self._responses.put_nowait(response)
+        """Send a command to the reporter; of those that it has not taken, the newest."""
+        self._commands.append(command)
+        self._news.set()
 
     def end(self) -> None:
         """End the stream after the responses so far."""
-        self._responses.put_nowait(None)
+        self._ended = True
+        self._news.set()
 
     async def next(self) -> monitor_pb2.ReportResponse | None:
-        """Wait for the next response; None at the end of the stream."""
-        return await self._responses.get()
+        """Wait for the next response, with all that is new since the last one; None at the end of the stream."""
+        while self._told == self._acknowledged and not self._commands:
+            if self._ended:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        commands, self._told = list(self._commands), self._acknowledged
+        self._commands.clear()
+        return monitor_pb2.ReportResponse(acknowledged_sequence=self._acknowledged, commands=commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +99,7 @@ class CommandRouter:
         self._command_seconds = command_seconds
         self._new_id = new_id
         self._streams: dict[str, set[ReportStream]] = {}
-        self._pending: dict[str, list[_PendingCommand]] = {}
+        self._pending: dict[str, deque[_PendingCommand]] = {}
 
     def join(self, stream: ReportStream, now: float) -> None:
         """Add a stream and send it the commands that wait for its job.
@@ -92,7 +109,7 @@ class CommandRouter:
             now: Monotonic time in seconds.
         """
         self._streams.setdefault(stream.job_id, set()).add(stream)
-        for pending in self._pending.pop(stream.job_id, []):
+        for pending in self._pending.pop(stream.job_id, ()):
             if pending.until >= now:
                 stream.command(pending.command)
 
@@ -121,7 +138,8 @@ class CommandRouter:
         for stream in streams:
             stream.command(command)
         if not streams:
-            self._pending.setdefault(job_id, []).append(_PendingCommand(command, now + self._command_seconds))
+            waiting = self._pending.setdefault(job_id, deque(maxlen=MAX_COMMANDS))
+            waiting.append(_PendingCommand(command, now + self._command_seconds))
         return len(streams)
 
     def end_all(self) -> None:
@@ -131,5 +149,8 @@ class CommandRouter:
                 stream.end()
 
     def _drop_expired(self, now: float) -> None:
-        kept = {job: [entry for entry in entries if entry.until >= now] for job, entries in self._pending.items()}
-        self._pending = {job: entries for job, entries in kept.items() if entries}
+        for job_id, entries in list(self._pending.items()):
+            while entries and entries[0].until < now:
+                entries.popleft()
+            if not entries:
+                del self._pending[job_id]

@@ -3,31 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import structlog
 from typing_extensions import override
 
-from malletrain.monitor.messages import listed_scaling_message, parse_report, progress_message, scaling_message
+from malletrain.common.tasks import lasting
+from malletrain.monitor.job_recorder import JobRecorder
+from malletrain.monitor.machine.machine import MonitorMachine
+from malletrain.monitor.machine.progress import ReportedBatch
+from malletrain.monitor.machine.stimuli import (
+    BatchesReported,
+    CountRecords,
+    CountRescales,
+    Effect,
+    JobsForgotten,
+    JobsKept,
+    PublishDue,
+    PublishProgress,
+    PublishScaling,
+    Stimulus,
+    StoreJobs,
+)
+from malletrain.monitor.machine.trackers import JobTracker, JobTrackers, StoredJob
 from malletrain.monitor.metrics import MonitorMetrics, MonitorSnapshot
-from malletrain.monitor.progress import ReportedBatch
+from malletrain.monitor.report_budget import ReportBudget
 from malletrain.monitor.report_streams import CommandRouter, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
-from malletrain.monitor.trackers import JobTracker, JobTrackers
-from malletrain.runtime.access.certificate_keeper import CertificateKeeper
+from malletrain.monitor.wire import (
+    commands_of,
+    listed_scaling_message,
+    parse_report,
+    progress_message,
+    scaling_message,
+)
+from malletrain.runtime.access.certificate_renewal import CertificateRenewal
+from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Identity, current_caller, require_job
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
-from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.database.migrating import open_database
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.following import follow
 from malletrain.runtime.hub import Hub, newest_of_each
+from malletrain.runtime.kernel.peers import Peers
+from malletrain.runtime.kernel.recording import Moment
+from malletrain.runtime.kernel.write_behind import WriteBehind
 from malletrain.runtime.metrics.rows import JobRow
+from malletrain.runtime.pieces import pieces
 from malletrain.runtime.server import ServiceHost
-from malletrain.v1 import monitor_pb2, monitor_pb2_grpc
+from malletrain.v1 import job_manager_pb2, monitor_pb2, monitor_pb2_grpc
 
 SERVICE_NAME = "malletrain.v1.MonitorService"
 _ROLE = "monitor"
@@ -36,8 +66,16 @@ _INBOX_MESSAGES = 1024
 """Messages that may wait for the next write. If there are more, gRPC's flow control slows the reporters down."""
 
 
-def create(settings: Settings, section: MonitorSettings, clock: Clock) -> MonitorService:
+def create(
+    settings: Settings, section: MonitorSettings, clock: Clock, credential: ServiceCredential | None = None
+) -> MonitorService:
     """Monitor with its own database.
+
+    Args:
+        settings: Settings of the installation.
+        section: Monitor's own.
+        clock: Source of time.
+        credential: What is shown to JobManager; None: it is not followed.
 
     Raises:
         DatabaseUnavailableError: the database can't be opened.
@@ -45,11 +83,17 @@ def create(settings: Settings, section: MonitorSettings, clock: Clock) -> Monito
     """
     for_nodes = None
     if settings.addresses.monitor_for_nodes:
-        certificates = CertificateKeeper(settings.state_dir, (_ROLE,), clock, settings.tls.lifespan_seconds)
+        certificates = CertificateRenewal(settings.state_dir, (_ROLE,), clock, settings.tls.lifespan_seconds)
         certificates.renew()
         for_nodes = AddressForNodes(settings.addresses.monitor_for_nodes, certificates)
     store = MonitorStore(open_database(settings.database("monitor")))
-    return MonitorService(store, section, clock, for_nodes=for_nodes)
+    peers = None if credential is None else Peers(settings, credential)
+    recorder = JobRecorder(settings.state_dir / "debug", settings.validate_state)
+    return MonitorService(store, section, clock, recorder, for_nodes=for_nodes, peers=peers)
+
+
+_MIN_STORE_SECONDS = 0.01
+"""Time between two writes, however many reporters end."""
 
 
 class AddressForNodes(NamedTuple):
@@ -61,7 +105,42 @@ class AddressForNodes(NamedTuple):
     """
 
     address: str
-    certificates: CertificateKeeper
+    certificates: CertificateRenewal
+
+
+class _Acknowledgement(NamedTuple):
+    """What a reporter is told once it is true.
+
+    Attributes:
+        sequence: Its records up to this sequence number are stored.
+        ended: Whether it has ended its side, and is told nothing after that.
+    """
+
+    sequence: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class _WriteBatch:
+    """What is stored together, and who is told of it after that.
+
+    Attributes:
+        jobs: Jobs as they are now, by identifier.
+        forgotten: Jobs of which all rows go before that.
+        acknowledgements: What reporters are told.
+    """
+
+    jobs: Mapping[str, StoredJob] = field(default_factory=dict)
+    forgotten: frozenset[str] = frozenset()
+    acknowledgements: Mapping[ReportStream, _Acknowledgement] = field(default_factory=dict)
+
+    def followed_by(self, later: _WriteBatch) -> _WriteBatch:
+        """Both as one."""
+        kept = {job_id: job for job_id, job in self.jobs.items() if job_id not in later.forgotten}
+        told = dict(self.acknowledgements)
+        for stream, (sequence, ended) in later.acknowledgements.items():
+            told[stream] = _Acknowledgement(sequence, ended or (stream in told and told[stream].ended))
+        return _WriteBatch(kept | dict(later.jobs), self.forgotten | later.forgotten, told)
 
 
 class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
@@ -72,8 +151,10 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         store: MonitorStore,
         section: MonitorSettings,
         clock: Clock,
+        recorder: JobRecorder,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         for_nodes: AddressForNodes | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Continue from the store.
 
@@ -81,23 +162,33 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             store: Where progress is stored.
             section: Settings.
             clock: Its monotonic time measures silence and how long commands wait.
+            recorder: Runs the machine, and writes what led to its failures.
             new_id: Makes identifiers of commands.
             for_nodes: Where it listens for agents; None: nowhere.
+            peers: Where the commanded scales are told; None: what a rescale is, is guessed from records alone.
         """
         self._store = store
         self._section = section
         self._for_nodes = for_nodes
+        self._peers = peers
         self._clock = clock
-        self._trackers = JobTrackers(section, store.load(), clock.monotonic())
+        self._recorder = recorder
+        self._machine = MonitorMachine(JobTrackers(section.options(), store.load(), clock.monotonic()))
         self._router = CommandRouter(section.command_seconds, new_id)
-        self._inbox: asyncio.Queue[tuple[ReportStream, ReportedBatch | None]] = asyncio.Queue(_INBOX_MESSAGES)
-        self._unacknowledged: dict[ReportStream, bool] = {}
-        self._writing: asyncio.Task[None] | None = None
-        self._storing = asyncio.Lock()
+        self._inbox: asyncio.Queue[tuple[ReportStream, ReportedBatch | None, int]] = asyncio.Queue(_INBOX_MESSAGES)
+        self._budget = ReportBudget()
+        self._reporter_ended = asyncio.Event()
+        self._acknowledged = 0
         self._progress: Hub[list[monitor_pb2.Progress]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
         self._scaling: Hub[list[monitor_pb2.ScalingRecord]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
-        self._published: dict[str, monitor_pb2.ScalingRecord] = {}
         self._metrics = MonitorMetrics()
+        self._changes = WriteBehind[_WriteBatch](
+            self._write,
+            _WriteBatch.followed_by,
+            "monitor",
+            on_stored=self._acknowledge,
+            on_failed=self._metrics.store_failed,
+        )
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
@@ -111,15 +202,17 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     async def run(self) -> None:
         """Store and publish, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._store_loop(), name="monitor store")
-            group.create_task(self._publish_loop(), name="monitor publish")
+            group.create_task(lasting(self._store_loop(), "monitor store"), name="monitor store")
+            group.create_task(lasting(self._publish_loop(), "monitor publish"), name="monitor publish")
             if self._for_nodes is not None:
-                group.create_task(self._for_nodes.certificates.keep(), name="monitor certificate")
+                group.create_task(
+                    lasting(self._for_nodes.certificates.keep(), "monitor certificate"), name="monitor certificate"
+                )
+            if self._peers is not None:
+                group.create_task(lasting(self._follow_jobs(self._peers), "monitor jobs"), name="monitor jobs")
 
     async def close(self) -> None:
         """Store and acknowledge what has arrived, then end all streams."""
-        if self._writing is not None:
-            await asyncio.gather(self._writing, return_exceptions=True)
         await self._store_inbox()
         self._router.end_all()
         self._progress.close()
@@ -142,6 +235,8 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                 reading.result()
         finally:
             self._router.leave(stream)
+            if stream.counted:
+                self._budget.close(stream.job_id)
             reading.cancel()
 
     @override
@@ -158,7 +253,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     ) -> monitor_pb2.ListScalingRecordsResponse:
         """Scaling records of jobs. Unknown identifiers are left out."""
         del context
-        records = [listed_scaling_message(tracker) for tracker in self._trackers.select(request.job_ids)]
+        records = [listed_scaling_message(tracker) for tracker in self._machine.trackers.select(request.job_ids)]
         return monitor_pb2.ListScalingRecordsResponse(records=records)
 
     @override
@@ -168,9 +263,12 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         """Stream scaling records: first those of all jobs (even if there are none), then those that change."""
         del request, context
         with self._scaling.subscribe() as changes:
-            yield monitor_pb2.WatchScalingResponse(records=[scaling_message(job) for job in self._trackers.select()])
-            async for records in changes:
+            present = (scaling_message(tracker.scaling()) for tracker in self._machine.trackers.select())
+            for records, _ in pieces(present):
                 yield monitor_pb2.WatchScalingResponse(records=records)
+            async for changed in changes:
+                for records, _ in pieces(changed):
+                    yield monitor_pb2.WatchScalingResponse(records=records)
 
     @override
     async def WatchProgress(
@@ -179,9 +277,11 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         """Stream progress: first that of all jobs (even if there are none), then that of jobs that change or stall."""
         del request, context
         with self._progress.subscribe() as changes:
-            yield monitor_pb2.WatchProgressResponse(progress=self._progress_of())
-            async for progress in changes:
+            for progress, _ in pieces(self._progress_of()):
                 yield monitor_pb2.WatchProgressResponse(progress=progress)
+            async for changed in changes:
+                for progress, _ in pieces(changed):
+                    yield monitor_pb2.WatchProgressResponse(progress=progress)
 
     @override
     async def SendCommand(
@@ -200,105 +300,137 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
     async def ForgetJobs(self, request: monitor_pb2.ForgetJobsRequest, context: Any) -> monitor_pb2.ForgetJobsResponse:
         """Delete what is known of jobs."""
         del context
-        async with self._storing:
-            self._trackers.forget(request.job_ids)
-            self._writing = asyncio.create_task(asyncio.to_thread(self._store.forget, list(request.job_ids)))
-            await asyncio.shield(self._writing)
-        for job_id in request.job_ids:
-            self._published.pop(job_id, None)
+        self._apply(JobsForgotten(tuple(request.job_ids)))
+        await self._changes.flush()
+        await self._changes.stored()
         return monitor_pb2.ForgetJobsResponse()
 
     def _progress_of(self, *job_ids: str) -> list[monitor_pb2.Progress]:
         now = self._clock.monotonic()
-        return [progress_message(tracker, now) for tracker in self._trackers.select(job_ids)]
+        return [progress_message(tracker, now) for tracker in self._machine.trackers.select(job_ids)]
 
     async def _read(
         self, stream: ReportStream, requests: AsyncIterator[monitor_pb2.ReportRequest], caller: Identity
     ) -> None:
         async for request in requests:
-            batch = parse_report(request)
-            require_job(caller, batch.job_id)
-            if stream.identify(batch):
-                self._router.join(stream, self._clock.monotonic())
-            await self._inbox.put((stream, batch))
-        await self._inbox.put((stream, None))
+            require_job(caller, request.job_id)
+            size = request.ByteSize()
+            await self._budget.take(request.job_id, size)
+            try:
+                batch = parse_report(request)
+                if stream.identify(batch):
+                    self._budget.open(batch.job_id)
+                    stream.counted = True
+                    self._router.join(stream, self._clock.monotonic())
+                await self._inbox.put((stream, batch, size))
+            except BaseException:
+                self._budget.give_back(request.job_id, size)
+                raise
+        await self._inbox.put((stream, None, 0))
+        self._reporter_ended.set()
+
+    async def _follow_jobs(self, peers: Peers) -> None:
+        request = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
+        try:
+            await follow("jobs", lambda: peers.job_manager.WatchJobs(request), self._take_jobs)
+        finally:
+            await peers.close()
+
+    async def _take_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
+        self._budget.note_owners(((job.id, job.owner) for job in message.jobs), snapshot=message.snapshot)
+        if message.snapshot:
+            self._apply(JobsKept(tuple(job.id for job in message.jobs)))
+        self._apply(commands_of(message))
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.time(), self._clock.monotonic())
+
+    def _apply(self, stimulus: Stimulus, streams: Mapping[ReportStream, bool] | None = None) -> None:
+        """Tell the machine, and do what it wants done.
+
+        Args:
+            stimulus: What happens.
+            streams: Reporters that are told once it is stored, and whether each has ended its side.
+
+        Raises:
+            Exception: a defect of the machine; see `JobRecorder.advance`.
+        """
+        for effect in self._recorder.advance(self._machine, stimulus, self._now()):
+            self._perform(effect, streams or {})
+
+    def _perform(self, effect: Effect, streams: Mapping[ReportStream, bool]) -> None:
+        match effect:
+            case StoreJobs():
+                sequence_of = self._machine.trackers.sequence
+                told = {
+                    stream: _Acknowledgement(sequence_of(stream.job_id, stream.reporter_id), ended)
+                    for stream, ended in streams.items()
+                }
+                jobs = {job.job_id: job for job in effect.jobs}
+                self._changes.add(_WriteBatch(jobs, frozenset(effect.forgotten), told))
+            case CountRecords():
+                self._metrics.received(effect.records, effect.dropped)
+            case CountRescales():
+                self._metrics.rescaled(effect.rescales)
+            case PublishProgress():
+                self._progress.publish(self._progress_of(*effect.job_ids))
+            case PublishScaling():
+                self._scaling.publish(list(map(scaling_message, effect.records)))
 
     async def _store_loop(self) -> None:
         pause = 0.0
         while True:
-            await asyncio.sleep(max(self._section.store_seconds, pause))
+            await asyncio.sleep(_MIN_STORE_SECONDS)
+            # A node may be wanted back, and waits for a reporter that has ended its side: it is answered at once.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._reporter_ended.wait(), max(self._section.store_seconds, pause))
+            self._reporter_ended.clear()
             pause = await self._store_inbox() / self._section.acknowledgements_per_second
 
     async def _store_inbox(self) -> int:
-        async with self._storing:
-            return await self._count_and_store()
-
-    async def _count_and_store(self) -> int:
         """Count what has arrived, write it in one transaction, and acknowledge it after that.
 
         Returns:
             Number of reporters that got an acknowledgement.
         """
-        now = self._clock.monotonic()
+        streams: dict[ReportStream, bool] = {}
+        batches = []
         while not self._inbox.empty():
-            stream, batch = self._inbox.get_nowait()
-            self._unacknowledged[stream] = self._unacknowledged.get(stream, False) or batch is None
+            stream, batch, size = self._inbox.get_nowait()
+            streams[stream] = streams.get(stream, False) or batch is None
             if batch is not None:
-                self._count(batch, now)
-        jobs = self._trackers.take_unstored()
-        acknowledgements = {
-            stream: self._trackers.sequence(stream.job_id, stream.reporter_id) for stream in self._unacknowledged
-        }
-        try:
-            if jobs:
-                # In a thread: a slow disk must not block the loop. Shielded: a cancellation must not interrupt it.
-                self._writing = asyncio.create_task(asyncio.to_thread(self._store.write, jobs), name="monitor write")
-                begin = self._clock.monotonic()
-                await asyncio.shield(self._writing)
-                self._metrics.stored(self._clock.monotonic() - begin)
-        except DatabaseUnavailableError as error:
-            self._metrics.store_failed()
-            self._trackers.put_back(job.job_id for job in jobs)
-            self._log.error("records could not be stored, trying again", error=str(error), jobs=len(jobs))
-            return 0
-        except asyncio.CancelledError:
-            # Written or not: the next call, from `close`, writes them again.
-            self._trackers.put_back(job.job_id for job in jobs)
-            raise
-        for stream, sequence in acknowledgements.items():
-            stream.acknowledge(sequence)
-            if self._unacknowledged.pop(stream):
-                stream.end()
-        return len(acknowledgements)
+                self._budget.give_back(batch.job_id, size)
+                batches.append(batch)
+        if streams:
+            self._apply(BatchesReported(tuple(batches)), streams)
+        await self._changes.flush()
+        acknowledged, self._acknowledged = self._acknowledged, 0
+        return acknowledged
 
-    def _count(self, batch: ReportedBatch, now: float) -> None:
-        before = self._trackers.find(batch.job_id)
-        dropped = before.dropped_records if before else 0
-        last = before.stalls.last_number if before else 0
-        self._trackers.add(batch, now)
-        after = self._trackers.find(batch.job_id)
-        if after is not None:
-            self._metrics.received(len(batch.records), after.dropped_records - dropped, after.stalls.after(last))
+    def _write(self, batch: _WriteBatch) -> None:
+        """Store a batch; in a thread."""
+        if batch.forgotten:
+            self._store.forget(sorted(batch.forgotten))
+        if batch.jobs:
+            begin = self._clock.monotonic()
+            self._store.write(batch.jobs.values())
+            self._metrics.stored(self._clock.monotonic() - begin)
+
+    def _acknowledge(self, batch: _WriteBatch) -> None:
+        for stream, (sequence, ended) in batch.acknowledgements.items():
+            stream.acknowledge(sequence)
+            if ended:
+                stream.end()
+        self._acknowledged += len(batch.acknowledgements)
 
     def _snapshot(self) -> MonitorSnapshot:
-        heard = self._trackers.heard_lately(self._clock.monotonic())
+        heard = self._machine.trackers.heard_lately(self._clock.monotonic())
         return MonitorSnapshot(self._inbox.qsize(), tuple(map(_job_row, heard)))
 
     async def _publish_loop(self) -> None:
         while True:
             await asyncio.sleep(self._section.publish_seconds)
-            self._publish(self._clock.monotonic())
-
-    def _publish(self, now: float) -> None:
-        changed = self._trackers.take_changed(now)
-        if not changed:
-            return
-        self._progress.publish([progress_message(tracker, now) for tracker in changed])
-        records = {tracker.job_id: scaling_message(tracker) for tracker in changed}
-        fresh = [record for job_id, record in records.items() if self._published.get(job_id) != record]
-        self._published.update(records)
-        if fresh:
-            self._scaling.publish(fresh)
+            self._apply(PublishDue())
 
 
 def _job_row(tracker: JobTracker) -> JobRow:

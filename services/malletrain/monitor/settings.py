@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from malletrain.monitor.machine.options import MonitorOptions
 
 
 class MonitorSettings(BaseModel):
@@ -47,7 +51,9 @@ class MonitorSettings(BaseModel):
         description="A larger share of outliers is normal for the job, and they are kept.",
     )
     cold_gap_seconds: float = Field(
-        default=90.0, gt=0, description="A longer gap between records is a start from a checkpoint, not a rescale."
+        default=90.0,
+        gt=0,
+        description="A longer gap is a start from a checkpoint, not a rescale; only while JobManager does not say.",
     )
     stall_median_count: int = Field(
         default=15, ge=1, le=64, description="Newest rescales that the median stall is taken from."
@@ -57,3 +63,7 @@ class MonitorSettings(BaseModel):
         gt=0,
         description="Silence after which single steps of a job are forgotten; its points stay.",
     )
+
+    def options(self) -> MonitorOptions:
+        """The settings as Monitor's machine takes them."""
+        return MonitorOptions(**{each.name: getattr(self, each.name) for each in fields(MonitorOptions)})

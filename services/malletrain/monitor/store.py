@@ -23,10 +23,10 @@ from sqlalchemy import (
     select,
 )
 
-from malletrain.monitor.progress import JobProgress, ReporterState
-from malletrain.monitor.stalls import MeasuredRescale
-from malletrain.monitor.throughput import MeasuredPoint
-from malletrain.monitor.trackers import StoredJob
+from malletrain.monitor.machine.progress import JobProgress, ReporterState
+from malletrain.monitor.machine.stalls import MeasuredRescale
+from malletrain.monitor.machine.throughput import MeasuredPoint
+from malletrain.monitor.machine.trackers import StoredJob
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
 METADATA = MetaData()
@@ -45,6 +45,7 @@ _JOBS = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("dropped_records", BigInteger, nullable=False),
     Column("usual_step_seconds", Float, nullable=False),
+    Column("lineage", String, nullable=False, server_default=""),
 )
 
 _REPORTERS = Table(

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from malletrain.profiler.curve_estimator import JobProfile
-from malletrain.profiler.points import CurveSource
-from malletrain.profiler.profile_scheduler import ProfilingState
-from malletrain.profiler.runs import ProfileRunState
+from malletrain.profiler.machine.curve_estimator import JobProfile
+from malletrain.profiler.machine.points import CurveSource
+from malletrain.profiler.machine.profile_scheduler import ProfilingState
+from malletrain.profiler.machine.runs import ProfileRunState
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 
 
@@ -42,7 +42,6 @@ class ProfilerMetrics:
     """The metrics of one Profiler."""
 
     def __init__(self) -> None:
-        """Begin without any measurement."""
         self._publications = Counter(
             "malletrain_profiler_publications", "Messages with changed profiles to watchers.", registry=None
         )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import fields
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from malletrain.profiler.profile_scheduler import ProfilingParameters
-from malletrain.profiler.scale_selection import ScaleStrategy
-
-
-class ProfilingMode(StrEnum):
-    """When a job's curve is profiled: if no usable one is known, once, or only on request."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
+from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
+from malletrain.profiler.machine.profile_scheduler import ProfilingParameters
+from malletrain.profiler.machine.scale_selection import ScaleStrategy
 
 
 class ProfilerSettings(BaseModel):
@@ -99,6 +93,12 @@ class ProfilerSettings(BaseModel):
         default=3.0, ge=0, description="After a start, wait so long for Monitor's records before jobs get priors."
     )
 
-    def profiling_parameters(self) -> ProfilingParameters:
-        """The settings that the profile scheduler reads."""
-        return ProfilingParameters(**{name: getattr(self, name) for name in ProfilingParameters.__dataclass_fields__})
+    def options(self) -> ProfilerOptions:
+        """The settings as Profiler's machine takes them."""
+        profiling = ProfilingParameters(**self._named_as(ProfilingParameters))
+        return ProfilerOptions(profiling=profiling, **self._named_as(ProfilerOptions))
+
+    def _named_as(self, kind: type[ProfilerOptions | ProfilingParameters]) -> dict[str, Any]:
+        return {
+            field.name: getattr(self, field.name) for field in fields(kind) if field.name in type(self).model_fields
+        }

@@ -7,19 +7,19 @@ What was measured was one document there; now it has a row for each job and each
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import Engine, String, Text, delete
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from malletrain.model.scaling import RescaleStall
-from malletrain.profiler.donors import InterruptionHistory
-from malletrain.profiler.family_store import FamilyMember, FamilyStore
-from malletrain.profiler.points import CurvePoint, PointHistory
-from malletrain.profiler.profile_scheduler import ProfilingState
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.donors import InterruptionHistory
+from malletrain.profiler.machine.family_store import FamilyMember, FamilyStore
+from malletrain.profiler.machine.points import CurvePoint, PointHistory
+from malletrain.profiler.machine.profile_scheduler import ProfilingState
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
 
 _RUNS_DOCUMENT, _POINTS_DOCUMENT = "desk", "kinship"
 _HISTORY, _FAMILY, _LEFT = "history", "family", "left"
@@ -52,8 +52,38 @@ _Key = tuple[str, str]
 """Kind and name of a row of points."""
 
 
+@dataclass(frozen=True)
+class RowChanges:
+    """What is to be stored.
+
+    Attributes:
+        documents: Bodies of documents by name.
+        removed_documents: Names of documents.
+        rows: Bodies of rows of points.
+        removed_rows: Rows of points that go.
+    """
+
+    documents: Mapping[str, str] = field(default_factory=dict)
+    removed_documents: frozenset[str] = frozenset()
+    rows: Mapping[_Key, str] = field(default_factory=dict)
+    removed_rows: frozenset[_Key] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to store."""
+        return any((self.documents, self.removed_documents, self.rows, self.removed_rows))
+
+    def followed_by(self, later: RowChanges) -> RowChanges:
+        """Both as one."""
+        return RowChanges(
+            {**self.documents, **later.documents},
+            self.removed_documents | later.removed_documents,
+            {key: body for key, body in self.rows.items() if key not in later.removed_rows} | dict(later.rows),
+            (self.removed_rows - later.rows.keys()) | later.removed_rows,
+        )
+
+
 class ProfilerStore:
-    """JSON documents. Each is written only when it differs from what is stored."""
+    """JSON documents. Each is written only when it differs from what was written before."""
 
     def __init__(self, engine: Engine) -> None:
         """Read the documents. The table is there: see `malletrain.runtime.database.migrating`.
@@ -63,7 +93,7 @@ class ProfilerStore:
         """
         self._engine = engine
         with Session(engine) as session:
-            self._written = {row.name: row.body for row in session.query(_Document)}
+            self._documents = {row.name: row.body for row in session.query(_Document)}
             self._rows: dict[_Key, str] = {(row.kind, row.name): row.body for row in session.query(_Points)}
         # What the rows were made of: what is the same object needs no look.
         self._sources: dict[_Key, object] = {}
@@ -93,31 +123,31 @@ class ProfilerStore:
         memories = self._read(_POINTS_DOCUMENT).get("memories", {}) | self._read_rows(_HISTORY)
         return {job_id: _history(entry) for job_id, entry in memories.items()}
 
-    def save(self, state: ProfilingState, families: FamilyStore, histories: Mapping[str, PointHistory]) -> None:
-        """Write what has changed.
+    def changes(
+        self, state: ProfilingState, families: FamilyStore | None, histories: Mapping[str, PointHistory]
+    ) -> RowChanges:
+        """What differs from what was stored, or was returned here before: whoever calls this stores it. Writes nothing.
 
-        Raises:
-            DatabaseUnavailableError: the database can't be written; the call may be repeated.
-        """
-        self.save_runs(state)
-        self.save_points(families, histories)
-
-    def save_runs(self, state: ProfilingState) -> None:
-        """Write the runs if they have changed.
-
-        Raises:
-            DatabaseUnavailableError: the database can't be written; the call may be repeated.
+        Args:
+            state: Runs and interruptions.
+            families: What families have learned; None: nothing is to be looked at but the runs.
+            histories: Points that were measured, by job; looked at with families only.
         """
         runs = [asdict(run) for run in state.runs.values()]
         ledger = {"turns": state.interruptions.latest, "counts": state.interruptions.counts}
-        self._write(_RUNS_DOCUMENT, json.dumps({"runs": runs, "ledger": ledger}))
+        body = json.dumps({"runs": runs, "ledger": ledger})
+        documents = {} if self._documents.get(_RUNS_DOCUMENT) == body else {_RUNS_DOCUMENT: body}
+        self._documents |= documents
+        if families is None:
+            return RowChanges(documents)
+        changed, gone = self._changed_points(families, histories)
+        without = frozenset({_POINTS_DOCUMENT} & self._documents.keys())
+        self._documents.pop(_POINTS_DOCUMENT, None)
+        return RowChanges(documents, without, changed, gone)
 
-    def save_points(self, families: FamilyStore, histories: Mapping[str, PointHistory]) -> None:
-        """Write what was measured of jobs and families if it has changed.
-
-        Raises:
-            DatabaseUnavailableError: the database can't be written; the call may be repeated.
-        """
+    def _changed_points(
+        self, families: FamilyStore, histories: Mapping[str, PointHistory]
+    ) -> tuple[dict[_Key, str], frozenset[_Key]]:
         sources: dict[_Key, Any] = {(_HISTORY, job_id): history for job_id, history in histories.items()}
         sources |= {(_FAMILY, name): members for name, members in families.families.items()}
         bodies = {
@@ -128,26 +158,25 @@ class ProfilerStore:
         bodies[_LEFT, ""] = json.dumps(sorted(families.left))
         changed = {key: body for key, body in bodies.items() if self._rows.get(key) != body}
         gone = self._rows.keys() - sources.keys() - {(_LEFT, "")}
-        if changed or gone or _POINTS_DOCUMENT in self._written:
-            self._write_rows(changed, gone)
+        self._rows = {key: body for key, body in self._rows.items() if key not in gone} | changed
         self._sources = sources
+        return changed, frozenset(gone)
 
-    def _write_rows(self, changed: Mapping[_Key, str], gone: Collection[_Key]) -> None:
+    def write(self, changes: RowChanges) -> None:
+        """Write changes in one transaction; may be called in any thread, one call at a time.
+
+        Raises:
+            DatabaseUnavailableError: the database can't be written; the call may be repeated.
+        """
         with Session(self._engine) as session, session.begin():
-            for (kind, name), body in changed.items():
+            for name, body in changes.documents.items():
+                session.merge(_Document(name=name, body=body))
+            for name in changes.removed_documents:
+                session.execute(delete(_Document).where(_Document.name == name))
+            for (kind, name), body in changes.rows.items():
                 session.merge(_Points(kind=kind, name=name, body=body))
-            for kind, name in gone:
+            for kind, name in changes.removed_rows:
                 session.execute(delete(_Points).where(_Points.kind == kind, _Points.name == name))
-            session.execute(delete(_Document).where(_Document.name == _POINTS_DOCUMENT))
-        self._written.pop(_POINTS_DOCUMENT, None)
-        self._rows = {key: body for key, body in self._rows.items() if key not in gone} | dict(changed)
-
-    def _write(self, name: str, body: str) -> None:
-        if self._written.get(name) == body:
-            return
-        with Session(self._engine) as session, session.begin():
-            session.merge(_Document(name=name, body=body))
-        self._written[name] = body
 
     def close(self) -> None:
         """Close the database."""
@@ -157,7 +186,7 @@ class ProfilerStore:
         return {name: json.loads(body) for (of_kind, name), body in self._rows.items() if of_kind == kind}
 
     def _read(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._written.get(name, "{}"))
+        found: dict[str, Any] = json.loads(self._documents.get(name, "{}"))
         return found
 
 

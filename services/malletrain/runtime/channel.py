@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from malletrain.common.addresses import is_loopback
-from malletrain.runtime.access.credentials import Credential, showing, showing_blocking
+from malletrain.runtime.access.credentials import Credential, ServiceCredential, showing, showing_blocking
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
 from malletrain.tls.channels import renewing_blocking_channel, renewing_channel
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.tls.files import CertificateFileError
+from malletrain.tls.options import CONNECT_SECONDS
 
 DEADLINE_SECONDS = 5.0
 """Deadline of most unary calls, in seconds."""
 _HEALTH_DEADLINE_SECONDS = 0.5
 
-_LARGEST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -27,73 +29,63 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     # A peer that was restarted is reached again within a second; gRPC's default is two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Not the least pause, whatever it is called: how long an attempt may take, the TLS handshake included.
+    ("grpc.min_reconnect_backoff_ms", round(CONNECT_SECONDS * 1000)),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", _LARGEST_BYTES),
+    ("grpc.max_receive_message_length", _MAX_BYTES),
 )
 
 
-def open_channel(
-    peer: Peer | str, credential: Credential | None, largest_bytes: int = _LARGEST_BYTES
-) -> grpc.aio.Channel:
-    """A channel for the running event loop: with TLS, unless the address is on loopback or a Unix socket.
+def open_channel(peer: Peer, credential: Credential | ServiceCredential | None) -> grpc.aio.Channel:
+    """A channel for the running event loop, with TLS: nothing is shown to anybody but the service.
 
     Args:
-        peer: A service; or its address, where that is on loopback or a Unix socket.
-        credential: What is shown with each call; None where none is asked for, as by a supervisor or a health check.
-        largest_bytes: Largest message that is accepted; for addresses on this machine.
+        peer: The service.
+        credential: What is shown with each call; None where none is asked for, as by a health check.
 
     Raises:
-        InvalidInputError: the certificates by which the service is known can't be read, or only its address is given.
+        InvalidInputError: the certificates by which the service is known can't be read.
     """
-    if _is_local(address := _address(peer)):
-        options = (*_OPTIONS, ("grpc.max_receive_message_length", largest_bytes))
-        channel = grpc.aio.insecure_channel(address, options=options)
-    else:
-        known = _known(peer)
-        try:
-            channel = renewing_channel(
-                known.authority_file,
-                lambda: grpc.aio.secure_channel(
-                    known.address, authority_credentials(known.authority_file), options=_secure_options(known)
-                ),
-            )
-        except CertificateFileError as error:
-            raise _unusable(error) from error
-    return channel if credential is None else showing(channel, credential)
+    try:
+        channel = renewing_channel(
+            peer.authority_file,
+            lambda: grpc.aio.secure_channel(
+                peer.address, authority_credentials(peer.authority_file), options=_secure_options(peer)
+            ),
+        )
+    except CertificateFileError as error:
+        raise _unusable(error) from error
+    return channel if credential is None else showing(channel, _towards(peer, credential))
 
 
-def open_blocking_channel(peer: Peer | str, credential: Credential | None) -> grpc.Channel:
+def open_socket_channel(path: Path, max_bytes: int) -> grpc.aio.Channel:
+    """A channel to a Unix socket, whose folder tells who listens.
+
+    Args:
+        path: The socket.
+        max_bytes: Largest message that is accepted.
+    """
+    options = (*_OPTIONS, ("grpc.max_receive_message_length", max_bytes))
+    return grpc.aio.insecure_channel(f"unix:{path}", options=options)
+
+
+def open_blocking_channel(peer: Peer, credential: Credential | ServiceCredential | None) -> grpc.Channel:
     """A channel for programs without an event loop, such as the command; otherwise as `open_channel`."""
-    if _is_local(address := _address(peer)):
-        channel = grpc.insecure_channel(address, options=_OPTIONS)
-    else:
-        known = _known(peer)
-        try:
-            channel = renewing_blocking_channel(
-                known.authority_file,
-                lambda: grpc.secure_channel(
-                    known.address, authority_credentials(known.authority_file), options=_secure_options(known)
-                ),
-            )
-        except CertificateFileError as error:
-            raise _unusable(error) from error
-    return channel if credential is None else showing_blocking(channel, credential)
+    try:
+        channel = renewing_blocking_channel(
+            peer.authority_file,
+            lambda: grpc.secure_channel(
+                peer.address, authority_credentials(peer.authority_file), options=_secure_options(peer)
+            ),
+        )
+    except CertificateFileError as error:
+        raise _unusable(error) from error
+    return channel if credential is None else showing_blocking(channel, _towards(peer, credential))
 
 
-def _address(peer: Peer | str) -> str:
-    return peer if isinstance(peer, str) else peer.address
-
-
-def _is_local(address: str) -> bool:
-    return is_loopback(address) or address.startswith("unix:")
-
-
-def _known(peer: Peer | str) -> Peer:
-    if isinstance(peer, str):
-        raise InvalidInputError("address", "a loopback address: nothing tells how to know a service elsewhere", peer)
-    return peer
+def _towards(peer: Peer, credential: Credential | ServiceCredential) -> Credential:
+    return credential.towards(peer.service) if isinstance(credential, ServiceCredential) else credential
 
 
 def _secure_options(peer: Peer) -> tuple[tuple[str, str | int], ...]:
@@ -102,6 +94,16 @@ def _secure_options(peer: Peer) -> tuple[tuple[str, str | int], ...]:
 
 def _unusable(error: CertificateFileError) -> InvalidInputError:
     return InvalidInputError("tls.authority_file", f"the certificate by which the services are known ({error})")
+
+
+def serves(peer: Peer) -> bool:
+    """Whether a service answers a health check with SERVING within half a second; never before it has a certificate."""
+    try:
+        channel = open_blocking_channel(peer, None)
+    except InvalidInputError:
+        return False
+    with channel:
+        return is_serving(channel)
 
 
 def is_serving(channel: grpc.Channel) -> bool:

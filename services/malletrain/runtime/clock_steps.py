@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from malletrain.runtime.clock import Clock
 
-_LEAST_SECONDS = 1.0
+_MIN_SECONDS = 1.0
 """Smaller steps are left to add up."""
 
 
@@ -14,7 +14,6 @@ class ClockSteps:
     """Notices that the wall clock was set."""
 
     def __init__(self, clock: Clock) -> None:
-        """Begin with the clock as it is."""
         self._clock = clock
         self._offset = clock.time() - clock.monotonic()
 
@@ -22,7 +21,7 @@ class ClockSteps:
         """By how many seconds the wall clock was set since the last step that was taken; 0 if it was not."""
         offset = self._clock.time() - self._clock.monotonic()
         step = offset - self._offset
-        if abs(step) < _LEAST_SECONDS:
+        if abs(step) < _MIN_SECONDS:
             return 0.0
         self._offset = offset
         return step
@@ -35,7 +34,6 @@ class WatchedClock:
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Watch a clock."""
         self._clock = clock
         self._steps = ClockSteps(clock)
         self._followers: list[Callable[[float], None]] = []

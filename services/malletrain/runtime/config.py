@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -12,16 +13,110 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from malletrain.common.addresses import is_loopback
 from malletrain.common.environment import PREFIX
+from malletrain.common.trusted_files import UntrustedFileError, check_trusted
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.database.address import DatabaseAddress, check_database_url
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
-from malletrain.runtime.metrics.settings import MetricsSettings
 from malletrain.runtime.peer import Peer
-from malletrain.runtime.tls_settings import TlsSettings
 from malletrain.runtime.tracing.settings import TracingSettings
 
+
+class TlsSettings(BaseModel):
+    """Certificates of services that do not listen on loopback."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    certificate_file: Path | None = Field(
+        default=None,
+        description="The site's own certificate of the services, in PEM, followed by those that lead to its CA; none: "
+        "the installation's CA makes one for each service.",
+    )
+    key_file: Path | None = Field(default=None, description="The private key of `certificate_file`, in PEM.")
+    authority_file: Path | None = Field(
+        default=None,
+        description="Certificates of the CAs by which callers know the services, in PEM; none: `ca.pem` in the state "
+        "folder, which the services write.",
+    )
+    server_name: Literal["auto", "role", "host"] = Field(
+        default="auto",
+        description="The name that callers expect in a service's certificate: that of its role, as in those of the "
+        "installation's CA, or the host of its address; auto: the host if `certificate_file` is set.",
+    )
+    lifespan_seconds: float = Field(
+        default=86_400.0,
+        ge=60,
+        le=366 * 86_400,
+        description="Lifespan of certificates of the installation's CA. They are renewed once half of it is over.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _together(self) -> TlsSettings:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("expected both certificate_file and key_file, or neither")
+        if self.certificate_file is not None and self.authority_file is None:
+            raise ValueError("expected authority_file beside certificate_file: callers know the services by it")
+        return self
+
+    @property
+    def expects_host(self) -> bool:
+        """Whether callers expect the host of the address in a service's certificate, rather than its role."""
+        return self.server_name == "host" or (self.server_name == "auto" and self.certificate_file is not None)
+
+
+_SERVICES = ("scavenger", "allocator", "job_manager", "monitor", "profiler")
+_WHERE = "serves metrics over HTTP, as HOST:PORT; empty: nowhere."
+
+
+class MetricsSettings(BaseModel):
+    """Where each service serves metrics for Prometheus."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scavenger: str = Field(default="", description=f"Address at which the Scavenger {_WHERE}")
+    allocator: str = Field(default="", description=f"Address at which the Allocator {_WHERE}")
+    job_manager: str = Field(default="", description=f"Address at which JobManager {_WHERE}")
+    monitor: str = Field(default="", description=f"Address at which Monitor {_WHERE}")
+    profiler: str = Field(default="", description=f"Address at which the Profiler {_WHERE}")
+    allow_remote: bool = Field(
+        default=False,
+        description="Whether these addresses may be off loopback. They are not encrypted and ask nobody who they are: "
+        "whoever reaches them reads figures, and identifiers and owners of jobs.",
+    )
+    max_jobs: int = Field(
+        default=100,
+        ge=0,
+        le=10_000,
+        description="Most jobs with metrics of their own; the others count as one, `other`.",
+    )
+
+    @pydantic.field_validator(*_SERVICES)
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and (not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) <= 65535):
+            raise ValueError("expected HOST:PORT, or nothing")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _loopback(self) -> MetricsSettings:
+        for service in _SERVICES:
+            address = self.of(service)
+            if address and not self.allow_remote and not is_loopback(address):
+                raise ValueError(
+                    f"expected a loopback address in metrics.{service}, or metrics.allow_remote = true: metrics are "
+                    "not encrypted, and name jobs and their owners"
+                )
+        return self
+
+    def of(self, service: str) -> str:
+        """Address of a service's metrics; empty: nowhere."""
+        return str(getattr(self, service))
+
+
 CONFIG_FILE = "malletrain.toml"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG_FILE"
+"""Names the file of settings where the option --config does not."""
 AUTHORITY_FILE = "ca.pem"
 """Name of the certificate in the state folder by which callers know the services."""
 SERVICES = ("scavenger", "monitor", "job_manager", "profiler", "allocator")
@@ -30,15 +125,15 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Addresses(BaseModel):
-    """Where each service listens, as HOST:PORT. Off loopback it is reached over TLS only."""
+    """Where each service listens, as HOST:PORT. It is reached over TLS only."""
 
     model_config = ConfigDict(extra="forbid")
 
-    scavenger: str = Field(default="127.0.0.1:7701", description="Address of the Scavenger; off loopback with TLS.")
-    allocator: str = Field(default="127.0.0.1:7702", description="Address of the Allocator; off loopback with TLS.")
-    job_manager: str = Field(default="127.0.0.1:7703", description="Address of JobManager; off loopback with TLS.")
-    monitor: str = Field(default="127.0.0.1:7704", description="Address of Monitor; off loopback with TLS.")
-    profiler: str = Field(default="127.0.0.1:7705", description="Address of the Profiler; off loopback with TLS.")
+    scavenger: str = Field(default="127.0.0.1:7701", description="Address of the Scavenger.")
+    allocator: str = Field(default="127.0.0.1:7702", description="Address of the Allocator.")
+    job_manager: str = Field(default="127.0.0.1:7703", description="Address of JobManager.")
+    monitor: str = Field(default="127.0.0.1:7704", description="Address of Monitor.")
+    profiler: str = Field(default="127.0.0.1:7705", description="Address of the Profiler.")
     monitor_for_nodes: str = Field(
         default="",
         description="Second address of Monitor, for the agents of other nodes, which pass on what trainers report and "
@@ -66,11 +161,6 @@ class Addresses(BaseModel):
     def of(self, service: str) -> str:
         """Address of a service by its name."""
         return str(getattr(self, service))
-
-    @property
-    def need_tls(self) -> bool:
-        """Whether a service listens off loopback."""
-        return not all(is_loopback(self.of(service)) for service in SERVICES)
 
 
 class Settings(BaseSettings):
@@ -109,7 +199,7 @@ class Settings(BaseSettings):
     )
     addresses: Addresses = Field(default_factory=Addresses, description="Where each service listens.")
     access: AccessSettings = Field(default_factory=AccessSettings, description="Who may call what.")
-    tls: TlsSettings = Field(default_factory=TlsSettings, description="Certificates of services off loopback.")
+    tls: TlsSettings = Field(default_factory=TlsSettings, description="Certificates of the services.")
     metrics: MetricsSettings = Field(
         default_factory=MetricsSettings, description="Where the services serve metrics for Prometheus."
     )
@@ -132,13 +222,42 @@ class Settings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @property
+    def own_authority_file(self) -> Path:
+        """Certificate of the installation's own CA, which the services write for everybody to read."""
+        return self.state_dir / AUTHORITY_FILE
+
+    @property
+    def monitor_as_nodes_see_it(self) -> str | None:
+        """HOST:PORT at which agents reach Monitor; empty: they do not; None: the sections that say so are not read."""
+        return None
+
+    @property
     def authority_file(self) -> Path:
         """Certificates of the CAs by which callers know the services."""
-        return self.tls.authority_file or self.state_dir / AUTHORITY_FILE
+        return self.tls.authority_file or self.own_authority_file
+
+    @property
+    def authority_files(self) -> tuple[Path, ...]:
+        """Certificates of all CAs by which services are known here."""
+        if self.tls.certificate_file is None:
+            return (self.authority_file,)
+        return (self.own_authority_file, self.authority_file)
+
+    def shows_site_certificate(self, service: str) -> bool:
+        """Whether a service proves itself by a certificate of the site: off loopback, where there is one.
+
+        A site's certificates are for names of hosts, so that what proves a service on loopback is always our own.
+        """
+        has_one = self.tls.certificate_file is not None or self.tls.expects_host
+        return has_one and not is_loopback(self.addresses.of(service))
 
     def peer(self, service: str) -> Peer:
         """A service, for those who call it."""
-        return Peer(self.addresses.of(service), self.authority_file, None if self.tls.expects_host else service)
+        address = self.addresses.of(service)
+        if self.shows_site_certificate(service):
+            return Peer(service, address, self.authority_file, None if self.tls.expects_host else service)
+        authority = self.authority_file if self.tls.certificate_file is None else self.own_authority_file
+        return Peer(service, address, authority, service)
 
     @pydantic.field_validator("database_url")
     @classmethod
@@ -158,22 +277,59 @@ class Settings(BaseSettings):
 
 
 def load_settings(model: type[SettingsT], config_file: Path | None = None) -> SettingsT:
-    """Settings from the environment and a TOML file (`malletrain.toml` in the working directory where it exists).
+    """Settings from the environment and a TOML file.
+
+    It is the named one, or that of `CONFIG_VARIABLE`, or `malletrain.toml` of the working directory where there is one.
 
     Raises:
-        InvalidInputError: a value can't be used, a key of a section is unknown, or the file can't be read.
+        InvalidInputError: a value can't be used, a key of a section is unknown, the file can't be read, or it is that
+            of the working directory and others could have written it.
     """
-    if config_file is not None and not config_file.is_file():
-        raise InvalidInputError("--config", "a readable TOML file", str(config_file))
-    config = SettingsConfigDict(toml_file=config_file or Path(CONFIG_FILE))
+    file = settings_file(config_file)
+    config = SettingsConfigDict(toml_file=file)
     bound = type(model.__name__, (model,), {"model_config": config, "__module__": model.__module__})
     try:
         loaded: SettingsT = bound()
     except pydantic.ValidationError as error:
         raise _refusal(model, error) from None
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInputError(str(config_file or CONFIG_FILE), f"TOML ({error})") from error
+        raise InvalidInputError(str(file), f"TOML ({error})") from error
     return loaded
+
+
+def settings_file(config_file: Path | None = None) -> Path | None:
+    """The file that `load_settings` reads; None: there is none.
+
+    Raises:
+        InvalidInputError: it is named and not there, or it is that of the working directory and others could have
+            written it.
+    """
+    variable = os.environ.get(CONFIG_VARIABLE, "")
+    for field, named in (("--config", config_file), (CONFIG_VARIABLE, Path(variable) if variable else None)):
+        if named is not None:
+            if not named.is_file():
+                raise InvalidInputError(field, "a readable TOML file", str(named))
+            return named
+    return _own_config()
+
+
+def _own_config() -> Path | None:
+    """The file of the working directory, whoever works there: settings name programs, and where tokens are sent.
+
+    Raises:
+        InvalidInputError: others could have written it.
+    """
+    path = Path(CONFIG_FILE)
+    try:
+        check_trusted(path)
+    except FileNotFoundError:
+        return None
+    except UntrustedFileError as error:
+        expected = f"a file that nobody else can write: {error.strerror}. If it is meant, name it: --config {path}"
+        raise InvalidInputError(f"./{path}", expected) from error
+    except OSError as error:
+        raise InvalidInputError(f"./{path}", f"a readable TOML file ({error.strerror})") from error
+    return path
 
 
 def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidInputError:

@@ -12,7 +12,8 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError
+from malletrain.runtime.access.identity import PermissionDeniedError, UnauthenticatedError, current_caller
+from malletrain.runtime.access.refusals import RefusalKind, Refusals
 from malletrain.runtime.errors import (
     InvalidInputError,
     LimitExceededError,
@@ -24,6 +25,7 @@ from malletrain.runtime.errors import (
     UnavailableError,
 )
 from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
+from malletrain.runtime.refusal_log import refusal_logger
 
 _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -37,19 +39,20 @@ _CODES: tuple[tuple[type[MalleTrainError], grpc.StatusCode], ...] = (
     (LimitExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (MalleTrainError, grpc.StatusCode.INTERNAL),
 )
-_LONGEST_MESSAGE = 512
-_LONGEST_FIELD = 256
+_MAX_MESSAGE_LENGTH = 512
+_MAX_FIELD_LENGTH = 256
 """In bytes of UTF-8. Both travel in the trailing metadata, of which clients take 8 kB."""
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: MalleTrainError) -> NoReturn:
     """End a call with the status code of an error, and for a wrong input the name of the field. Never returns."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    message = _cut(str(error), _LONGEST_MESSAGE)
+    message = _cut(str(error), _MAX_MESSAGE_LENGTH)
     status = status_pb2.Status(code=code.value[0], message=message)
     if isinstance(error, InvalidInputError):
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=_cut(error.field, _LONGEST_FIELD), description=_cut(f"expected {error.expected}", _LONGEST_FIELD)
+            field=_cut(error.field, _MAX_FIELD_LENGTH),
+            description=_cut(f"expected {error.expected}", _MAX_FIELD_LENGTH),
         )
         status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
     trailing = rpc_status.to_status(status).trailing_metadata
@@ -57,11 +60,11 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: MalleTrainEr
     raise AssertionError("abort returned")
 
 
-def _cut(text: str, most_bytes: int) -> str:
+def _cut(text: str, max_bytes: int) -> str:
     encoded = text.encode("utf-8", "backslashreplace")
-    if len(encoded) <= most_bytes:
+    if len(encoded) <= max_bytes:
         return encoded.decode()
-    return encoded[: most_bytes - 3].decode(errors="ignore") + "…"
+    return encoded[: max_bytes - 3].decode(errors="ignore") + "…"
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -139,11 +142,29 @@ def _wrap_stream(inner: Any, check: Callable[[Any], Any], log: Any) -> Callable[
     return call
 
 
+def _who() -> str:
+    try:
+        return current_caller().user
+    except UnauthenticatedError:
+        return ""
+
+
+def _report(kind: RefusalKind, count: int) -> None:
+    refusal_logger(__name__).info(
+        "refused many times", user=kind.who, method=kind.method, error=kind.reason, more_calls=count
+    )
+
+
+_REFUSALS = Refusals(_report)
+"""Of calls with a valid token, too: a log that is washed away tells of nothing else."""
+
+
 async def _refuse(context: Any, error: Exception, log: Any) -> NoReturn:
     if isinstance(error, grpc.aio.AbortError):  # the handler has ended the call itself
         raise error
     if isinstance(error, MalleTrainError):
-        log.info("refused", error=_cut(str(error), _LONGEST_MESSAGE))
+        if _REFUSALS.note(RefusalKind(_who(), str(structlog.get_context(log).get("method", "")), type(error).__name__)):
+            refusal_logger(__name__, log).info("refused", error=_cut(str(error), _MAX_MESSAGE_LENGTH))
         await abort(context, error)
     log.error("a call has failed", exc_info=error)
     await abort(context, MalleTrainError("this is a defect of MalleTrain; the service's log says more"))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 _NOTHING = object()
-_LONGEST_QUOTE = 200
+_MAX_QUOTE_LENGTH = 200
 
 
 def quoted(value: object) -> str:
     """What was got, for an error: as in Python, and cut where it is long, since errors travel in small headers."""
-    if isinstance(value, str | bytes) and len(value) > _LONGEST_QUOTE:
-        return f"{value[:_LONGEST_QUOTE]!r}… (of {len(value)})"
+    if isinstance(value, str | bytes) and len(value) > _MAX_QUOTE_LENGTH:
+        return f"{value[:_MAX_QUOTE_LENGTH]!r}… (of {len(value)})"
     text = repr(value)
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… (of {len(text)} characters)"
+    return text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:_MAX_QUOTE_LENGTH]}… (of {len(text)} characters)"
 
 
 class MalleTrainError(Exception):

@@ -11,7 +11,7 @@ from malletrain.v1 import fleet_pb2
 
 _DEFAULTS = FleetSpec()
 _FEED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
-_LONGEST_FEED = 1024
+_MAX_FEED_LENGTH = 1024
 _PLANNERS = {fleet_pb2.FleetPlanner.Value(f"FLEET_PLANNER_{planner.name}"): planner for planner in FleetPlanner}
 _PACES = {fleet_pb2.Pace.Value(f"PACE_{pace.name}"): pace for pace in Pace}
 _BEYOND_PEAKS = {fleet_pb2.BeyondPeak.Value(f"BEYOND_PEAK_{beyond.name}"): beyond for beyond in BeyondPeak}
@@ -49,7 +49,7 @@ def check_planner(value: fleet_pb2.FleetPlanner.ValueType) -> None:
 
 def is_feed(feed: str) -> bool:
     """Whether a text is MODULE:FUNCTION."""
-    return len(feed) <= _LONGEST_FEED and _FEED.fullmatch(feed) is not None
+    return len(feed) <= _MAX_FEED_LENGTH and _FEED.fullmatch(feed) is not None
 
 
 def check_paces(message: fleet_pb2.FleetSpec | fleet_pb2.FleetProblem) -> None:

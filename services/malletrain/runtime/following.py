@@ -9,10 +9,13 @@ from typing import TypeVar
 import grpc.aio
 import structlog
 
+from malletrain.common.backoff import Backoff
+from malletrain.runtime.pieces import Joined
+
 MessageT = TypeVar("MessageT")
 
 _FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 2.0
+_MAX_PAUSE_SECONDS = 2.0
 
 
 async def follow(
@@ -21,7 +24,9 @@ async def follow(
     handle: Callable[[MessageT], Awaitable[None]],
     on_lost: Callable[[], None] | None = None,
 ) -> None:
-    """Handle every message of a server stream. Open the stream again, with back-off, whenever it breaks or ends.
+    """Handle every message of a server stream, and those that go on as one.
+
+    Open the stream again, with back-off, whenever it breaks or ends.
 
     Runs until cancelled. Errors of `handle` are raised.
 
@@ -32,20 +37,22 @@ async def follow(
         on_lost: Called when a stream breaks that had delivered something.
     """
     log = structlog.get_logger(__name__).bind(stream=name)
-    pause = _FIRST_PAUSE_SECONDS
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
     while True:
         delivered = False
         try:
+            joined = Joined()
             async for message in open_stream():
                 delivered = True
-                await handle(message)
+                if (whole := joined.add(message)) is not None:
+                    await handle(whole)
             code = "ENDED"
         except grpc.aio.AioRpcError as error:
             code = error.code().name
         if delivered:
-            pause = _FIRST_PAUSE_SECONDS
+            backoff.succeed()
             if on_lost is not None:
                 on_lost()
+        pause = backoff.fail()
         log.info("stream lost, opening it again", code=code, pause_seconds=pause)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -12,7 +12,7 @@ from malletrain.runtime.errors import SlowReaderError
 
 ItemT = TypeVar("ItemT")
 
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 """Items that may wait for one subscriber. One that is further behind has to begin again, with a snapshot."""
 
 Merge = Callable[[ItemT, ItemT], ItemT | None]
@@ -37,10 +37,10 @@ def newest_of_each(key: Callable[[ItemT], str]) -> Merge[list[ItemT]]:
 class Subscription(Generic[ItemT]):
     """The items published since the subscription began, in order; merged where they can be and the reader is slow."""
 
-    def __init__(self, most_waiting: int = MOST_WAITING, merge: Merge[ItemT] | None = None) -> None:
+    def __init__(self, max_waiting: int = MAX_WAITING, merge: Merge[ItemT] | None = None) -> None:
         self._items: deque[ItemT] = deque()
         self._waiting = 0
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._merge = merge
         self._news = asyncio.Event()
         self._behind = False
@@ -50,7 +50,7 @@ class Subscription(Generic[ItemT]):
         """Add an item, unless too many are waiting: then all are dropped, and the iteration fails."""
         if self._behind or self._ended:
             return
-        if self._waiting >= self._most_waiting:
+        if self._waiting >= self._max_waiting:
             self._behind = True
             self._items.clear()
         elif self._items and self._merge is not None and (merged := self._merge(self._items[-1], item)) is not None:
@@ -69,7 +69,7 @@ class Subscription(Generic[ItemT]):
         """The items, as they come.
 
         Raises:
-            SlowReaderError: more than `most_waiting` items were waiting.
+            SlowReaderError: more than `max_waiting` items were waiting.
         """
         while True:
             while self._items:
@@ -77,7 +77,7 @@ class Subscription(Generic[ItemT]):
                 self._waiting = len(self._items)
                 yield item
             if self._behind:
-                raise SlowReaderError(f"{self._most_waiting} messages were waiting for this reader: begin again")
+                raise SlowReaderError(f"{self._max_waiting} messages were waiting for this reader: begin again")
             if self._ended:
                 return
             self._news.clear()
@@ -90,14 +90,14 @@ class Hub(Generic[ItemT]):
     Subscribe before you read a snapshot, so that no item is missed between the two.
     """
 
-    def __init__(self, most_waiting: int = MOST_WAITING, merge: Merge[ItemT] | None = None) -> None:
+    def __init__(self, max_waiting: int = MAX_WAITING, merge: Merge[ItemT] | None = None) -> None:
         """Begin without subscriptions.
 
         Args:
-            most_waiting: Items that may be published while a subscription waits for its reader.
+            max_waiting: Items that may be published while a subscription waits for its reader.
             merge: Makes one item of two that wait, where that can be; None: each item is passed on as it is.
         """
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._merge = merge
         self._subscriptions: list[Subscription[ItemT]] = []
         self._closed = False
@@ -114,7 +114,7 @@ class Hub(Generic[ItemT]):
         Args:
             first: Whether it gets items before the present subscriptions.
         """
-        subscription: Subscription[ItemT] = Subscription(self._most_waiting, self._merge)
+        subscription: Subscription[ItemT] = Subscription(self._max_waiting, self._merge)
         if self._closed:
             subscription.end()
         self._subscriptions.insert(0 if first else len(self._subscriptions), subscription)

@@ -7,6 +7,7 @@ import resource
 from pydantic import BaseModel, ConfigDict, Field
 
 _MANY_FILES = 65_536
+_MAX_REPORT_BYTES = 1024 * 1024
 
 
 class ServerLimits(BaseModel):
@@ -21,11 +22,42 @@ class ServerLimits(BaseModel):
         default=256, ge=1, le=100_000, description="Calls under way on one connection; further ones wait."
     )
     max_calls: int = Field(
-        default=4096, ge=16, le=1_000_000, description="Calls under way in all; further ones get RESOURCE_EXHAUSTED."
+        default=4096,
+        ge=16,
+        le=1_000_000,
+        description="Calls with a token under way in all; further ones get RESOURCE_EXHAUSTED, but for a caller's "
+        "first 16.",
+    )
+    max_calls_per_caller: int = Field(
+        default=512,
+        ge=16,
+        le=1_000_000,
+        description="Calls under way of one user, or of one job; services are not bound by it.",
+    )
+    max_calls_without_token: int = Field(
+        default=32,
+        ge=4,
+        le=1_000_000,
+        description="Calls under way without a token, such as health checks, of one account of this machine, or of one "
+        "other machine.",
+    )
+    max_connections_per_peer: int = Field(
+        default=1024,
+        ge=16,
+        le=1_000_000,
+        description="Connections of one account of this machine, except the services' own and root, or of one other "
+        "machine; the newest of more are closed. At the port for agents, calls of these, too.",
+    )
+    first_message_seconds: float = Field(
+        default=10.0, ge=0.1, le=3600, description="A call whose message has not arrived after so long is ended."
     )
     idle_connection_seconds: float = Field(
         default=300.0, ge=1, le=86_400, description="A connection without calls is closed after so long."
     )
+
+    def for_reports(self) -> ServerLimits:
+        """Those of Monitor, of which nobody asks anything large: a reporter holds no more of its memory."""
+        return self.model_copy(update={"max_request_bytes": min(self.max_request_bytes, _MAX_REPORT_BYTES)})
 
 
 def raise_file_limit() -> None:

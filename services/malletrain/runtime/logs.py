@@ -16,7 +16,6 @@ class LogStream:
     """
 
     def __init__(self, inner: TextIO) -> None:
-        """Write to another stream."""
         self._inner = inner
         self._lost = 0
 

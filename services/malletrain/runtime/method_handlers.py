@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -14,6 +14,16 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 def behaviour_of(handler: Handler) -> Any:
     """The function that a handler calls, whichever of its four kinds it is."""
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+async def responses_of(behaviour: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+    """The responses of a streaming handler: an iterator, or a coroutine that writes them, as gRPC's Health.Watch."""
+    responses = behaviour(request, context)
+    if not hasattr(responses, "__aiter__"):
+        await responses
+        return
+    async for response in responses:
+        yield response
 
 
 def with_behaviour(

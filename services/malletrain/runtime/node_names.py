@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from malletrain.runtime.errors import InvalidInputError
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}\Z")
 """A host's name, as batch systems take it. Longer ones would be kept in the records of stimuli."""
 _GPU_NUMBER = re.compile(r"(0|[1-9][0-9]{0,3})\Z")
@@ -24,8 +24,8 @@ def check_node_names(names: Sequence[str], field: str, part: str = "") -> tuple[
     Raises:
         InvalidInputError: there are too many, or one is no name of a node.
     """
-    if len(names) > MOST_NODES:
-        raise InvalidInputError(field, f"at most {MOST_NODES} nodes", len(names))
+    if len(names) > MAX_NODES:
+        raise InvalidInputError(field, f"at most {MAX_NODES} nodes", len(names))
     return tuple(check_node_name(name, f"{field}[{index}]{part}") for index, name in enumerate(names))
 
 
@@ -39,8 +39,8 @@ def check_assigned_names(names: Sequence[str], field: str) -> tuple[str, ...]:
     Raises:
         InvalidInputError: there are too many, or one is no name of a node or of a GPU.
     """
-    if len(names) > MOST_NODES:
-        raise InvalidInputError(field, f"at most {MOST_NODES} nodes", len(names))
+    if len(names) > MAX_NODES:
+        raise InvalidInputError(field, f"at most {MAX_NODES} nodes", len(names))
     for index, name in enumerate(names):
         node, mark, number = name.partition("#")
         if not _NODE_NAME.match(node) or (mark and not _GPU_NUMBER.match(number)):

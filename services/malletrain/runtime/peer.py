@@ -8,14 +8,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a service is, and how it proves which one it is, where it is not on loopback.
+    """Where a service is, and how it proves which one it is.
 
     Attributes:
+        service: Its name: what a service shows to it is good for it alone.
         address: HOST:PORT.
         authority_file: Certificates of the CAs by which it is known.
         role: The role that its certificate must name; None: the host of the address.
     """
 
+    service: str
     address: str
     authority_file: Path
     role: str | None

@@ -45,6 +45,8 @@ async def run_service(
     credentials: grpc.ServerCredentials | None = None,
     metrics: ServiceMetrics | None = None,
     tracer: Tracer | None = None,
+    *,
+    plain_reports: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
@@ -53,9 +55,10 @@ async def run_service(
         address: HOST:PORT on which it listens.
         access: Checks who calls.
         limits: What callers are granted.
-        credentials: Credentials for TLS; None only on loopback.
+        credentials: Credentials for TLS; None: without, only on loopback and in tests.
         metrics: What it tells Prometheus; None: nothing.
         tracer: Makes its spans; None: there are none.
+        plain_reports: Whether trainers may report without TLS, too.
 
     Raises:
         UnavailableError: the address can't be bound.
@@ -63,7 +66,7 @@ async def run_service(
     """
     log = structlog.get_logger(__name__)
     raise_file_limit()
-    host = ServiceHost(address, access, limits, credentials, metrics, tracer)
+    host = ServiceHost(address, access, limits, credentials, metrics, tracer, plain_reports=plain_reports)
     service.register(host)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -89,4 +92,4 @@ async def run_service(
         await service.close()
         await host.stop(GRACE_SECONDS)
         host.tracer.close()
-        log.info("drained")
+        log.info("calls drained")

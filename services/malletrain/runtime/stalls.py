@@ -13,16 +13,16 @@ import structlog
 
 
 @contextmanager
-def stalls_logged(least_seconds: float) -> Iterator[None]:
+def stalls_logged(min_seconds: float) -> Iterator[None]:
     """Log long steps of this process's event loops, and long garbage collections, until the block is left.
 
     A step is one callback, or what a task does until it waits. Logged are the time that it took and the CPU time of its
     thread: what is missing it spent waiting, for the interpreter, a processor or a disk.
 
     Args:
-        least_seconds: What takes longer is logged, in seconds; 0: nothing is.
+        min_seconds: What takes longer is logged, in seconds; 0: nothing is.
     """
-    if least_seconds <= 0:
+    if min_seconds <= 0:
         yield
         return
     log, handles = structlog.get_logger(__name__), cast(Any, asyncio.Handle)
@@ -33,7 +33,7 @@ def stalls_logged(least_seconds: float) -> Iterator[None]:
         begin, cpu = time.perf_counter(), time.thread_time()
         plain(handle)
         seconds = time.perf_counter() - begin
-        if seconds > least_seconds:
+        if seconds > min_seconds:
             log.warning(
                 "stall",
                 step=_named(getattr(handle, "_callback", None)),
@@ -45,7 +45,7 @@ def stalls_logged(least_seconds: float) -> Iterator[None]:
         nonlocal begun, cpu_begun
         if phase == "start":
             begun, cpu_begun = time.perf_counter(), time.thread_time()
-        elif (seconds := time.perf_counter() - begun) > least_seconds:
+        elif (seconds := time.perf_counter() - begun) > min_seconds:
             log.warning(
                 "stall",
                 step=f"garbage collection of generation {info['generation']}",

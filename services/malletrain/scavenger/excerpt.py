@@ -16,7 +16,7 @@ _BUSY_CANDIDATES = 40
 _STAYING_CANDIDATES = 16
 _STAYING_SHARE = 0.8
 _CHANGES_PER_NODE = 3
-_MOST_CHANGES_OF_A_NODE = 6
+_MAX_CHANGES_OF_A_NODE = 6
 _FEW_NODES = 2
 
 
@@ -58,7 +58,7 @@ def busy_excerpt(trace: Trace, duration_s: float, nodes: int) -> Trace:
         raise InvalidInputError("nodes", f"1 to {len(trace.nodes)}, as many as the trace knows", nodes)
     index = _Index(trace, duration_s)
     best: tuple[float, float, list[str]] | None = None
-    for start_s in index.most_active_windows(nodes):
+    for start_s in index.max_active_windows(nodes):
         chosen, score = _choose(index.activities(start_s), nodes, duration_s)
         if best is None or (score, -start_s) > (best[0], -best[1]):
             best = (score, start_s, chosen)
@@ -83,7 +83,7 @@ class _Index:
         self._from = np.array([entry.idle_from_s for entry in trace.fragments], dtype=np.float64)
         self._until = np.array([entry.idle_until_s for entry in trace.fragments], dtype=np.float64)
 
-    def most_active_windows(self, nodes: int) -> list[float]:
+    def max_active_windows(self, nodes: int) -> list[float]:
         """Starts of the windows whose most active nodes change most often."""
         times = np.concatenate((self._from, self._until))
         who = np.concatenate((self._node, self._node))
@@ -93,7 +93,7 @@ class _Index:
         who = np.concatenate((who, who))
         inside = (which >= 0) & (which < self._windows)
         keys, counts = np.unique(which[inside] * len(self._names) + who[inside], return_counts=True)
-        counts = np.minimum(counts, _MOST_CHANGES_OF_A_NODE)
+        counts = np.minimum(counts, _MAX_CHANGES_OF_A_NODE)
         windows, first = np.unique(keys // len(self._names), return_index=True)
         totals = np.array([np.sort(part)[-nodes:].sum() for part in np.split(counts, first[1:])])
         ranked = np.lexsort((windows, -totals))[:_WINDOWS_TRIED]

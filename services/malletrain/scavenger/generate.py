@@ -16,7 +16,7 @@ _Mixture = tuple[tuple[float, float, float], ...]
 _FRAGMENT_PARTS: _Mixture = ((0.27, 111.0, 0.30), (0.73, 779.0, 1.10))
 _GAP_PARTS: _Mixture = ((0.55, 429.0, 1.41), (0.45, 15039.0, 0.97))
 
-_LONGEST_FRAGMENT_S = 3 * 86400.0
+_MAX_FRAGMENT_S = 3 * 86400.0
 _WARM_UP_CYCLES = 10
 
 
@@ -58,7 +58,7 @@ def _node(name: str, duration_s: float, gap_mean: float, gap_scale: float, rng: 
     found: list[Fragment] = []
     while True:
         begin = round(time + max(1.0, gap_scale * _draw(_GAP_PARTS, rng)))
-        end = begin + max(1, round(min(_draw(_FRAGMENT_PARTS, rng), _LONGEST_FRAGMENT_S)))
+        end = begin + max(1, round(min(_draw(_FRAGMENT_PARTS, rng), _MAX_FRAGMENT_S)))
         if begin >= duration_s:
             return found
         if end > 0:

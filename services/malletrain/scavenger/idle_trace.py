@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from malletrain.runtime.errors import InvalidInputError
@@ -39,6 +39,8 @@ class Trace:
         duration_s: Length of the trace, which begins at second 0. Fragments may go on beyond its end.
         earliest_s: No fragment begins before this second. Below 0 in an excerpt whose first nodes were idle before.
         origin: Second 0 in ISO 8601, with a zone or in the system's local time; None if it is not known.
+        present_s: For nodes that were not part of the system from second 0 to the end: the first second in which they
+            were, and the first in which they no longer were. They are not idle outside of it.
     """
 
     fragments: tuple[Fragment, ...]
@@ -46,6 +48,13 @@ class Trace:
     duration_s: float
     earliest_s: float = 0.0
     origin: str | None = None
+    present_s: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+
+    @property
+    def node_s(self) -> float:
+        """Node-seconds of the trace: of each node as long as it was part of the system."""
+        absent = sum(self.duration_s - (end - begin) for begin, end in self.present_s.values())
+        return len(self.nodes) * self.duration_s - absent
 
 
 def window(
@@ -84,7 +93,12 @@ def window(
         if fragment.idle_until_s > start_s and fragment.idle_from_s < end_s and fragment.node in names
     )
     earliest_s = min(0.0, found[0].idle_from_s) if found else 0.0
-    return Trace(found, kept, duration_s, earliest_s, _later(trace.origin, start_s))
+    present_s = {
+        name: (min(max(begin - start_s, 0.0), duration_s), min(max(end - start_s, 0.0), duration_s))
+        for name, (begin, end) in trace.present_s.items()
+        if name in names and (begin > start_s or end < end_s)
+    }
+    return Trace(found, kept, duration_s, earliest_s, _later(trace.origin, start_s), present_s)
 
 
 def _later(origin: str | None, seconds: float) -> str | None:

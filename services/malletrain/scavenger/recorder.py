@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.scavenger.sources.base import Observation
+from malletrain.scavenger.machine.observations import Observation
 
-_LONGEST_GAP_SECONDS = 60.0
+_MAX_GAP_SECONDS = 60.0
 
 
 class FragmentRecorder:
@@ -43,7 +43,7 @@ class FragmentRecorder:
         if self._begin is None:
             self._begin = self._last = now
         now = max(now, self._last)
-        end = now if now - self._last <= _LONGEST_GAP_SECONDS else self._last
+        end = now if now - self._last <= _MAX_GAP_SECONDS else self._last
         for name, since in list(self._open.items()):
             if name not in idle or idle[name] > since:
                 self._close(name, end)

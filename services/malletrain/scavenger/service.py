@@ -10,46 +10,53 @@ from typing import Any
 import grpc.aio
 import structlog
 
-from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role, current_caller
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.clock_steps import WatchedClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.server import ServiceHost
-from malletrain.scavenger.drains import Drain
-from malletrain.scavenger.event_spans import EventSpans
-from malletrain.scavenger.idle_events import IdleEvents
-from malletrain.scavenger.idle_set import IdleSet
+from malletrain.scavenger.idle_events import IdleEvents, Recorder
 from malletrain.scavenger.job_manager_client import Releaser
-from malletrain.scavenger.messages import (
-    NodeDescriber,
+from malletrain.scavenger.machine.drains import Drain, read_drains
+from malletrain.scavenger.machine.idle_set import IdleSet
+from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy, read_records
+from malletrain.scavenger.machine.recording import RecordedScavenger
+from malletrain.scavenger.machine.stays import StayEstimator
+from malletrain.scavenger.machine.stimuli import ClockMoved, NodeFailure
+from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.sources.base import NodeSource
+from malletrain.scavenger.sources.build import build_source, past_lengths
+from malletrain.scavenger.state_file import DRAINS, QUARANTINE, RECLAIM_COOLDOWNS, ScavengerStateFile
+from malletrain.scavenger.telemetry.event_spans import EventSpans
+from malletrain.scavenger.telemetry.metrics import Gauges, ScavengerMetrics
+from malletrain.scavenger.wire import (
     drain_messages,
     placeholder_message,
     quarantine_message,
     query_message,
 )
-from malletrain.scavenger.metrics import Gauges, ScavengerMetrics
-from malletrain.scavenger.quarantine import Quarantine, QuarantinePolicy
-from malletrain.scavenger.settings import ScavengerSettings
-from malletrain.scavenger.sources.base import NodeSource
-from malletrain.scavenger.sources.build import build_source, past_lengths
-from malletrain.scavenger.state_file import RECLAIM_COOLDOWNS, ScavengerStateFile
-from malletrain.scavenger.stays import StayEstimator
 from malletrain.scavenger.withdrawals import Withdrawals
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 SERVICE_NAME = scavenger_pb2.DESCRIPTOR.services_by_name["ScavengerService"].full_name
 
-_LONGEST_REASON = 500
+_MAX_REASON_LENGTH = 500
 _JOB_MANAGER = "job_manager"
+_MIN_RECORDED = 40
+"""Stimuli that are recorded; observations of ten thousand nodes are long."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def create(settings: Settings, section: ScavengerSettings, clock: Clock, credential: Credential) -> ScavengerService:
+def create(
+    settings: Settings, section: ScavengerSettings, clock: Clock, credential: ServiceCredential
+) -> ScavengerService:
     """Create the service; an event loop must be running.
 
     Raises:
@@ -66,9 +73,13 @@ def create(settings: Settings, section: ScavengerSettings, clock: Clock, credent
     # idle between two jobs, and count at once after a restart.
     held = any(scheduler.hold.held for scheduler in (section.slurm, section.pbs))
     debounce = section.debounce_seconds if section.source != "static" and not held else 0.0
-    idle_set = IdleSet(debounce, source.order(), _stored_cooldowns(state_file))
+    idle_set = IdleSet(debounce, source.order(), _stored_cooldowns(state_file), read_drains(state_file.section(DRAINS)))
+    machine = ScavengerMachine(idle_set, stays, _stored_quarantine(section, state_file), clock.time())
+    recorder = FlightRecorder(
+        settings.state_dir / "debug", RecordedScavenger(), settings.validate_state, min_stimuli=_MIN_RECORDED
+    )
     releaser = Releaser(open_channel(settings.peer("job_manager"), credential), section.release_deadline_seconds)
-    service = ScavengerService(source, idle_set, stays, releaser, state_file, section, clock, metrics)
+    service = ScavengerService(source, machine, recorder, releaser, state_file, section, clock, metrics)
     watched.follow(service.move_times)
     return service
 
@@ -78,14 +89,21 @@ def _stored_cooldowns(state_file: ScavengerStateFile) -> dict[str, float]:
     return {name: float(until) for name, until in found.items() if isinstance(until, int | float)}
 
 
+def _stored_quarantine(section: ScavengerSettings, state_file: ScavengerStateFile) -> Quarantine:
+    policy = QuarantinePolicy(
+        section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
+    )
+    return Quarantine(policy, read_records(state_file.section(QUARANTINE)))
+
+
 class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     """Answers calls; `IdleEvents` follows the source, `Withdrawals` takes nodes out."""
 
     def __init__(
         self,
         source: NodeSource,
-        idle_set: IdleSet,
-        stays: StayEstimator,
+        machine: ScavengerMachine,
+        recorder: Recorder,
         releaser: Releaser,
         state_file: ScavengerStateFile,
         section: ScavengerSettings,
@@ -96,8 +114,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
         Args:
             source: Tells which nodes are idle.
-            idle_set: Decides which of them count.
-            stays: Learns how long they stay.
+            machine: Decides which of them count, and learns how long they stay.
+            recorder: Records what the machine is told.
             releaser: Has JobManager free reclaimed nodes; closed by `close`.
             state_file: Keeps reclaims over a restart.
             section: Settings.
@@ -105,19 +123,15 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             metrics: Metrics for Prometheus.
         """
         self._source = source
+        self._machine = machine
         self._releaser = releaser
         self._section = section
         self._clock = clock
         self._failed = False
         self._metrics = metrics or ScavengerMetrics()
         self._spans = EventSpans()
-        self._events = IdleEvents(source, idle_set, NodeDescriber(stays), clock, self._metrics, self._spans)
-        policy = QuarantinePolicy(
-            section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
-        )
-        self._withdrawals = Withdrawals(
-            self._events, source, releaser, state_file, Quarantine(policy), clock, self._metrics, self._spans
-        )
+        self._events = IdleEvents(source, machine, recorder, state_file, clock, self._metrics, self._spans)
+        self._withdrawals = Withdrawals(self._events, releaser, state_file, clock, self._metrics, self._spans)
         self._log = structlog.get_logger(__name__)
 
     def register(self, host: ServiceHost) -> None:
@@ -128,7 +142,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
-        self._withdrawals.exclude()
+        self._events.exclude()
         try:
             await self._events.run()
         except Exception:
@@ -148,8 +162,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds: debounces, cooldowns and quarantines last as long as before."""
         self._log.warning("the clock was set", seconds=round(seconds, 3))
-        self._events.move_times(seconds)
-        self._withdrawals.move_times(seconds)
+        self._source.move_times(seconds)
+        self._events.apply(ClockMoved(seconds))
 
     async def ListNodes(
         self, request: scavenger_pb2.ListNodesRequest, context: _Context
@@ -159,7 +173,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         if request.page_size < 0:
             raise InvalidInputError("page_size", "at least 0", request.page_size)
         await self._events.first_observation()
-        revision = self._events.revision
+        revision = self._machine.revision
         nodes, token = await self._events.page(request.page_size, request.page_token)
         return scavenger_pb2.ListNodesResponse(nodes=nodes, next_page_token=token, revision=revision)
 
@@ -167,10 +181,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self, request: scavenger_pb2.WatchNodesRequest, context: _Context
     ) -> AsyncIterator[scavenger_pb2.WatchNodesResponse]:
         """The present nodes, then every event; JobManager, which releases nodes, is told first."""
-        del request, context
+        del context
         caller = current_caller()
         releases = caller.role is Role.SERVICE and caller.user == _JOB_MANAGER
-        async with contextlib.aclosing(self._events.watch(first=releases)) as events:
+        async with contextlib.aclosing(self._events.watch(first=releases, in_pieces=request.in_pieces)) as events:
             async for event in events:
                 yield event
 
@@ -198,8 +212,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     ) -> scavenger_pb2.DrainNodesResponse:
         """Takes nodes out until they are resumed, and has JobManager confirm that they are free."""
         names = _names_or_all(request.nodes, request.all)
-        if len(request.reason) > _LONGEST_REASON:
-            raise InvalidInputError("reason", f"at most {_LONGEST_REASON} characters", request.reason)
+        if len(request.reason) > _MAX_REASON_LENGTH:
+            raise InvalidInputError("reason", f"at most {_MAX_REASON_LENGTH} characters", request.reason)
         drain = Drain(request.reason, current_caller().user, self._clock.time())
         done = await self._withdrawals.drain(names, request.all, drain, context.time_remaining())
         return scavenger_pb2.DrainNodesResponse(released=done.released, unconfirmed=done.others)
@@ -207,13 +221,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     async def ResumeNodes(
         self, request: scavenger_pb2.ResumeNodesRequest, context: _Context
     ) -> scavenger_pb2.ResumeNodesResponse:
-        """Lets drained nodes be used again."""
+        """Lets drained and quarantined nodes be used again."""
         del context
-        before = self._withdrawals.resume(_names_or_all(request.nodes, request.all), request.all)
+        done = self._withdrawals.resume(_names_or_all(request.nodes, request.all), request.all)
+        before = done.drains
         resumed = sorted(before.nodes.keys() - self._withdrawals.drains.nodes.keys())
-        self._log.info("resumed", nodes=resumed, all=request.all, user=current_caller().user)
+        self._log.info("nodes resumed", nodes=resumed, lifted=done.lifted, all=request.all, user=current_caller().user)
         all_resumed = request.all and before.everything is not None
-        return scavenger_pb2.ResumeNodesResponse(resumed=resumed, all_resumed=all_resumed)
+        return scavenger_pb2.ResumeNodesResponse(resumed=resumed, all_resumed=all_resumed, released=done.lifted)
 
     async def ReportNodeFailures(
         self, request: scavenger_pb2.ReportNodeFailuresRequest, context: _Context
@@ -221,7 +236,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         """Counts failures of work on nodes. Nodes on which work keeps failing leave, as if reclaimed."""
         del context
         _names([failure.node for failure in request.failures], "failures", ".node")
-        self._withdrawals.failed((failure.node, failure.reason[:_LONGEST_REASON]) for failure in request.failures)
+        self._withdrawals.failed(
+            NodeFailure(failure.node, failure.reason[:_MAX_REASON_LENGTH], failure.by[:_MAX_REASON_LENGTH])
+            for failure in request.failures
+        )
         return scavenger_pb2.ReportNodeFailuresResponse(quarantined=self._quarantined())
 
     async def GetStatus(
@@ -232,8 +250,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         status = self._source.status()
         return scavenger_pb2.GetStatusResponse(
             source=self._section.source,
-            seen=self._events.seen,
-            stale=self._events.nodes.stale,
+            seen=self._machine.seen,
+            stale=self._machine.newest.stale,
             queries=[query_message(query) for query in status.queries],
             quarantined=self._quarantined(),
             placeholders=[placeholder_message(entry) for entry in status.placeholders],
@@ -241,8 +259,8 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         )
 
     def _gauges(self) -> Gauges:
-        members, quarantined = self._events.idle_set.members(), self._withdrawals.quarantined()
-        return Gauges(self._source.status(), len(members), len(quarantined), self._events.nodes.stale)
+        machine, quarantined = self._machine, self._withdrawals.quarantined()
+        return Gauges(self._source.status(), len(machine.idle.since()), len(quarantined), machine.newest.stale)
 
     def _quarantined(self) -> list[scavenger_pb2.QuarantinedNode]:
         return [quarantine_message(name, record) for name, record in self._withdrawals.quarantined().items()]

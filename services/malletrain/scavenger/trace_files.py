@@ -7,8 +7,10 @@ import gzip
 import io
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ def read_trace(path: Path) -> Trace:
     """Read `x.csv`, `x.csv.gz` or `x.parquet` and, where it exists, `x.json`.
 
     The columns are `node,idle_from_s,idle_until_s`. The JSON may hold `nodes` (all nodes, in order), `duration_s`,
-    `earliest_s` and `origin`; without it, nodes come in the order in which they appear. Fragments of one node that
-    touch are one fragment.
+    `earliest_s`, `origin` and `present_s`; without it, nodes come in the order in which they appear. Fragments of one
+    node that touch are one fragment.
 
     Raises:
         InvalidInputError: the file can't be read as a trace; names file and line.
@@ -50,7 +52,11 @@ def read_trace(path: Path) -> Trace:
     names = tuple(positions)
     fragments = _build(rows, names, path)
     duration_s = metadata.get("duration_s", max(fragment.idle_until_s for fragment in fragments))
-    return Trace(fragments, names, duration_s, earliest_s, metadata.get("origin"))
+    present_s = {
+        name: (min(begin, duration_s), min(end, duration_s))
+        for name, (begin, end) in metadata.get("present_s", {}).items()
+    }
+    return Trace(fragments, names, duration_s, earliest_s, metadata.get("origin"), present_s)
 
 
 def write_trace(trace: Trace, path: Path, about: Mapping[str, object] | None = None) -> None:
@@ -63,20 +69,39 @@ def write_trace(trace: Trace, path: Path, about: Mapping[str, object] | None = N
 
     Raises:
         InvalidInputError: the name ends in none of these, or PyArrow is missing for Parquet.
-        OSError: the files can't be written.
+        OSError: the files can't be written. Those that were there are as they were.
     """
     beside = metadata_path(path)
     metadata = {"nodes": trace.nodes, "duration_s": trace.duration_s, "earliest_s": trace.earliest_s}
+    known = {"present_s": dict(trace.present_s)} if trace.present_s else {}
     dated = {} if trace.origin is None else {"origin": trace.origin}
+    with ExitStack() as files:
+        # Neither is there before both are whole.
+        data, text = (files.enter_context(_replaced(name)) for name in (path, beside))
+        _write_rows(trace, path, data)
+        text.write_text(json.dumps({**(about or {}), **metadata, **known, **dated}) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """A file that takes the place of another one if no error is raised; else it is gone."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_rows(trace: Trace, path: Path, to: Path) -> None:
     if path.suffix == ".parquet":
         columns = zip(*((entry.node, entry.idle_from_s, entry.idle_until_s) for entry in trace.fragments), strict=True)
         nodes, begins, ends = columns if trace.fragments else ((), (), ())
-        write_parquet_rows(path, HEADER, nodes, begins, ends)
+        write_parquet_rows(to, HEADER, nodes, begins, ends)
     else:
         rows = (f"{entry.node},{_number(entry.idle_from_s)},{_number(entry.idle_until_s)}" for entry in trace.fragments)
         content = "\n".join((",".join(HEADER), *rows, "")).encode()
-        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-    beside.write_text(json.dumps({**(about or {}), **metadata, **dated}) + "\n", encoding="utf-8")
+        to.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def _number(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The JSON file beside a trace: `nodes`, `duration_s`, `earliest_s`, `origin`, and any other keys."""
+"""The JSON file beside a trace: `nodes`, `duration_s`, `earliest_s`, `origin`, `present_s`, and any other keys."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def read_metadata(trace_path: Path) -> dict[str, Any]:
             raise InvalidInputError(f"{path}: nodes", "a list of names, each once")
     for key, at_most, meaning in (("duration_s", math.inf, "seconds"), ("earliest_s", 0.0, "seconds, at most 0")):
         value = found.get(key, 0.0)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value > at_most or (key == "duration_s" and key in found and value <= 0):
+        if not _is_number(value) or value > at_most or (key == "duration_s" and key in found and value <= 0):
             raise InvalidInputError(f"{path}: {key}", meaning if key != "duration_s" else "seconds, above 0", value)
     _check_origin(path, found)
+    _check_presence(path, found)
     return found
 
 
@@ -61,3 +61,20 @@ def _check_origin(path: Path, metadata: dict[str, Any]) -> None:
         datetime.fromisoformat(metadata["origin"])
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{path}: origin", "a time such as 2021-02-10T20:21:15", metadata["origin"]) from error
+
+
+def _check_presence(path: Path, metadata: dict[str, Any]) -> None:
+    present = metadata.get("present_s", {})
+    if not isinstance(present, dict):
+        raise InvalidInputError(f"{path}: present_s", "an object of nodes and their seconds")
+    known = set(metadata.get("nodes", ()))
+    for name, seconds in present.items():
+        if name not in known:
+            raise InvalidInputError(f"{path}: present_s", "nodes of the file's list", name)
+        numbers = isinstance(seconds, list) and len(seconds) == 2 and all(_is_number(value) for value in seconds)
+        if not numbers or not 0 <= seconds[0] <= seconds[1]:
+            raise InvalidInputError(f"{path}: present_s: {name}", "two seconds in order, at least 0", seconds)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -10,16 +10,22 @@ import structlog
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import LimitExceededError, UnavailableError
 from malletrain.runtime.tracing.spans import Span
-from malletrain.scavenger.drains import Drain, DrainSet, read_drains
-from malletrain.scavenger.event_spans import EventSpans
 from malletrain.scavenger.idle_events import IdleEvents
 from malletrain.scavenger.job_manager_client import Releaser
-from malletrain.scavenger.metrics import CONFIRMED, ScavengerMetrics
-from malletrain.scavenger.quarantine import NodeFailureRecord, Quarantine
-from malletrain.scavenger.sources.base import NodeSource
-from malletrain.scavenger.state_file import DRAINS, RECLAIM_COOLDOWNS, ScavengerStateFile
+from malletrain.scavenger.machine.drains import Drain, DrainSet
+from malletrain.scavenger.machine.quarantine import NodeFailureRecord
+from malletrain.scavenger.machine.stimuli import (
+    DrainsChanged,
+    FailuresReported,
+    NodeFailure,
+    NodesReclaimed,
+    QuarantineEnded,
+)
+from malletrain.scavenger.state_file import DRAINS, ScavengerStateFile
+from malletrain.scavenger.telemetry.event_spans import EventSpans
+from malletrain.scavenger.telemetry.metrics import CONFIRMED, ScavengerMetrics
 
-_MOST_DRAINS = 100_000
+_MAX_DRAINS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,56 +41,57 @@ class Withdrawn:
     others: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a resumption has changed.
+
+    Attributes:
+        drains: What was drained before.
+        lifted: Nodes that were quarantined before and are no longer.
+    """
+
+    drains: DrainSet
+    lifted: list[str]
+
+
 class Withdrawals:
     """Takes nodes out at once, tells watchers, and has JobManager confirm that the nodes are free."""
 
     def __init__(
         self,
         events: IdleEvents,
-        source: NodeSource,
         releaser: Releaser,
         state_file: ScavengerStateFile,
-        quarantine: Quarantine,
         clock: Clock,
         metrics: ScavengerMetrics,
         spans: EventSpans,
     ) -> None:
-        """Take out what was drained before the start.
+        """Take over the parts.
 
         Args:
-            events: Announces nodes that leave and come back.
-            source: Is told not to hold nodes that are out.
+            events: Decides who leaves and comes back, and announces it.
             releaser: Has JobManager free nodes.
-            state_file: Keeps reclaims and drains over a restart.
-            quarantine: Counts failures.
+            state_file: Keeps drains over a restart.
             clock: Wall clock.
             metrics: Metrics for Prometheus.
             spans: Spans of withdrawals.
         """
         self._events = events
-        self._source = source
         self._releaser = releaser
         self._state_file = state_file
-        self._quarantine = quarantine
         self._clock = clock
         self._metrics = metrics
         self._spans = spans
-        self._drains = read_drains(state_file.section(DRAINS))
         self._log = structlog.get_logger(__name__)
-        events.idle_set.drain(clock.time(), self._drains)
 
     @property
     def drains(self) -> DrainSet:
         """What is drained."""
-        return self._drains
+        return self._events.machine.drains
 
     def quarantined(self) -> Mapping[str, NodeFailureRecord]:
         """Quarantined nodes, by name."""
-        return self._quarantine.quarantined(self._clock.time())
-
-    def exclude(self) -> None:
-        """Tell the source which nodes are out."""
-        self._source.exclude(self._events.idle_set.cooldowns(), self._drains)
+        return self._events.machine.quarantine.quarantined(self._clock.time())
 
     async def reclaim(self, names: list[str], cooldown: float, remaining: float | None) -> Withdrawn:
         """Take nodes out for a while.
@@ -99,11 +106,10 @@ class Withdrawals:
         Raises:
             UnavailableError: JobManager can't be reached, or fails; the nodes are out.
         """
-        known = [name for name in names if self._events.may_be_in_use(name)]
+        known = [name for name in names if self._events.machine.may_be_in_use(name)]
         begin = self._clock.monotonic()
         span = self._spans.wanted_back("reclaim", names)
-        self._put_out(names, cooldown, "reclaim", span)
-        self._state_file.try_write(RECLAIM_COOLDOWNS, self._events.idle_set.cooldowns())
+        self._events.apply(NodesReclaimed(tuple(names), cooldown), span)
         released: list[str] = []
         try:
             if known:
@@ -111,13 +117,13 @@ class Withdrawals:
         finally:
             span.note(released=len(released))
             span.end()
-            self.exclude()
+            self._events.exclude()
             if len(released) < len(known):
                 self._metrics.reclaim_unconfirmed()
         if known and len(released) == len(known):
             self._metrics.reclaim_step(CONFIRMED, self._clock.monotonic() - begin)
         unknown = [name for name in names if name not in known]
-        self._log.info("reclaimed", nodes=names, released=released, unknown=unknown, cooldown_seconds=cooldown)
+        self._log.info("nodes reclaimed", nodes=names, released=released, unknown=unknown, cooldown_seconds=cooldown)
         return Withdrawn(released, unknown)
 
     async def drain(self, names: list[str], everything: bool, drain: Drain, remaining: float | None) -> Withdrawn:
@@ -133,58 +139,43 @@ class Withdrawals:
             LimitExceededError: too many nodes would be drained.
             UnavailableError: the drains can't be stored, and nothing is changed; or JobManager can't be reached.
         """
-        if len(self._drains.nodes) + len(names) > _MOST_DRAINS:
-            raise LimitExceededError(f"expected at most {_MOST_DRAINS} drained nodes")
+        if len(self.drains.nodes) + len(names) > _MAX_DRAINS:
+            raise LimitExceededError(f"expected at most {_MAX_DRAINS} drained nodes")
         span = self._spans.wanted_back("drain", names)
         try:
-            drains = self._drains.all_drained(drain) if everything else self._drains.drained(names, drain)
+            drains = self.drains.all_drained(drain) if everything else self.drains.drained(names, drain)
             self._set_drains(drains, "drain", span)
-            wanted = self._events.idle_set.announced() if everything else names
-            leaving = [name for name in wanted if self._events.may_be_in_use(name)]
+            wanted = self._events.machine.idle.announced() if everything else names
+            leaving = [name for name in wanted if self._events.machine.may_be_in_use(name)]
             released = await self._releaser.release(leaving, remaining, span.context) if leaving else []
             span.note(released=len(released))
         finally:
             span.end()
-        self._log.info("drained", nodes=names, all=everything, user=drain.user, reason=drain.reason)
+        self._log.info("nodes drained", nodes=names, all=everything, user=drain.user, reason=drain.reason)
         return Withdrawn(released, sorted(set(leaving).difference(released)))
 
-    def resume(self, names: list[str], everything: bool) -> DrainSet:
-        """Let drained nodes be used again.
+    def resume(self, names: list[str], everything: bool) -> Resumed:
+        """Let drained and quarantined nodes be used again.
 
         Returns:
-            What was drained before.
+            What was drained or quarantined before.
 
         Raises:
             UnavailableError: the drains can't be stored; nothing is changed.
         """
-        before = self._drains
+        drained, quarantined = self.drains, self.quarantined()
         span = self._spans.wanted_back("resume", names)
         try:
-            self._set_drains(DrainSet() if everything else before.resumed(names), "resume", span)
+            self._set_drains(DrainSet() if everything else drained.resumed(names), "resume", span)
+            self._events.apply(QuarantineEnded(None if everything else tuple(names)), span)
         finally:
             span.end()
-        return before
+        still = self.quarantined()
+        return Resumed(drained, [name for name in quarantined if name not in still])
 
-    def failed(self, failures: Iterable[tuple[str, str]]) -> None:
-        """Count failures of work, each by node and reason. Nodes on which work keeps failing leave, as if reclaimed."""
-        now = self._clock.time()
-        for node, reason in failures:
-            if (seconds := self._quarantine.failed(node, now, reason)) > 0:
-                self._put_out([node], seconds, "quarantine")
-                self._log.warning("quarantined", node=node, seconds=round(seconds), reason=reason)
-        self._events.reschedule()
-        self.exclude()
-        self._state_file.try_write(RECLAIM_COOLDOWNS, self._events.idle_set.cooldowns())
-
-    def move_times(self, seconds: float) -> None:
-        """The wall clock was set by so many seconds: cooldowns and quarantines last as long as before."""
-        self._quarantine.move_times(seconds)
-        self.exclude()
-        self._state_file.try_write(RECLAIM_COOLDOWNS, self._events.idle_set.cooldowns())
-
-    def _put_out(self, names: Sequence[str], cooldown: float, cause: str, part_of: Span | None = None) -> None:
-        now = self._clock.time()
-        self._events.change(self._events.idle_set.reclaim(now, names, cooldown), now, cause, part_of)
+    def failed(self, failures: Iterable[NodeFailure]) -> None:
+        """Count failures of work. Nodes on which work keeps failing leave, as if reclaimed."""
+        self._events.apply(FailuresReported(tuple(failures)))
 
     def _set_drains(self, drains: DrainSet, cause: str, span: Span) -> None:
         # It is stored first: a restart must not use nodes that were taken out.
@@ -192,7 +183,4 @@ class Withdrawals:
             self._state_file.write(DRAINS, drains.to_json())
         except OSError as error:
             raise UnavailableError(f"nothing is changed: the state file can't be written ({error})") from error
-        self._drains = drains
-        now = self._clock.time()
-        self._events.change(self._events.idle_set.drain(now, drains), now, cause, span)
-        self.exclude()
+        self._events.apply(DrainsChanged(drains, cause), span)

@@ -14,7 +14,7 @@ from malletrain.selection.problem import MachineResources, SelectionProblem
 Ints = NDArray[np.int64]
 
 _NO_LIMIT = 2**61
-_MOST_VALUE = 2**61
+_MAX_VALUE = 2**61
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def check_magnitude(machine: MachineResources, factor: int) -> None:
         InvalidInputError: the least common multiple of the machine's totals, times `factor`, is too large.
     """
     common = share_units(machine)[0] * machine.nodes
-    if 8 * common * factor >= _MOST_VALUE:
+    if 8 * common * factor >= _MAX_VALUE:
         raise InvalidInputError(
             "machine", "totals with a smaller common multiple (round burst buffer and SSD), or a rounder factor", common
         )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from malletrain.runtime.errors import InvalidInputError
 
-_MOST_POPULATION = 10_000
-_MOST_GENERATIONS = 1_000_000
+_MAX_POPULATION = 10_000
+_MAX_GENERATIONS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class GeneticParameters:
 
     def __post_init__(self) -> None:
         for field, least, most in (
-            ("population", 2, _MOST_POPULATION),
-            ("generations", 0, _MOST_GENERATIONS),
+            ("population", 2, _MAX_POPULATION),
+            ("generations", 0, _MAX_GENERATIONS),
             ("seed", 0, 2**63 - 1),
         ):
             value = getattr(self, field)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from malletrain.selection.arrays import Ints
 
-MOST_KEPT = 1_000_000
+MAX_KEPT = 1_000_000
 """Selections of a level beyond which the search is given up: some hundred MiB."""
 _COMPARED = 64
 """Points of the front with which each selection is compared."""
@@ -110,7 +110,7 @@ def best_selection(
         more = level.with_job(limits, uses[:, job - 1], values[:, job - 1], count - job)
         level = more.before(level)
         visits += len(level.words)
-        if visits > most_visits or len(level.words) > MOST_KEPT:
+        if visits > most_visits or len(level.words) > MAX_KEPT:
             answer[0] = -1
             return answer
     answer[0] = visits
@@ -137,7 +137,7 @@ def pareto_front(jobs: Ints, limits: Ints, objectives: Ints, spill_gb: int, leas
         more = level.with_job(limits, uses[:, job - 1], objectives[:, job - 1], count - job)
         level = more.before(level)
         visits += len(level.words)
-        if visits > most_visits or len(level.words) > MOST_KEPT:
+        if visits > most_visits or len(level.words) > MAX_KEPT:
             return np.zeros((0, 4 + count), np.int64)
     rows: Ints = np.concatenate((front.T, flags_of(words, count)), axis=1)
     return rows[rows[:, 0] >= least]

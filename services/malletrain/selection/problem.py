@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from malletrain.runtime.errors import InvalidInputError
 
-MOST_JOBS = 64
+MAX_JOBS = 64
 """Longest window: the genetic algorithm keeps a selection in one word of 64 bits."""
-_MOST_AMOUNT = 10**12
+_MAX_AMOUNT = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class SelectionProblem:
     places: int | None = None
 
     def __post_init__(self) -> None:
-        if len(self.jobs) > MOST_JOBS:
-            raise InvalidInputError("jobs", f"at most {MOST_JOBS}, the longest window", len(self.jobs))
+        if len(self.jobs) > MAX_JOBS:
+            raise InvalidInputError("jobs", f"at most {MAX_JOBS}, the longest window", len(self.jobs))
         for index, job in enumerate(self.jobs):
             check_request(job, f"jobs[{index}]")
         for field in ("small", "large", "burst_buffer_gb"):
@@ -196,5 +196,5 @@ def check_request(request: ResourceRequest, field: str) -> None:
 
 
 def _check_amount(field: str, value: int, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_AMOUNT:
-        raise InvalidInputError(field, f"a whole number from {least} to {_MOST_AMOUNT}", value)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_AMOUNT:
+        raise InvalidInputError(field, f"a whole number from {least} to {_MAX_AMOUNT}", value)

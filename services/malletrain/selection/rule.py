@@ -15,7 +15,7 @@ from malletrain.selection.arrays import Ints, check_magnitude, share_units
 from malletrain.selection.methods import ObjectiveWeights
 from malletrain.selection.problem import MachineResources
 
-_MOST_DENOMINATOR = 1000
+_MAX_DENOMINATOR = 1000
 
 
 def default_trade_off(machine: MachineResources) -> Fraction:
@@ -29,7 +29,7 @@ def check_trade_off(factor: Fraction, machine: MachineResources) -> None:
     Raises:
         InvalidInputError: it is negative, has more than three decimals, or is too large for the machine's totals.
     """
-    if factor < 0 or factor.denominator > _MOST_DENOMINATOR:
+    if factor < 0 or factor.denominator > _MAX_DENOMINATOR:
         raise InvalidInputError("trade_off", "a number from 0 with at most three decimals", str(factor))
     check_magnitude(machine, max(10, factor.numerator + factor.denominator))
 

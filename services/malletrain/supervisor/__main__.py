@@ -7,23 +7,26 @@ import json
 import logging
 import signal
 import sys
-import threading
 from concurrent import futures
 from pathlib import Path
 from typing import TypeAlias
 
 import grpc
 
+from malletrain.common.cgroups import Cgroups
 from malletrain.common.files import NO_ROOM, write_atomically, write_once_there_is_room
 from malletrain.common.job_folder import OUTCOME_FILE, SUPERVISOR_FILE
+from malletrain.common.orphans import end_descendants
 from malletrain.common.processes import this_process
-from malletrain.supervisor.agent_links import AgentLinks
+from malletrain.common.tasks import start_thread
 from malletrain.supervisor.backends import UnknownBackendError, open_event_loop
 from malletrain.supervisor.context import Context
 from malletrain.supervisor.launch import LaunchError, check_user, read_launch
-from malletrain.supervisor.local_workers import open_local_workers
+from malletrain.supervisor.loop.service import StateBoard, SupervisorService
 from malletrain.supervisor.reaper import Reaper
-from malletrain.supervisor.service import StateBoard, SupervisorService
+from malletrain.supervisor.workers.agent_links import AgentLinks
+from malletrain.supervisor.workers.local_workers import open_local_workers
+from malletrain.supervisor.workers.root_cause import Failure
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 _THREADS = 16
@@ -47,7 +50,8 @@ def main() -> int:
         agents = AgentLinks(Path(launch.certificate_file) if launch.certificate_file else None)
         agents.update(launch.agents)
         record = functools.partial(_try_to_write_outcome, folder)
-        local = open_local_workers(launch.cold_start, launch.standby_memory_bytes, [reaper.pid])
+        groups = Cgroups(Path(launch.cgroup) if launch.cgroup else None, logging.warning)
+        local = open_local_workers(launch.cold_start, launch.standby_memory_bytes, [reaper.pid], groups)
         event_loop = open_event_loop(Context(launch, folder, board.publish, reaper.mark, agents, local, record))
     except (LaunchError, UnknownBackendError, ImportError) as error:
         logging.error("%s", error)
@@ -57,7 +61,7 @@ def main() -> int:
 
     def terminate(*_: object) -> None:
         event_loop.expect_stop()
-        threading.Thread(target=event_loop.stop, args=(_TERMINATED_GRACE_SECONDS,), daemon=True).start()
+        start_thread(lambda: event_loop.stop(_TERMINATED_GRACE_SECONDS), "stop")
 
     signal.signal(signal.SIGTERM, terminate)
     server = _serve(SupervisorService(event_loop, board, launch.slots_per_node), launch.socket)
@@ -65,10 +69,12 @@ def main() -> int:
     announced = json.dumps({"pid": own.pid, "start_time": own.start_time, "socket": launch.socket})
     write_once_there_is_room(folder / SUPERVISOR_FILE, announced, _FULL_DISK_SECONDS)
     state = event_loop.run()
-    _write_outcome(folder, state.outcome, state.message)
+    _write_outcome(folder, state.outcome, state.message, event_loop.failure)
     server.stop(_GRACE_SECONDS).wait()
     local.close()
     reaper.close()
+    if ended := end_descendants():
+        logging.info("ended %d processes that workers have left behind", ended)
     Path(launch.socket).unlink(missing_ok=True)
     return 0
 
@@ -76,8 +82,8 @@ def main() -> int:
 _Outcome: TypeAlias = "supervisor_pb2.SupervisorOutcome.ValueType"
 
 
-def _write_outcome(folder: Path, outcome: _Outcome, message: str) -> None:
-    write_once_there_is_room(folder / OUTCOME_FILE, _outcome_text(outcome, message), _FULL_DISK_SECONDS)
+def _write_outcome(folder: Path, outcome: _Outcome, message: str, failure: Failure | None = None) -> None:
+    write_once_there_is_room(folder / OUTCOME_FILE, _outcome_text(outcome, message, failure), _FULL_DISK_SECONDS)
 
 
 def _try_to_write_outcome(folder: Path, outcome: _Outcome, message: str) -> None:
@@ -90,9 +96,19 @@ def _try_to_write_outcome(folder: Path, outcome: _Outcome, message: str) -> None
         logging.warning("%s is written later: %s", OUTCOME_FILE, error)
 
 
-def _outcome_text(outcome: _Outcome, message: str) -> str:
+def _outcome_text(outcome: _Outcome, message: str, failure: Failure | None = None) -> str:
     name = supervisor_pb2.SupervisorOutcome.Name(outcome).removeprefix("SUPERVISOR_OUTCOME_")
-    return json.dumps({"outcome": name, "message": message})
+    content: dict[str, object] = {"outcome": name, "message": message}
+    if failure is not None:
+        content["failure"] = {
+            "host": failure.slot.host,
+            "by_script": failure.by_script,
+            "scale": failure.scale,
+            "seconds": failure.seconds,
+            "count": failure.count,
+            "log": failure.log,
+        }
+    return json.dumps(content)
 
 
 def _serve(service: SupervisorService, socket: str) -> grpc.Server:

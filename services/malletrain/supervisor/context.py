@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.common.job_folder import LOGS_FOLDER
-from malletrain.supervisor.agent_links import AgentLinks
-from malletrain.supervisor.launch import Launch
-from malletrain.supervisor.local_workers import LocalWorkers
-from malletrain.supervisor.view import Outcome, State
-from malletrain.supervisor.worker_pool import WorkerPool
+from malletrain.common.files import open_log
+from malletrain.common.job_folder import LAUNCH_LOG, LOGS_FOLDER
+from malletrain.common.launch_file import Launch
+from malletrain.supervisor.loop.view import Outcome, State
+from malletrain.supervisor.workers.agent_links import AgentLinks
+from malletrain.supervisor.workers.local_workers import LocalWorkers
+from malletrain.supervisor.workers.worker_pool import WorkerPool
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,16 @@ class Context:
     agents: AgentLinks
     local: LocalWorkers
     record: Callable[[Outcome, str], None]
+
+    def tell(self, text: str) -> None:
+        """Tell the job's owner something, in the job's log."""
+        log.warning("%s", text)
+        try:
+            self.folder.joinpath(LOGS_FOLDER).mkdir(exist_ok=True)
+            with open_log(self.folder / LOGS_FOLDER / LAUNCH_LOG) as file:
+                file.write(f"malletrain: {text}\n".encode())
+        except OSError as error:
+            log.warning("it can't be added to the job's log: %s", error)
 
     def pool(self, defaults: Mapping[str, str], *, warm: bool = True) -> WorkerPool:
         """An empty pool; see `WorkerPool`."""

@@ -8,8 +8,8 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_MOST_BYTES = 64 * 1024
-_MOST_AUTHORITY_BYTES = 1024 * 1024
+_MAX_BYTES = 64 * 1024
+_MAX_AUTHORITY_BYTES = 1024 * 1024
 """A machine's list of all CAs is a quarter of this."""
 _GROUP_AND_OTHERS = 0o077
 _GROUP_WRITE_AND_OTHERS = 0o027
@@ -47,7 +47,7 @@ def read_certificate_file(path: Path) -> CertificateFile:
         CertificateFileError: it is missing, can't be read, can be read by others than its owner, is larger than 64 KiB,
             or does not have these three parts.
     """
-    return parse_certificate_file(_content(path, _GROUP_AND_OTHERS, _MOST_BYTES), path)
+    return parse_certificate_file(_content(path, _GROUP_AND_OTHERS, _MAX_BYTES), path)
 
 
 def parse_certificate_file(content: bytes, path: Path) -> CertificateFile:
@@ -60,8 +60,8 @@ def parse_certificate_file(content: bytes, path: Path) -> CertificateFile:
     Raises:
         CertificateFileError: it is larger than 64 KiB, or does not have these three parts.
     """
-    if len(content) > _MOST_BYTES:
-        raise CertificateFileError(f"{path}: expected at most {_MOST_BYTES} bytes")
+    if len(content) > _MAX_BYTES:
+        raise CertificateFileError(f"{path}: expected at most {_MAX_BYTES} bytes")
     kinds = _kinds(content)
     if len(kinds) != 3 or kinds[0] not in _PRIVATE_KEYS or kinds[1:] != [_CERTIFICATE] * 2 or _PART.sub(b"", content):
         raise CertificateFileError(f"{path}: expected a private key, a certificate and the CA's certificate, in PEM")
@@ -74,7 +74,7 @@ def read_certificates(path: Path) -> bytes:
     Raises:
         CertificateFileError: it is missing, can't be read, is larger than 1 MiB, or has no certificate in it.
     """
-    content = _content(path, _ANYBODY, _MOST_AUTHORITY_BYTES)
+    content = _content(path, _ANYBODY, _MAX_AUTHORITY_BYTES)
     kinds = _kinds(content)
     if _CERTIFICATE not in kinds or not _PRIVATE_KEYS.isdisjoint(kinds):
         raise CertificateFileError(f"{path}: expected certificates in PEM, and no private key")
@@ -88,7 +88,7 @@ def read_private_key(path: Path) -> bytes:
         CertificateFileError: it is missing, can't be read, can be read by everybody or written by its group, is larger
             than 64 KiB, or is no private key.
     """
-    content = _content(path, _GROUP_WRITE_AND_OTHERS, _MOST_BYTES)
+    content = _content(path, _GROUP_WRITE_AND_OTHERS, _MAX_BYTES)
     if _PRIVATE_KEYS.isdisjoint(_kinds(content)):
         raise CertificateFileError(f"{path}: expected a private key in PEM that is not encrypted")
     return content
@@ -111,7 +111,7 @@ def _kinds(content: bytes) -> list[bytes]:
     return [found[1] for found in _PART.finditer(content)]
 
 
-def _content(path: Path, refused_bits: int, most_bytes: int) -> bytes:
+def _content(path: Path, refused_bits: int, max_bytes: int) -> bytes:
     try:
         descriptor = os.open(path, _READ)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
@@ -121,9 +121,9 @@ def _content(path: Path, refused_bits: int, most_bytes: int) -> bytes:
             if found.st_mode & refused_bits:
                 mode = stat.S_IMODE(found.st_mode)
                 raise CertificateFileError(f"{path}: expected a file that only its owner can read, got mode {mode:o}")
-            content = file.read(most_bytes + 1)
+            content = file.read(max_bytes + 1)
     except OSError as error:
         raise CertificateFileError(f"{path}: expected a file with a certificate ({error.strerror})") from error
-    if len(content) > most_bytes:
-        raise CertificateFileError(f"{path}: expected at most {most_bytes} bytes")
+    if len(content) > max_bytes:
+        raise CertificateFileError(f"{path}: expected at most {max_bytes} bytes")
     return content

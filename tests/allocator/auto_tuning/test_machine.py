@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from malletrain.allocator.auto_tuning.machine import (
     BARRED_RUNS,
     CHECKS,
-    LEAST_GAIN,
+    MIN_GAIN,
     AutoTune,
     Decided,
     ForwardChoice,
@@ -29,7 +29,7 @@ from malletrain.allocator.auto_tuning.machine import (
     resume,
     seconds_until_due,
 )
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 
 HOUR = 3600.0
 PRESENT = ForwardChoice(ForwardPolicy.CONSTANT, 120.0)
@@ -104,7 +104,7 @@ def test_a_step_that_the_next_hours_contradict_is_taken_back_and_not_tried_again
     assert question(stepped.state, BOUNDS, 2 * HOUR) == TuningQuestion(LONGER, (), PRESENT, HOUR)
     watched = answered(stepped.state, back(-0.01), 2 * HOUR)
     assert (watched.event, watched.state.in_force) == (TuningEvent.WATCHED, LONGER)
-    gone = answered(watched.state, back(LEAST_GAIN), 3 * HOUR)
+    gone = answered(watched.state, back(MIN_GAIN), 3 * HOUR)
     assert (gone.event, gone.state.in_force, gone.state.trial) == (TuningEvent.WENT_BACK, PRESENT, None)
     assert "contradict" in gone.reason
     assert gone.state.why == "", "what is configured is in force"
@@ -118,7 +118,7 @@ def test_a_step_that_is_not_contradicted_is_kept_and_the_next_one_is_looked_for(
         decided = answered(state, back(0.0), look * HOUR)
         assert decided.event is TuningEvent.WATCHED
         state = decided.state
-    kept = answered(state, back(LEAST_GAIN / 2), CHECKS * HOUR)
+    kept = answered(state, back(MIN_GAIN / 2), CHECKS * HOUR)
     assert (kept.event, kept.state.in_force, kept.state.trial) == (TuningEvent.KEPT, LONGER, None)
     assert question(kept.state, BOUNDS, 7 * HOUR).candidates[:2] == (PRESENT, replace(PRESENT, seconds=480.0))
 
@@ -148,7 +148,7 @@ def test_a_step_that_cannot_be_looked_at_is_taken_back() -> None:
     [
         TuningAnswer(note="0 parts"),
         TuningAnswer(),
-        better(LONGER, LEAST_GAIN / 2, 0.0),
+        better(LONGER, MIN_GAIN / 2, 0.0),
         better(LONGER, 0.05, 0.06),
         better(LONGER, 0.05, None),
     ],

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder
 from malletrain.allocator.auto_tuning.machine import ForwardChoice, TuningAnswer, TuningQuestion
 from malletrain.allocator.auto_tuning.replay_process import ReplayProcess, TuningRunError
-from malletrain.allocator.auto_tuning.wire import TuningOrder
-from malletrain.allocator.forward_time import ForwardPolicy
-from malletrain.cli.tuning_replays import DutyCycle
+from malletrain.allocator.problem.forward_time import ForwardPolicy
+from malletrain.cli.operate.tuning_replays import DutyCycle
 from malletrain.common.processes import identify, read_arguments, read_environment
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
 
 ORDER = TuningOrder(TuningQuestion(ForwardChoice(ForwardPolicy.CONSTANT, 120.0), ()), 60.0, 2, 30.0, 1.0)
 HANGS = (
@@ -69,7 +71,7 @@ def test_the_program_limits_itself_and_ends_with_its_parent(tmp_path: Path) -> N
     """A parent starts it as the Allocator does, and is killed while it waits for its order."""
     parent = (
         "import os, subprocess, sys; arguments = ['--cpu-seconds', '33', '--memory-mib', '700', '--parent'];"
-        "child = subprocess.Popen([sys.executable, '-m', 'malletrain.cli.tuning_replays', *arguments,"
+        "child = subprocess.Popen([sys.executable, '-m', 'malletrain.cli.operate.tuning_replays', *arguments,"
         " str(os.getpid())], stdin=subprocess.PIPE, start_new_session=True); print(child.pid, flush=True); child.wait()"
     )
     started = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, cwd=tmp_path)

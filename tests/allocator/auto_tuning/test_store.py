@@ -8,6 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.allocator.auto_tuning.documents import (
+    TuningOrder,
+    from_json,
+    to_json,
+)
 from malletrain.allocator.auto_tuning.machine import (
     Decided,
     ForwardChoice,
@@ -19,16 +24,7 @@ from malletrain.allocator.auto_tuning.machine import (
     TuningState,
 )
 from malletrain.allocator.auto_tuning.store import ROWS_KEPT, TuningStore
-from malletrain.allocator.auto_tuning.wire import (
-    TuningOrder,
-    answer_from_json,
-    answer_to_json,
-    order_from_json,
-    order_to_json,
-    state_from_json,
-    state_to_json,
-)
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database
 
@@ -64,16 +60,29 @@ ANSWERS = st.builds(
 
 @given(state=STATES, order=ORDERS, answer=ANSWERS)
 def test_json_keeps_everything(state: TuningState, order: TuningOrder, answer: TuningAnswer) -> None:
-    assert state_from_json(state_to_json(state)) == state
-    assert order_from_json(order_to_json(order)) == order
-    assert answer_from_json(answer_to_json(answer)) == answer
+    assert from_json(TuningState, to_json(state)) == state
+    assert from_json(TuningOrder, to_json(order)) == order
+    assert from_json(TuningAnswer, to_json(answer)) == answer
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"best": 3}', '{"best": {"choice": {"policy": "none"}}}'])
-def test_other_json_is_refused(text: str) -> None:
-    for read in (answer_from_json, order_from_json, state_from_json):
-        with pytest.raises(ValueError, match="expected"):
-            read(text)
+def test_what_earlier_versions_have_stored_can_be_read() -> None:
+    choice = ForwardChoice(ForwardPolicy.CONSTANT, 120.0)
+    other = ForwardChoice(ForwardPolicy.EXPECTED, 60.0)
+    text = (
+        '{"configured": {"policy": "constant", "seconds": 120.0}, "in_force": {"policy": "expected", "seconds": 60.0}, '
+        '"trial": {"before": {"policy": "constant", "seconds": 120.0}, "since_unix": 1.0, "checks": 2, "failures": 0}, '
+        '"barred": [[{"policy": "constant", "seconds": 120.0}, 5.0]], "ran_unix": 3.0, "why": "so"}'
+    )
+    expected = TuningState(choice, other, TrialStep(choice, 1.0, 2), {choice: 5.0}, 3.0, "so")
+    assert from_json(TuningState, text) == expected
+    assert from_json(TuningState, text.replace('[[{"policy": "constant", "seconds": 120.0}, 5.0]]', "[]")).barred == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"best": 3}', '{"best": {"choice": {"policy": "none"}}}'])
+@pytest.mark.parametrize("kind", [TuningAnswer, TuningOrder, TuningState])
+def test_other_json_is_refused(kind: type[object], text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|Expecting"):
+        from_json(kind, text)
 
 
 def test_the_newest_runs_and_the_newest_state_are_kept(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder
 from malletrain.allocator.auto_tuning.machine import (
     AutoTune,
     ForwardChoice,
@@ -18,14 +19,13 @@ from malletrain.allocator.auto_tuning.machine import (
     TuningBounds,
     TuningEvent,
 )
-from malletrain.allocator.auto_tuning.messages import tuner_options
 from malletrain.allocator.auto_tuning.replay_process import TuningRunError
 from malletrain.allocator.auto_tuning.store import TuningStore
 from malletrain.allocator.auto_tuning.tuner import AutoTuner, TunerOptions
-from malletrain.allocator.auto_tuning.wire import TuningOrder
-from malletrain.allocator.forward_time import ForwardPolicy, ForwardTime
-from malletrain.allocator.metrics import AllocatorMetrics
+from malletrain.allocator.auto_tuning.wire import tuner_options
+from malletrain.allocator.problem.forward_time import ForwardPolicy, ForwardTime
 from malletrain.allocator.settings import AllocatorSettings
+from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.migrating import open_database

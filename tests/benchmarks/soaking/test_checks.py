@@ -18,7 +18,7 @@ _MIB = 2**20
 
 def row(sequence: int, job: str, before: str, after: str, *nodes: str, reason: str = "", text: str = "") -> JournalRow:
     at = 10.0 + sequence
-    return JournalRow(at, sequence, job, before, after, frozenset(nodes), reason, text, since=at - 0.5)
+    return JournalRow(at, sequence, job, before, after, frozenset(nodes), reason, text, since=at - 0.5, unix_s=at)
 
 
 def scan(begin: float, *processes: tuple[str, str, int]) -> Scan:
@@ -57,8 +57,8 @@ def good() -> Observations:
     seen.gauges = {"malletrain_monitor_messages_waiting": 0.0}
     seen.ends = ["monitor:-9"]
     seen.final_jobs = [
-        FinalJob("j1", "first", COMPLETED, 640, 640, 640, 640),
-        FinalJob("j2", "second", COMPLETED, 320, 320, 320, 320),
+        FinalJob("j1", "first", COMPLETED, 640, 640, 640, 640, 0, 1, 5.0, 640, 1),
+        FinalJob("j2", "second", COMPLETED, 320, 320, 320, 320, 0, 0, 2.0, 320),
     ]
     return seen
 
@@ -117,6 +117,18 @@ def miscount_in_monitor(seen: Observations) -> None:
 
 def train_too_little(seen: Observations) -> None:
     seen.final_jobs[0] = replace(seen.final_jobs[0], trained=600)
+
+
+def charge_too_much(seen: Observations) -> None:
+    seen.final_jobs[0] = replace(seen.final_jobs[0], used_node_s=9.0)
+
+
+def account_samples_twice(seen: Observations) -> None:
+    seen.final_jobs[0] = replace(seen.final_jobs[0], used_samples=1280)
+
+
+def account_for_no_preemption(seen: Observations) -> None:
+    seen.final_jobs[0] = replace(seen.final_jobs[0], used_preemptions=0)
 
 
 def jump(seen: Observations) -> None:
@@ -180,6 +192,9 @@ VIOLATIONS: list[tuple[Callable[[Observations], None], checks.Check]] = [
     (miscount, checks.samples_agree),
     (miscount_in_monitor, checks.samples_agree),
     (train_too_little, checks.samples_agree),
+    (charge_too_much, checks.usage_agrees),
+    (account_samples_twice, checks.usage_agrees),
+    (account_for_no_preemption, checks.usage_agrees),
     (jump, checks.the_journal_goes_on),
     (end_otherwise, checks.the_journal_goes_on),
     (lose_journal_rows, checks.no_row_is_lost),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.soaking.fault_plan import LARGEST_CLOCK_OFFSET_S, LONGEST_S, SERVICES, FaultKind, plan_faults
+from benchmarks.soaking.fault_plan import MAX_CLOCK_OFFSET_S, MAX_S, SERVICES, FaultKind, plan_faults
 
 SEEDS = st.integers(0, 2**32)
 SECONDS = st.floats(30.0, 86_400.0)
@@ -25,8 +25,8 @@ def test_all_kinds_come_in_order_within_the_time(seed: int, seconds: float, gap:
     assert moments == sorted(moments)
     assert 0.049 * seconds <= moments[0]
     assert moments[-1] <= 0.951 * seconds
-    assert all(0 <= fault.lasts_s <= LONGEST_S for fault in faults)
-    assert all(abs(fault.offset_s) <= LARGEST_CLOCK_OFFSET_S for fault in faults)
+    assert all(0 <= fault.lasts_s <= MAX_S for fault in faults)
+    assert all(abs(fault.offset_s) <= MAX_CLOCK_OFFSET_S for fault in faults)
     assert len(faults) == max(len(FaultKind), round((0.95 * seconds - 0.05 * seconds) / max(gap, seconds / 500)))
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,12 @@ FAULTS = (
     "two_workers",
     "same_samples",
     "save_on_stop",
+    "saves_in_place",
+    "long_evaluation",
+    "separate_models",
+    "schedule",
 )
+EVALUATION_SECONDS = 22.0
 
 
 def order(epoch: int) -> list[int]:
@@ -51,8 +57,10 @@ def main() -> None:
         sys.exit("there is no data set here")
     if fault == "hangs":
         threading.Event().wait()
-    dist.init_process_group("gloo")
-    rank, workers = dist.get_rank(), dist.get_world_size()
+    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    together = fault != "separate_models"
+    if together:
+        dist.init_process_group("gloo")
     if fault == "two_workers" and workers > 1:
         raise RuntimeError("expected one worker")
     job = current_job()
@@ -64,13 +72,16 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
     rate = RATE if fault == "learning_rate" else RATE * workers
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=SIZE) if fault == "schedule" else None
     path = job.checkpoint_directory / "state.pt"
     position = 0
     if path.exists() and fault != "does_not_resume":
         content = torch.load(path)
         model.load_state_dict(content["model"])
         position = content["position"]
-    wrapped = DistributedDataParallel(model)
+        if schedule is not None:
+            schedule.load_state_dict(content["schedule"])
+    wrapped = DistributedDataParallel(model) if together else model
     start = position if fault == "loader_not_resumed" else 0
     global_batch = BATCH * workers
     flags = torch.zeros(2)
@@ -82,25 +93,45 @@ def main() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(wrapped(images[indices]), labels[indices]).backward()
         optimizer.step()
+        if schedule is not None:
+            schedule.step()
         position += global_batch
+        if fault == "long_evaluation" and position == 20 * BATCH:
+            evaluate(model, images)
         if fault != "no_report":
             report(BATCH if fault == "local_batch" else global_batch, position)
         flags[0], flags[1] = should_commit(), should_stop()
-        dist.broadcast(flags, 0)
+        if together:
+            dist.broadcast(flags, 0)
         stopping = bool(flags[1])
         if flags[0] or (stopping and fault != "save_on_stop"):
-            save(path, model, position, rank, fault)
+            content = {"model": model.state_dict(), "position": position}
+            save(path, content if schedule is None else {**content, "schedule": schedule.state_dict()}, rank, fault)
         if stopping:
             return
         time.sleep(max(0.0, options.step_seconds - (time.monotonic() - began)))
 
 
-def save(path: Path, model: nn.Module, position: int, rank: int, fault: str) -> None:
+def evaluate(model: nn.Module, images: torch.Tensor) -> None:
+    """Take long over an evaluation."""
+    model.eval()
+    end = time.monotonic() + EVALUATION_SECONDS
+    while time.monotonic() < end:
+        with torch.no_grad():
+            model(images)
+        time.sleep(0.1)
+    model.train()
+
+
+def save(path: Path, content: dict[str, Any], rank: int, fault: str) -> None:
     """Rank 0 saves; the others wait for it in the next step."""
     if rank != 0 or (fault == "save_on_stop" and should_stop()):
         return
+    if fault == "saves_in_place":
+        torch.save(content, path)
+        return
     unfinished = path.with_suffix(f".{os.getpid()}")
-    torch.save({"model": model.state_dict(), "position": position}, unfinished)
+    torch.save(content, unfinished)
     if fault == "save_blocks":
         time.sleep(2.0)
     unfinished.replace(path)

@@ -92,7 +92,7 @@ class FeedTrainings:
         The longest time between two batches of the training that needs nobody else, for each process that had to get
         a processor in turn.
         """
-        return HOPS * self.longest_gap(ALONE, since)
+        return HOPS * self.max_gap(ALONE, since)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a training."""
@@ -166,7 +166,7 @@ class FeedTrainings:
             lines, settings = self.check_exact(name), self.settings[name]
             assert lines[-1]["first"] < settings["until"] <= lines[-1]["first"] + settings["batch"]
 
-    def longest_gap(self, name: str, since: float) -> float:
+    def max_gap(self, name: str, since: float) -> float:
         """Longest time between two batches of a training that ended after a moment, in seconds."""
         times = [line["time"] for line in self.lines(name)]
         return max(b - a for a, b in itertools.pairwise(times) if b >= since)

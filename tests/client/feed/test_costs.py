@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.client.feeding.costs import LEAST_SAMPLES, PreparingCosts
+from malletrain.client.feeding.costs import MIN_SAMPLES, PreparingCosts
 
 
 def test_costs_are_told_once_they_rest_on_some_samples() -> None:
     costs = PreparingCosts()
-    for _ in range(LEAST_SAMPLES - 1):
+    for _ in range(MIN_SAMPLES - 1):
         costs.add(0.01)
         assert costs.cpu_seconds == 0
     costs.add(0.01)
     assert costs.cpu_seconds == pytest.approx(0.01)
-    assert costs.samples == LEAST_SAMPLES
+    assert costs.samples == MIN_SAMPLES
 
 
 def test_newer_samples_count_more() -> None:
@@ -27,6 +27,6 @@ def test_newer_samples_count_more() -> None:
 
 def test_a_clock_that_goes_back_costs_nothing() -> None:
     costs = PreparingCosts()
-    for _ in range(LEAST_SAMPLES):
+    for _ in range(MIN_SAMPLES):
         costs.add(-1.0)
     assert costs.cpu_seconds == 0

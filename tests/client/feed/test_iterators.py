@@ -14,7 +14,7 @@ from malletrain.client.sampling import EpochOrder, plain_batches
 from tests.client.feed.feed_data import late, noted
 from tests.client.feed.running import DEFAULTS, PATIENCE, SIZE, FeedTrainings
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 FEED = str(DEFAULTS["feed"])
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.messages import (
     LONGEST,
-    MOST_INDICES,
-    MOST_PLACES,
+    MAX_INDICES,
+    MAX_PLACES,
     Costs,
     Hello,
     Message,
@@ -67,16 +67,16 @@ def test_a_damaged_message_is_one_or_none(message: Message, at: int, value: int)
 
 
 def test_the_longest_messages_fit_into_a_packet() -> None:
-    (longest,) = requests(0, [(0, range(MOST_INDICES))], waiting=True)
+    (longest,) = requests(0, [(0, range(MAX_INDICES))], waiting=True)
     assert len(pack(longest)) < LONGEST
-    assert len(pack(Ready([ReadyPlace(1, 2, 3, 4)] * MOST_PLACES))) < LONGEST
+    assert len(pack(Ready([ReadyPlace(1, 2, 3, 4)] * MAX_PLACES))) < LONGEST
     assert len(pack(Refused("ä" * 100_000, False))) < LONGEST
     assert len(pack(Unable(1, "ä" * 100_000))) < LONGEST
 
 
 def test_long_requests_are_divided_and_empty_ones_are_sent() -> None:
-    divided = list(requests(5, [(10, range(MOST_INDICES + 3))], waiting=False))
-    assert [(each.first, len(each.indices)) for each in divided] == [(10, MOST_INDICES), (10 + MOST_INDICES, 3)]
+    divided = list(requests(5, [(10, range(MAX_INDICES + 3))], waiting=False))
+    assert [(each.first, len(each.indices)) for each in divided] == [(10, MAX_INDICES), (10 + MAX_INDICES, 3)]
     assert list(requests(5, [], waiting=True)) == [Request(5, 5, (), True)]
 
 

@@ -145,7 +145,7 @@ def test_a_feed_is_killed(trainings: FeedTrainings) -> None:
     trainings.stop("one", "other", ALONE)
     for name in ("one", "other"):
         trainings.check_exact(name)
-        assert trainings.longest_gap(name, at) < STALL + trainings.delay(at)
+        assert trainings.max_gap(name, at) < STALL + trainings.delay(at)
 
 
 def test_a_training_is_killed(trainings: FeedTrainings) -> None:
@@ -159,7 +159,7 @@ def test_a_training_is_killed(trainings: FeedTrainings) -> None:
     trainings.stop("stays", ALONE)
     trainings.check_exact("killed")
     assert trainings.check_exact("stays")[-1]["prepared"] == 0
-    assert trainings.longest_gap("stays", at) < STALL + trainings.delay(at)
+    assert trainings.max_gap("stays", at) < STALL + trainings.delay(at)
 
 
 def test_a_training_that_stands_still_stalls_nobody(trainings: FeedTrainings) -> None:
@@ -176,7 +176,7 @@ def test_a_training_that_stands_still_stalls_nobody(trainings: FeedTrainings) ->
     trainings.wait_batches("stops", len(trainings.lines("stops")) + 20)
     trainings.stop("goes", "stops", ALONE)
     assert trainings.check_exact("goes")[-1]["prepared"] == 0
-    assert 1.0 < trainings.longest_gap("goes", at) < STALL + trainings.delay(at)
+    assert 1.0 < trainings.max_gap("goes", at) < STALL + trainings.delay(at)
     assert trainings.check_exact("stops")[-1]["prepared"] > 0
     assert "it has kept others waiting" in trainings.log("stops")
 
@@ -199,7 +199,7 @@ def test_a_feed_that_stands_still_stalls_nobody(trainings: FeedTrainings) -> Non
     trainings.stop("one", "other", ALONE)
     for name in ("one", "other"):
         assert trainings.check_exact(name)[-1]["prepared"] > 0
-        assert 1.0 < trainings.longest_gap(name, at) < STALL + trainings.delay(at)
+        assert 1.0 < trainings.max_gap(name, at) < STALL + trainings.delay(at)
 
 
 def test_a_process_of_the_feed_is_killed(trainings: FeedTrainings) -> None:

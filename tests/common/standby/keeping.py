@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from malletrain.common.orphans import adopt_orphans
-from malletrain.common.standby.keeper import StandbyKeeper
-from malletrain.common.standby.recipe import Recipe
+from malletrain.common.standby.config import StandbyConfig
+from malletrain.common.standby.manager import StandbyManager
 from malletrain.common.worker_process import WorkerProcess
 from tests.support.waiting import wait_until
 
@@ -34,27 +34,27 @@ class Clock:
 
 
 class Kept:
-    """A keeper, what it has said, and its clock."""
+    """A manager, what it has said, and its clock."""
 
-    def __init__(self, recipe: Recipe | None, memory_bytes: int = 2 << 30, python: str = "") -> None:
+    def __init__(self, config: StandbyConfig | None, memory_bytes: int = 2 << 30, python: str = "") -> None:
         adopt_orphans()
         self._python = python
         self.clock = Clock()
         self.said: list[str] = []
-        self.keeper = StandbyKeeper(self.said.append, recipe=recipe, memory_bytes=memory_bytes, clock=self.clock)
+        self.manager = StandbyManager(self.said.append, config=config, memory_bytes=memory_bytes, clock=self.clock)
 
     def tick(self) -> None:
-        self.keeper.tick(busy=False)
+        self.manager.tick(busy=False)
 
     def wait_ready(self, but_not: int = 0) -> int:
         """Wait for a standby process; returns its process id."""
 
         def is_ready() -> bool:
             self.tick()
-            return self.keeper.is_ready and self.keeper.pid != but_not
+            return self.manager.is_ready and self.manager.pid != but_not
 
         wait_until(is_ready, PATIENCE, f"a standby process ({self.said})")
-        return self.keeper.pid
+        return self.manager.pid
 
     def wait_said(self, words: str) -> None:
         def is_said() -> bool:
@@ -71,8 +71,8 @@ class Kept:
         command = [self.python, "script.py", "a", "-b"]
         if patient:
             whole = {**environment, **JOB}
-            wait_until(lambda: not self.keeper.is_worth_waiting(command, str(folder), whole), PATIENCE, "the standby")
-        worker = WorkerProcess(command, str(folder), {**environment, **JOB}, folder / "log", standby=self.keeper)
+            wait_until(lambda: not self.manager.is_worth_waiting(command, str(folder), whole), PATIENCE, "the standby")
+        worker = WorkerProcess(command, str(folder), {**environment, **JOB}, folder / "log", standby=self.manager)
         wait_until(worker.is_warm, PATIENCE, "the worker")
         worker.go({"PLACE": "1"})
         return worker
@@ -94,26 +94,26 @@ class Kept:
     def python(self) -> str:
         if self._python:
             return self._python
-        recipe = self.keeper._recipe
-        assert recipe is not None
-        return recipe.interpreter
+        config = self.manager._config
+        assert config is not None
+        return config.interpreter
 
 
 @contextmanager
-def kept(recipe: Recipe | None, memory_bytes: int = 2 << 30, python: str = "") -> Iterator[Kept]:
-    """Keep a standby process. Without a recipe the first worker shows how; `python` is its interpreter."""
-    found = Kept(recipe, memory_bytes, python)
+def kept(config: StandbyConfig | None, memory_bytes: int = 2 << 30, python: str = "") -> Iterator[Kept]:
+    """Keep a standby process. Without a config the first worker shows how; `python` is its interpreter."""
+    found = Kept(config, memory_bytes, python)
     try:
         yield found
     finally:
-        found.keeper.close()
+        found.manager.close()
 
 
-def small_environment(folder: Path) -> tuple[Recipe, Path]:
+def small_environment(folder: Path) -> tuple[StandbyConfig, Path]:
     """A virtual environment without packages, and its folder for packages: a standby process there starts at once."""
     venv.EnvBuilder(symlinks=True).create(folder)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    return Recipe(str(folder / "bin/python"), ENVIRONMENT, ()), folder / "lib" / version / "site-packages"
+    return StandbyConfig(str(folder / "bin/python"), ENVIRONMENT, ()), folder / "lib" / version / "site-packages"
 
 
 def is_forked(pid: int) -> bool:

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from malletrain.allocator.plan_store import PlanStore
-from malletrain.job_manager.change import Change
-from malletrain.job_manager.store import JobStore
+from malletrain.allocator.history.plan_store import PlanStore
+from malletrain.job_manager.storage.change import Change
+from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.backup import restoring
 from malletrain.runtime.backup.manifest import Manifest
@@ -38,6 +38,9 @@ from tests.support.postgresql import Locate
 
 CLOCK = ManualClock(1795313879.0)
 MakeSettings = Callable[[str], Settings]
+
+
+on_postgresql = pytest.mark.parametrize("locate", ["postgresql"], indirect=True)
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def test_a_backup_brings_everything_back(make_settings: MakeSettings, tmp_path: 
     archive, manifest = write_backup(settings, tmp_path, tmp_path / "malletrain.toml", CLOCK)
     assert archive.name == "malletrain-20261122T021759Z.tar.gz"
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
-    assert manifest.revisions == {"job_manager": "0001", "allocator": "0004"}
+    assert manifest.revisions == {"job_manager": "0002", "allocator": "0005"}
     change_everything(settings)
     with pytest.raises(InvalidInputError, match=r"state_dir: expected an empty installation, or --force"):
         restore_backup(settings, archive, False, CLOCK)
@@ -164,12 +167,11 @@ def test_a_restore_that_is_interrupted_is_finished_later_and_nothing_starts_befo
     assert contents(settings) == before
 
 
+@on_postgresql
 def test_a_postgresql_transaction_that_fails_leaves_the_tables_as_they_were(
     make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings("state")
-    if not settings.database("monitor").url:
-        pytest.skip("concerns PostgreSQL")
     use(settings)
     archive = archive_of(settings, tmp_path)
     change_everything(settings)
@@ -202,12 +204,11 @@ def test_there_must_be_something_to_back_up(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@on_postgresql  # SQLite copies its own files
 def test_a_copy_is_of_one_moment_while_others_write(
     make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings("state")
-    if not settings.database("monitor").url:
-        pytest.skip("SQLite copies its own files")
     use(settings)
     store = JobStore(open_database(settings.database("job_manager")))
     machine = running("a")
@@ -340,7 +341,7 @@ def test_damaged_archives_are_refused(
 def test_an_archive_of_a_later_version_is_refused(archive: Path, tmp_path: Path) -> None:
     later = {"job_manager": "0001", "allocator": "0009"}
     write_members(archive, with_manifest(members(archive), revisions=later))
-    with pytest.raises(SchemaVersionError, match=r"revision 0009, and this version of MalleTrain knows up to 0004"):
+    with pytest.raises(SchemaVersionError, match=r"revision 0009, and this version of MalleTrain knows up to 0005"):
         unpack(archive, tmp_path / "new")
 
 

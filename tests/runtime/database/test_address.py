@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.config import Settings
 from malletrain.runtime.database.address import DatabaseAddress, check_database_url
 from malletrain.runtime.database.engine import open_engine
@@ -72,7 +72,7 @@ def test_a_password_needs_a_url(tmp_path: Path) -> None:
 
 def test_without_the_driver_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "malletrain.runtime.database.bounded_connection", raising=False)
+    monkeypatch.delitem(sys.modules, "malletrain.runtime.database.postgresql", raising=False)
     with pytest.raises(InvalidInputError, match=r"pip install 'malletrain\[postgresql\]'"):
         open_engine(DatabaseAddress("monitor", tmp_path, "postgresql+psycopg://ada@host/db"))
 

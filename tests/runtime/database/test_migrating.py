@@ -20,7 +20,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import MetaData, create_engine, inspect, text
 
 import malletrain.allocator.auto_tuning.store
-import malletrain.allocator.boot_time_store  # noqa: F401  # their tables are the Allocator's, too
+import malletrain.allocator.history.boot_time_store  # noqa: F401  # their tables are the Allocator's, too
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.engine import open_engine
@@ -32,10 +32,10 @@ from tests.support.postgresql import Locate, PostgresServer
 from tests.support.waiting import wait_until
 
 STORES = {
-    "job_manager": "malletrain.job_manager.store",
+    "job_manager": "malletrain.job_manager.storage.store",
     "monitor": "malletrain.monitor.store",
     "profiler": "malletrain.profiler.store",
-    "allocator": "malletrain.allocator.idle_store",
+    "allocator": "malletrain.allocator.history.idle_store",
 }
 EARLIER = {
     "0.1.0": Path(__file__).parents[2] / "system" / "state_0_1_0",
@@ -182,6 +182,7 @@ def test_tables_of_a_later_version_are_refused_and_left_alone(locate: Locate, tm
     assert documents(address) == before
 
 
+@pytest.mark.processes
 def test_killed_in_the_middle_nothing_has_changed_and_the_next_attempt_succeeds(locate: Locate, tmp_path: Path) -> None:
     address = locate("profiler")
     open_database(address)
@@ -198,6 +199,7 @@ def test_killed_in_the_middle_nothing_has_changed_and_the_next_attempt_succeeds(
     assert documents(address) == [{"name": "desk", "body": "changed", "first": None, "second": None}]
 
 
+@pytest.mark.processes
 def test_of_two_that_upgrade_at_once_one_waits(locate: Locate, tmp_path: Path) -> None:
     address = locate("profiler")
     open_database(address)
@@ -233,6 +235,7 @@ def test_an_account_without_schemas_is_told_so(postgresql: PostgresServer, tmp_p
         open_database(address)
 
 
+@pytest.mark.processes
 def test_a_start_waits_for_a_server_that_starts_later(postgresql: PostgresServer, tmp_path: Path) -> None:
     address = postgresql.address("monitor", tmp_path)
     postgresql.kill()

@@ -12,13 +12,14 @@ import grpc.aio
 import pytest
 
 from malletrain.runtime.access.credentials import FixedToken
-from malletrain.runtime.channel import open_channel
 from malletrain.runtime.errors import NotFoundError
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.v1 import profiler_pb2, profiler_pb2_grpc
 from tests.support.access import CREDENTIAL, checked
+from tests.support.channels import plain_channel
 from tests.support.metrics import read
+from tests.support.stand_ins import serve
 from tests.support.waiting import wait_until_async
 
 NAME = "malletrain.v1.ProfilerService"
@@ -47,13 +48,8 @@ class Moody(profiler_pb2_grpc.ProfilerServiceServicer):
 @asynccontextmanager
 async def serving(servicer: Moody) -> AsyncIterator[tuple[ServiceMetrics, str]]:
     metrics = ServiceMetrics("127.0.0.1:1")
-    host = ServiceHost("127.0.0.1:0", checked(), metrics=metrics)
-    host.add(NAME, profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, servicer)
-    port = await host.start()
-    try:
-        yield metrics, f"127.0.0.1:{port}"
-    finally:
-        await host.stop(0)
+    async with serve(servicer, tls=False, metrics=metrics) as address:
+        yield metrics, address
 
 
 async def code_of(stub: Any, job_id: str) -> str:
@@ -65,7 +61,7 @@ async def code_of(stub: Any, job_id: str) -> str:
 
 
 async def test_calls_count_by_their_code() -> None:
-    async with serving(Moody()) as (metrics, address), open_channel(address, CREDENTIAL) as channel:
+    async with serving(Moody()) as (metrics, address), plain_channel(address, CREDENTIAL) as channel:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         codes = [await code_of(stub, job) for job in ("a", "b", "missing", "defect", "slow")]
         assert codes == ["OK", "OK", "NOT_FOUND", "INTERNAL", "DEADLINE_EXCEEDED"]
@@ -79,7 +75,7 @@ async def test_calls_count_by_their_code() -> None:
 
 
 async def test_calls_that_are_refused_count_too() -> None:
-    async with serving(Moody()) as (metrics, address), open_channel(address, FixedToken("x.y.z")) as channel:
+    async with serving(Moody()) as (metrics, address), plain_channel(address, FixedToken("x.y.z")) as channel:
         assert await code_of(profiler_pb2_grpc.ProfilerServiceStub(channel), "a") == "UNAUTHENTICATED"
         # The status may arrive before the call has ended here.
         await until(metrics, ("malletrain_rpc_handled_total", "UNAUTHENTICATED", "GetProfile", NAME), 1)
@@ -90,7 +86,7 @@ async def test_streams_count_while_they_are_open_and_at_their_end() -> None:
     opened = ("malletrain_rpc_open_streams", "WatchProfiles", NAME)
     ended = ("malletrain_rpc_handled_total", "OK", "WatchProfiles", NAME)
     cancelled = ("malletrain_rpc_handled_total", "CANCELLED", "WatchProfiles", NAME)
-    async with serving(servicer) as (metrics, address), open_channel(address, CREDENTIAL) as channel:
+    async with serving(servicer) as (metrics, address), plain_channel(address, CREDENTIAL) as channel:
         stub = profiler_pb2_grpc.ProfilerServiceStub(channel)
         streams = [stub.WatchProfiles(profiler_pb2.WatchProfilesRequest()) for _ in range(2)]
         for stream in streams:
@@ -116,7 +112,7 @@ async def until(metrics: ServiceMetrics, key: tuple[str, ...], value: float) -> 
 
 
 async def test_names_of_unknown_methods_make_no_time_series() -> None:
-    async with serving(Moody()) as (metrics, address), open_channel(address, CREDENTIAL) as channel:
+    async with serving(Moody()) as (metrics, address), plain_channel(address, CREDENTIAL) as channel:
         for index in range(3):
             with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
                 await channel.unary_unary(f"/malletrain.v1.Nothing/Method{index}")(b"")
@@ -130,7 +126,7 @@ async def test_without_an_address_nothing_is_counted() -> None:
     servicer = Moody()
     host.add(NAME, profiler_pb2_grpc.add_ProfilerServiceServicer_to_server, servicer)
     port = await host.start()
-    async with open_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
+    async with plain_channel(f"127.0.0.1:{port}", CREDENTIAL) as channel:
         assert await code_of(profiler_pb2_grpc.ProfilerServiceStub(channel), "a") == "OK"
     await host.stop(0)
     await wait_until_async(lambda: not host.metrics.served)

@@ -55,7 +55,7 @@ def test_the_ipv6_loopback_address(registry: CollectorRegistry) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("needs IPv6")
+        pytest.skip("this machine has no IPv6")
     with served(registry, "[::1]") as port, urlopen(f"http://[::1]:{port}/metrics", timeout=10) as answer:
         assert b"answer 42" in answer.read()
 
@@ -78,7 +78,7 @@ def test_a_page_that_can_not_be_made_ends_its_connection_and_no_other(registry: 
 def test_connections_that_say_nothing_are_limited_and_end(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint, "_MAX_SECONDS", 0.2)
     with served(registry) as port, contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))

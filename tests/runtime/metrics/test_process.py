@@ -3,11 +3,10 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from malletrain.runtime.access.certificate_keeper import CertificateKeeper
+from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.clock import ManualClock
-from malletrain.runtime.config import Settings
+from malletrain.runtime.config import MetricsSettings, Settings
 from malletrain.runtime.metrics.process import metrics_of_process
-from malletrain.runtime.metrics.settings import MetricsSettings
 from tests.support.metrics import read
 
 NOW = 1_700_000_000.0
@@ -18,7 +17,7 @@ def settings(state_dir: Path) -> Settings:
 
 
 async def test_a_process_tells_its_version_its_use_and_the_state_of_its_folder(tmp_path: Path) -> None:
-    CertificateKeeper(tmp_path, ("monitor",), ManualClock(NOW), 3600.0).renew()
+    CertificateRenewal(tmp_path, ("monitor",), ManualClock(NOW), 3600.0).renew()
     metrics = metrics_of_process("monitor", settings(tmp_path))
     assert metrics.max_jobs == 7
     found = await read(metrics)
@@ -31,9 +30,9 @@ async def test_a_process_tells_its_version_its_use_and_the_state_of_its_folder(t
 
 
 async def test_certificates_that_can_not_be_read_leave_the_other_metrics(tmp_path: Path) -> None:
-    keeper = CertificateKeeper(tmp_path, ("monitor",), ManualClock(NOW))
-    keeper.renew()
-    keeper.path("monitor").write_text("nonsense")
+    manager = CertificateRenewal(tmp_path, ("monitor",), ManualClock(NOW))
+    manager.renew()
+    manager.path("monitor").write_text("nonsense")
     found = await read(metrics_of_process("monitor", settings(tmp_path)))
     assert ("malletrain_state_disk_free_bytes",) in found
     assert not [key for key in found if key[0].startswith("malletrain_certificate")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError
 

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
 from malletrain.runtime.clock import ManualClock
-from malletrain.runtime.tracing.exporter import PatientExporter
+from malletrain.runtime.tracing.otlp import PatientExporter
 
 SPAN = ReadableSpan("span")
 

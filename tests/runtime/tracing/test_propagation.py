@@ -8,8 +8,6 @@ import pytest
 
 from malletrain.common.trace_context import TraceContext
 from malletrain.runtime.access.identity import Role
-from malletrain.runtime.channel import open_channel
-from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.propagation import (
     doing,
     from_message,
@@ -19,7 +17,9 @@ from malletrain.runtime.tracing.propagation import (
 )
 from malletrain.runtime.tracing.spans import Tracer
 from malletrain.v1 import allocator_pb2, allocator_pb2_grpc, resources_pb2
-from tests.support.access import checked, credential_of
+from tests.support.access import credential_of
+from tests.support.channels import plain_channel
+from tests.support.stand_ins import serve
 from tests.support.tracing import Traced
 
 CONTEXT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", sampled=True)
@@ -39,17 +39,13 @@ class Noting(allocator_pb2_grpc.AllocatorServiceServicer):
 
 @asynccontextmanager
 async def served(tracer: Tracer | None) -> AsyncIterator[tuple[Noting, str]]:
-    host, noting = ServiceHost("127.0.0.1:0", checked(), tracer=tracer), Noting()
-    host.add("malletrain.v1.AllocatorService", allocator_pb2_grpc.add_AllocatorServiceServicer_to_server, noting)
-    port = await host.start()
-    try:
-        yield noting, f"127.0.0.1:{port}"
-    finally:
-        await host.stop(0)
+    noting = Noting()
+    async with serve(noting, tls=False, tracer=tracer) as address:
+        yield noting, address
 
 
 async def call(address: str, role: Role, metadata: Any) -> None:
-    async with open_channel(address, credential_of("somebody", role)) as channel:
+    async with plain_channel(address, credential_of("somebody", role)) as channel:
         stub = allocator_pb2_grpc.AllocatorServiceStub(channel)
         await stub.GetPlan(allocator_pb2.GetPlanRequest(), metadata=metadata, timeout=10)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.tracing.spans import NoTracer

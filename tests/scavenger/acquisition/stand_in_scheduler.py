@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.acquisition.agent_registry import RegisteredAgent
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
+from malletrain.scavenger.acquisition.agent_admission import RegisteredAgent
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.sources.base import SourceError
 
 REFUSAL = "sbatch ended with status 1: sbatch: error: Batch job submission failed: Invalid account"
 SILENCE = "sbatch has not answered within 10 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Sequence
@@ -15,13 +16,16 @@ from hypothesis import strategies as st
 from malletrain.scavenger.acquisition.batch_client import AgentCommand
 from malletrain.scavenger.acquisition.pbs_answers import PbsMark, parse_pbs_ends, parse_pbs_jobs
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient, parse_slurm_ends, parse_slurm_jobs
-from malletrain.scavenger.sources.base import NodeFacts, SourceError
-from malletrain.scavenger.sources.schedulers.commands import CommandFailedError
+from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.schedulers.commands import NO_INPUT, CommandFailedError, Input
 from tests.support.shared import shared_path
 
-AGENT = AgentCommand("/env/bin/python", "head:50066", "/state/keys/certificates/agent.pem", "0.0.0.0", 1.5, "0123abcd")
+SECRET = "-----BEGIN PRIVATE KEY-----"
+LINE = base64.b64encode(f"{SECRET} n003".encode()).decode()
+AGENT = AgentCommand("/env/bin/python", "head:50066", lambda node: f"{SECRET} {node}", "0.0.0.0", 1.5, "0123abcd")
 MARK = PbsMark("malletrain", "idle", "malletrain", "0123abcd")
 
 
@@ -31,10 +35,12 @@ class Recorder:
     def __init__(self, *answers: str | SourceError) -> None:
         self.answers = list(answers)
         self.asked: list[list[str]] = []
+        self.given: list[str] = []
 
-    async def __call__(self, argv: Sequence[str], timeout_seconds: float) -> str:
+    async def __call__(self, argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
         assert timeout_seconds > 0
         self.asked.append(list(argv))
+        self.given.append(given.text)
         answer = self.answers.pop(0)
         if isinstance(answer, SourceError):
             raise answer
@@ -44,9 +50,16 @@ class Recorder:
 def pbs_answer(**jobs: dict[str, object]) -> str:
     """What qstat says of jobs, `j5` for 5.head, which are ours unless they say otherwise."""
     ours = {"Job_Owner": "malletrain@head", "queue": "idle", "Job_Name": "malletrain", "argument_list": ARGUMENTS}
-    return json.dumps(
-        {"pbs_version": "23", "Jobs": {f"{name[1:]}.head": {**ours, **job} for name, job in jobs.items()}}
-    )
+    lines = []
+    for name, job in jobs.items():
+        lines.append(f"Job Id: {name[1:]}.head")
+        for key, value in {**ours, **job}.items():
+            if isinstance(value, dict):
+                lines += [f"    {key}.{resource} = {amount}" for resource, amount in value.items()]
+            elif value is not None:
+                lines.append(f"    {key} = {value}")
+        lines.append("")
+    return "".join(f"{line}\n" for line in lines)
 
 
 ARGUMENTS = "".join(
@@ -71,16 +84,17 @@ async def test_a_slurm_placeholder_is_one_node_never_requeued_and_ends_in_time()
     ):
         assert option in argv
     assert not any(word.startswith("--gres") for word in argv)
-    assert argv[-1].startswith("--wrap=srun ")
-    assert argv[-1].endswith(' && scancel "$SLURM_JOB_ID" && exec sleep 5')
-    assert "--node n003 --head head:50066 --certificate /state/keys/certificates/agent.pem" in argv[-1]
+    (script,) = run.given
+    assert script.startswith(f"#!/bin/sh\nprintf '%s\\n' {LINE} | srun ")
+    assert script.endswith(' && scancel "$SLURM_JOB_ID" && exec sleep 5\n')
+    assert "--node n003 --head head:50066 --certificate-from stdin" in script
 
 
 async def test_agents_are_told_of_standby_processes_only_where_they_shall_keep_some() -> None:
     run = Recorder("123\n", "124\n")
     await SlurmBatchClient(run, AGENT, "scavenge").submit("n003", 600.0)
     await SlurmBatchClient(run, replace(AGENT, standby_memory_mib=512), "scavenge").submit("n003", 600.0)
-    assert ["--standby-mib 512" in argv[-1] for argv in run.asked] == [False, True]
+    assert ["--standby-mib 512" in script for script in run.given] == [False, True]
 
 
 async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:
@@ -140,9 +154,9 @@ async def test_a_single_job_that_slurm_has_forgotten_is_no_failure_of_slurm() ->
 
 
 async def test_pbs_lists_placeholders_by_queue() -> None:
-    run = Recorder('{"timestamp": 1, "pbs_version": "23.06.06", "pbs_server": "head"}')
+    run = Recorder("")
     assert await PbsBatchClient(run, AGENT, "idle", user="malletrain").find() == {}
-    assert run.asked == [["qstat", "-f", "-F", "json", "idle"]]
+    assert run.asked == [["qstat", "-f", "-w", "idle"]]
     run = Recorder(
         pbs_answer(
             j5={"job_state": "R", "exec_host": "pn004/0*8", "exec_vnode": "(pn004:ncpus=8)"},
@@ -254,7 +268,36 @@ async def test_a_pbs_placeholder_asks_for_its_host_and_is_not_rerun() -> None:
     assert "select=1:host=pn004" in argv
     assert "walltime=601" in argv
     assert argv[argv.index("-r") + 1] == "n"
-    assert argv[argv.index("--") + 1] == "/env/bin/python"
+    assert "executable=/env/bin/python" in argv
+    (arguments,) = (word for word in argv if word.startswith("argument_list="))
+    words = re.findall("<jsdl-hpcpa:Argument>([^<]*)</jsdl-hpcpa:Argument>", arguments)
+    assert words[:9] == [
+        *["-P", "-m", "malletrain.agent", "--node", "pn004", "--head", "head:50066"],
+        "--certificate-from",
+        "pbs-script",
+    ]
+    encoded = base64.b64encode(f"{SECRET} pn004".encode()).decode()
+    assert run.given == [f"#!/bin/sh\n# certificate: {encoded}\n"]
+    assert parse_pbs_jobs(pbs_answer(j5={"job_state": "R", "argument_list": arguments.partition("=")[2]}), MARK)
+
+
+async def test_an_argument_that_qsub_would_take_apart_is_refused() -> None:
+    strange = replace(AGENT, marks="/var/a,b")
+    with pytest.raises(SourceError, match="expected an argument without"):
+        await PbsBatchClient(Recorder(), strange, "idle").submit("pn004", 600)
+
+
+async def test_the_certificate_is_in_no_command_line_error_or_representation() -> None:
+    refused = CommandFailedError("sbatch", 1, "Invalid account")
+    for client in (SlurmBatchClient(Recorder(refused), AGENT, "q"), PbsBatchClient(Recorder(refused), AGENT, "q")):
+        with pytest.raises(SourceError) as raised:
+            await client.submit("n003", 600)
+        assert isinstance(client.run, Recorder)
+        (argv,), (script,) = client.run.asked, client.run.given
+        assert LINE in script
+        for text in (*argv, str(raised.value), repr(raised.value), repr(client), repr(Input(script))):
+            assert LINE not in text
+            assert SECRET not in text
 
 
 _VALUE = st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=2) | st.just({"select": 1})

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from malletrain.cli.doctor_checks import examine_placeholders, judge_placeholders
-from malletrain.cli.settings import AllSettings
-from malletrain.cli.waiting_reasons import placeholder_failures
+from malletrain.cli.jobs.waiting_reasons import placeholder_failures
+from malletrain.cli.operate.doctor_checks import examine_placeholders, judge_placeholders
+from malletrain.cli.shared.settings import AllSettings
 from malletrain.runtime.config import Addresses
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.recorded_commands import RecordedCommands
 from tests.scavenger.running import Running, releasing, running_scavenger
 from tests.support.access import CREDENTIAL
+from tests.support.channels import knowing_stand_ins, stand_in_authority
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async
 
@@ -63,7 +64,12 @@ async def doctor(scavenger: Running, folder: Path) -> dict[str, Any]:
     """What `malletrain doctor` finds of placeholders."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "malletrain.cli.main", "doctor", "--source", "slurm", "--json"),
-        env=os.environ | {"MALLETRAIN_ADDRESSES__SCAVENGER": scavenger.address, "MALLETRAIN_TOKEN": CREDENTIAL.token()},
+        env=os.environ
+        | {
+            "MALLETRAIN_ADDRESSES__SCAVENGER": scavenger.address,
+            "MALLETRAIN_TLS__AUTHORITY_FILE": str(stand_in_authority()),
+            "MALLETRAIN_TOKEN": CREDENTIAL.towards("scavenger").token(),
+        },
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -80,6 +86,7 @@ async def until_failures(scavenger: Running, number: int) -> scavenger_pb2.Place
     return found
 
 
+@pytest.mark.processes
 async def test_a_wrong_account_is_tried_a_few_times_and_told_in_the_schedulers_words(
     tmp_path: Path, commands: RecordedCommands
 ) -> None:
@@ -103,6 +110,7 @@ async def test_a_wrong_account_is_tried_a_few_times_and_told_in_the_schedulers_w
         assert "account, quota and options" in finding["remedy"]
 
 
+@pytest.mark.processes
 async def test_after_the_delay_one_is_tried_and_what_ends_at_once_is_told(
     tmp_path: Path, commands: RecordedCommands
 ) -> None:
@@ -135,7 +143,7 @@ def test_the_doctor_is_content_with_placeholders_that_fare_well_and_silent_witho
 async def test_the_doctor_tells_who_may_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_scavenger(tmp_path, {"source": "static", "nodes": ["n1"]}) as scavenger:
         monkeypatch.setenv("MALLETRAIN_TOKEN", "nonsense")
-        settings = AllSettings(addresses=Addresses(scavenger=scavenger.address))
+        settings = knowing_stand_ins(AllSettings(addresses=Addresses(scavenger=scavenger.address)))
         (finding,) = await asyncio.to_thread(lambda: list(examine_placeholders(settings)))
     assert not finding.ok
     assert "the services do not know you" in finding.found

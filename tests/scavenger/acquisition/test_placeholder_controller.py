@@ -9,8 +9,8 @@ import pytest
 
 from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
-from malletrain.scavenger.acquisition.placeholders import PlaceholderPhase, PlaceholderPolicy
-from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
+from malletrain.scavenger.machine.placeholders import PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
 from tests.scavenger.acquisition.stand_in_scheduler import REFUSAL, SILENCE, Mood, StandInScheduler
 
@@ -237,3 +237,26 @@ async def test_the_loop_survives_a_scheduler_that_does_not_answer() -> None:
         await running
     assert not harness.controller.has_listed
     assert harness.controller.state.in_phase(PlaceholderPhase.RUNNING) == []
+
+
+async def test_an_agent_is_expected_where_a_placeholder_may_be() -> None:
+    harness = Harness(wanted=1)
+    expects = harness.controller.expects
+    assert expects("n001"), "what an earlier life has submitted is not known yet"
+    await harness.run(2)
+    (held,) = harness.scheduler.nodes
+    other = next(node for node in NODES if node != held)
+    assert (expects(held), expects(other)) == (True, False)
+    await harness.scheduler.cancel(list(harness.scheduler.jobs))
+    assert not expects(held), "its placeholder has ended"
+
+
+async def test_an_agent_is_expected_while_the_scheduler_has_not_confirmed_its_placeholder() -> None:
+    harness = Harness(wanted=1)
+    harness.scheduler.mood = Mood.REFUSES
+    await harness.controller.step()
+    ((_, node),) = harness.scheduler.submitted
+    assert harness.controller.expects(node), "a command that has failed may have got through"
+    harness.wanted = 0
+    await harness.run(7)
+    assert not harness.controller.expects(node), "the scheduler does not list it"

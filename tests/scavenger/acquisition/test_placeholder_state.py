@@ -9,15 +9,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.acquisition.placeholder_state import PlaceholderState
-from malletrain.scavenger.acquisition.placeholders import (
+from malletrain.scavenger.machine.placeholder_state import PlaceholderState
+from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_state
+from malletrain.scavenger.machine.placeholders import (
     EndedPlaceholder,
     ListedPlaceholder,
     PlaceholderPhase,
     PlaceholderPolicy,
 )
-from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
-from malletrain.scavenger.acquisition.validation import validate_actions, validate_state
+from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 
 POLICY = PlaceholderPolicy(
     shortest_seconds=120,

@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.runtime.access.pki import certificate_path
+from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
 from malletrain.scavenger.acquisition.held_source import HeldSource, build_held_source
-from malletrain.scavenger.sources.base import Observation, SourceStatus
+from malletrain.scavenger.machine.observations import Observation
+from malletrain.scavenger.sources.base import SourceStatus
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from tests.scavenger.acquisition.secure_shell import SSHD, ssh_command
 from tests.scavenger.running import NOBODY
@@ -90,8 +91,8 @@ def source_of(
 
 
 def agents_of(folder: Path) -> list[int]:
-    """Processes of agents that use this folder's certificate."""
-    shown = str(certificate_path(folder, "agent"))
+    """Processes of this installation's agents."""
+    shown = installation_id(folder)
     found = psutil.process_iter(["cmdline"])
     return [process.pid for process in found if shown in (process.info["cmdline"] or ()) and is_agent(process)]
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy, SubmissionBackoff
+from malletrain.scavenger.machine.submission_backoff import BackoffPolicy, SubmissionBackoff
 
 POLICY = BackoffPolicy(backoff_seconds=10, backoff_max_seconds=300, pause_after_failures=4)
 NOW = 1_800_000_000.0

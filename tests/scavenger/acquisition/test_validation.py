@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from malletrain.runtime.errors import InvariantError
-from malletrain.scavenger.acquisition.placeholder_state import PlaceholderState
-from malletrain.scavenger.acquisition.placeholders import (
+from malletrain.scavenger.machine.placeholder_state import PlaceholderState
+from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_held, validate_state
+from malletrain.scavenger.machine.placeholders import (
     Placeholder,
     PlaceholderActions,
     PlaceholderPhase,
     PlaceholderPolicy,
 )
-from malletrain.scavenger.acquisition.submission_backoff import SubmissionBackoff
-from malletrain.scavenger.acquisition.validation import validate_actions, validate_held, validate_state
+from malletrain.scavenger.machine.submission_backoff import SubmissionBackoff
 
 NOW = 1000.0
 POLICY = PlaceholderPolicy(most_pending=2)

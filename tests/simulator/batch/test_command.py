@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from malletrain.cli.batch import batch
+from malletrain.cli.simulate.batch import batch
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.batch.files import node_list

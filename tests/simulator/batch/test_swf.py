@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
 import re
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.batch.idle import idle_trace_of
 from malletrain.simulator.batch.swf import parse_log, read_log
 from malletrain.simulator.batch.workload import Skipped, read_workload, workload_of
+from malletrain.simulator.traces.row_counts import RowCounts
 from tests.simulator.batch.workloads import swf_line, swf_text
 
 
@@ -19,6 +25,13 @@ def write(folder: Path, *lines: str, **header: object) -> Path:
     path = folder / "site.swf"
     path.write_text(swf_text(lines, **header))
     return path
+
+
+def zipped(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("log.swf", content)
+    return out.getvalue()
 
 
 def test_header_and_fields() -> None:
@@ -54,12 +67,12 @@ def test_gzip_is_read_like_plain_text(tmp_path: Path) -> None:
 def test_a_log_that_is_cut_off_in_gzip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cut.swf.gz"
     path.write_bytes(gzip.compress(swf_text(swf_line(i, i) for i in range(1000)).encode())[:-200])
-    with pytest.raises(InvalidInputError, match=r"cut.swf.gz: expected a complete gzip file"):
+    with pytest.raises(InvalidInputError, match=r"cut.swf.gz: expected a complete compressed file"):
         read_log(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"none.swf: expected a readable SWF file"):
+    with pytest.raises(InvalidInputError, match=r"none.swf: expected a readable file"):
         read_log(tmp_path / "none.swf")
 
 
@@ -164,3 +177,31 @@ def test_a_machine_of_nothing_is_refused(tmp_path: Path, name: str) -> None:
 def test_jobs_out_of_order_are_sorted_by_submission(tmp_path: Path) -> None:
     jobs = read_workload(write(tmp_path, swf_line(1, 9), swf_line(2, 3), swf_line(3, 9), MaxNodes=4)).jobs
     assert [job.number for job in jobs] == [2, 1, 3]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress, bz2.compress, zipped])
+def test_compressed_whatever_its_name_is(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(pack(swf_text([swf_line(1), swf_line(2)]).encode()))
+    assert [record.number for record in read_log(path).records] == [1, 2]
+
+
+def test_fields_beyond_those_of_the_standard_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "metacentrum.swf"
+    path.write_text(swf_text([swf_line(1) + " x86_64:linux 2 1:ppn=8", swf_line(2)]))
+    plain = tmp_path / "plain.swf"
+    plain.write_text(swf_text([swf_line(1), swf_line(2)]))
+    assert read_log(path).records == read_log(plain).records
+
+
+def test_lines_that_can_not_be_used_are_counted_where_that_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "odd.swf"
+    path.write_text(swf_text([*(swf_line(number) for number in range(1, 200)), "garbage", "1 2 3"]))
+    counts = RowCounts()
+    assert len(read_log(path, counts).records) == 199
+    assert counts.skipped_rows == 2
+    path.write_text(swf_text([*(swf_line(number) for number in range(1, 100)), "garbage", "1 2 3"]))
+    with pytest.raises(
+        InvalidInputError, match=r"odd\.swf:10\d: expected at most 1\.00% of a log to be skipped, not 2"
+    ):
+        read_log(path, RowCounts())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import EnsembleModel, FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
+from malletrain.reproduce.fleet.trace import by_allocator, most_idle
 from malletrain.simulator.fleet.dividing import (
     STALL_S,
     ByRemainingWork,
@@ -22,7 +23,6 @@ from malletrain.simulator.fleet.dividing import (
 from malletrain.simulator.fleet.idle_nodes import train_on_idle_nodes
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.node_events import NodeEvent
-from malletrain.simulator.reproduce.fleet_trace import by_allocator, most_idle
 
 LINEAR = FleetProblem(
     models=tuple(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from malletrain.job_manager.jobs import Job, JobSpec
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.model.scaling import ScalingPoint
 from malletrain.simulator.journal.record import MeasuredJob, RecordedJob

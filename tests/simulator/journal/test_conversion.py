@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.scavenger.idle_trace import Fragment
 from malletrain.simulator.journal.conversion import ENDLESS_SAMPLES, idle_trace, journal_input
 from malletrain.simulator.journal.decided import decided_samples

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
-from malletrain.job_manager.transitions import JobReason
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
-from malletrain.monitor.stalls import MeasuredRescale
+from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.simulator.journal.decided import agreement, decided_samples
 from malletrain.simulator.journal.record import Journal, MeasuredJob
 from malletrain.simulator.journal.scale_changes import recorded_changes

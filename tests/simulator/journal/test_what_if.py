@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.journal.decided import decided_progress, decided_samples, recorded_progress
 from malletrain.simulator.journal.record import Journal

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from malletrain.model.scaling import ScalingPoint
-from malletrain.profiler.settings import ProfilingMode
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.reproduce.malletrain.exhibits import order_cost, order_exhibit
+from malletrain.reproduce.malletrain.systems import System, Trial, score
+from malletrain.reproduce.malletrain.workloads import Mix, WorkloadKind
 from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.records import ReplayResult
-from malletrain.simulator.reproduce.malletrain_exhibits import order_cost, order_exhibit
-from malletrain.simulator.reproduce.malletrain_systems import System, Trial, score
-from malletrain.simulator.reproduce.malletrain_workloads import Mix, WorkloadKind
 from tests.simulator.replay.builders import idle, trainer
 
 LINEAR = tuple(8.0 * n for n in range(1, 13))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.profiler.scale_selection import ScaleStrategy
+from malletrain.profiler.machine.scale_selection import ScaleStrategy
 from malletrain.simulator.profiling.profile_accuracy import kneed, profile_of, shapes_of
 from malletrain.simulator.replay.job_set import Curves
 from malletrain.simulator.replay.presets import MODELS, preset_jobs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.model.scaling import ScalingPoint
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.simulator.replay.fast_engine import run_replay

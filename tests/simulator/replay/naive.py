@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
-from malletrain.scavenger.stays import LearnedStay
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.scavenger.machine.stays import LearnedStay
 from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
 from tests.simulator.replay.builders import Case
 from tests.simulator.replay.naive_job import ZERO, NaiveJob
@@ -262,6 +262,8 @@ class Naive:
         stall = ZERO
         if not self.free and size != held:
             stall = Fraction(job.job.scale_up_s if size > held else job.job.scale_down_s)
+        if size > held and not (held and held in job.sizes(held)) and self.options.cost_model is CostModel.STALL:
+            stall = min(stall, Fraction(99, 100) * Fraction(self.options.forward_s))  # a start on nodes left idle
         charged = job.curve(held) if self.options.cost_model is CostModel.PAPER else job.curve(size)
         value = Fraction(self.options.forward_s) * job.curve(size) - stall * charged
         return value / job.curve(1) if self.options.metric is ObjectiveMetric.SCALING_EFFICIENCY else value

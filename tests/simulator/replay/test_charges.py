@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.allocator.problem import CostModel
+from malletrain.allocator.problem.allocation_problem import CostModel
 from malletrain.simulator.replay.options import Accounting, ReplayOptions, ReplayPolicy
 from tests.simulator.replay.builders import STAYS, Case, idle, trainer
 

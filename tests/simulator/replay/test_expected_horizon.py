@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.idle_trace import window
 from malletrain.scavenger.trace_files import read_trace
@@ -30,12 +30,14 @@ def drawn() -> Scenario:
     return Scenario.of(generate(60, 2 * HOUR_S, 0.4, random.Random(5)), 2 * HOUR_S)
 
 
-def test_jobs_train_where_a_constant_below_their_stall_trains_nothing(drawn: Scenario) -> None:
+def test_jobs_train_better_than_with_a_constant_below_their_stall(drawn: Scenario) -> None:
     jobs = [job.with_costs(4.0) for job in preset_jobs("hpo", 30)]
     constant = replace(EXPECTED, forward_policy=ForwardPolicy.CONSTANT, forward_s=60.0)
-    assert outcome_of(run_replay(drawn.events, drawn.nodes, jobs, constant)) == 0.0
-    assert outcome_of(run_replay(drawn.events, drawn.nodes, jobs, replace(constant, forward_s=240.0))) > 0.0
-    assert outcome_of(run_replay(drawn.events, drawn.nodes, jobs, replace(EXPECTED, forward_s=60.0))) > 0.0
+    short, long, expected = (
+        outcome_of(run_replay(drawn.events, drawn.nodes, jobs, options))
+        for options in (constant, replace(constant, forward_s=240.0), replace(EXPECTED, forward_s=60.0))
+    )
+    assert 0.0 < short < min(long, expected), "they start on nodes left idle, but never grow"
 
 
 def test_both_engines_agree(drawn: Scenario) -> None:

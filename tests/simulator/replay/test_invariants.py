@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.placement import Rank, rearrange
-from malletrain.allocator.problem import CostModel
+from malletrain.allocator.problem.allocation_problem import CostModel
+from malletrain.allocator.solvers.placement import Rank, rearrange
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.replay import fast_engine
 from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome

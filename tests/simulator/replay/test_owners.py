@@ -47,7 +47,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
     return Case(draw(idle_traces()), tuple(sorted(jobs, key=lambda job: job.submit_s)), options)
 
 
-def most_at_once(result: ReplayResult, duration_s: float) -> Counter[str]:
+def max_at_once(result: ReplayResult, duration_s: float) -> Counter[str]:
     """Most jobs of each owner that were admitted at the same time."""
     most: Counter[str] = Counter()
     for record in result.jobs:
@@ -66,7 +66,7 @@ def test_limits_hold_in_both_engines_and_no_invariant_breaks(case: Case) -> None
     for engine in ReplayEngine:
         result = run(case, engine)
         limit = case.options.max_parallel_per_owner or case.options.max_parallel
-        assert all(count <= limit for count in most_at_once(result, case.options.duration_s).values())
+        assert all(count <= limit for count in max_at_once(result, case.options.duration_s).values())
         for figures in owner_figures(case.jobs, result.jobs, case.options.duration_s):
             nodes = case.options.max_nodes_per_owner or len(case.trace.nodes)
             assert figures.nodes_while_present <= nodes + 1e-9

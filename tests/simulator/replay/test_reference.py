@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.scavenger.idle_trace import window
 from malletrain.scavenger.trace_files import read_trace
 from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.allocator.problem import CostModel
+from malletrain.allocator.problem.allocation_problem import CostModel
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.evaluation import Scenario, evaluate
 from malletrain.simulator.replay.node_events import NodeEvent

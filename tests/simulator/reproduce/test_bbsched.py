@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from malletrain.cli.reproduce.command import reproduce
+from malletrain.reproduce.bbsched.exhibits import exhibits_of
+from malletrain.reproduce.bbsched.plan import METHODS, SSD_METHODS, BatchPlan, BatchResults
+from malletrain.reproduce.bbsched.searches import distances, example, workloads
+from malletrain.reproduce.bbsched.trials import BatchTrial, SiteLog, run_trial
+from malletrain.reproduce.executors import spread
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.reproduce.bbsched_exhibits import exhibits_of
-from malletrain.simulator.reproduce.bbsched_plan import METHODS, SSD_METHODS, BatchPlan, BatchResults
-from malletrain.simulator.reproduce.bbsched_searches import distances, example, workloads
-from malletrain.simulator.reproduce.bbsched_trials import BatchTrial, run_trial
-from malletrain.simulator.reproduce.executors import spread
 
+SOME = ("s1", "s2", "s3", "s4")
+app = typer.Typer()
+app.command()(reproduce)
 TRIAL = BatchTrial("theta", "s4", "bbsched", 0, 100)
 
 
@@ -36,6 +43,47 @@ def test_every_exhibit_has_a_row_for_each_method() -> None:
     rows = exhibits["left-for-us"].rows
     assert [row[1] for row in rows] == [*METHODS, *METHODS]
     assert all(math.isclose(sum(float(share or 0) for share in row[10:]), 100.0, rel_tol=1e-2) for row in rows)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> SiteLog:
+    jobs = "".join(f"{n},{n * 60},{1 + n % 60},{600 + n},3600,{n * 100}\n" for n in range(1, 101))
+    path = tmp_path / "site.csv"
+    path.write_text(f"job,submit_s,nodes,run_s,estimate_s,burst_buffer_gb\n{jobs}")
+    path.with_suffix(".json").write_text('{"nodes": 64, "burst_buffer_gb": 1260000}')
+    return SiteLog(path)
+
+
+def test_a_log_of_ones_own_takes_the_place_of_generated_jobs(log: SiteLog) -> None:
+    assert log.parts(40) == 2
+    second = log.part(1, 40)
+    assert [second.jobs[0].number, second.jobs[0].submit_s, second.jobs[-1].submit_s] == [41, 0.0, 39 * 60.0]
+    with pytest.raises(InvalidInputError, match=r"site\.csv: expected at least 120 jobs"):
+        log.part(2, 40)
+    plan = BatchPlan(seeds=2, jobs=40, log=log)
+    found = {
+        trial: replace(run_trial(replace(trial, harvest=False)), equivalent_nodes=1.0, efficiency=0.5)
+        for trial in plan.trials()
+    }
+    exhibits = {exhibit.name: exhibit for exhibit in exhibits_of(BatchResults(plan, found))}
+    assert {row[0] for row in exhibits["figure-8"].rows} == {f"yours-{recipe}" for recipe in ("original", *SOME)}
+    assert len(exhibits["figure-8"].rows) == 5 * len(METHODS)
+    assert "parts of your log" in exhibits["figure-8"].remark
+
+
+def test_the_command_says_what_a_log_lacks(log: SiteLog, tmp_path: Path) -> None:
+    def refused(*options: str) -> str:
+        arguments = ["bbsched", "--out", str(tmp_path / "out"), "--workload", str(log.path), *options]
+        done = CliRunner().invoke(app, arguments)
+        assert isinstance(done.exception, InvalidInputError), done.output
+        return str(done.exception)
+
+    assert "--batch-jobs: expected at most as many jobs as" in refused("--batch-jobs", "200")
+    assert "burst_buffer: expected a machine with more than" in refused(
+        "--batch-jobs", "100", "--burst-buffer", "15000"
+    )
+    done = CliRunner().invoke(app, ["fleet", "--out", str(tmp_path / "out"), "--workload", str(log.path)])
+    assert "--workload: expected nothing but with PAPER bbsched" in str(done.exception)
 
 
 def test_trainings_are_replayed_on_the_idle_nodes() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from malletrain.cli.fleet.ensemble_file import read_ensemble
 from malletrain.fleet.problem import BeyondPeak
-from malletrain.simulator.reproduce import fleet_published as published
-from malletrain.simulator.reproduce.fleet_exhibits import paper_exhibits
-from malletrain.simulator.reproduce.fleet_plan import FleetPlanOfTrials, FleetResults
-from malletrain.simulator.reproduce.fleet_published import GPUS
-from malletrain.simulator.reproduce.fleet_sweeps import sweep_exhibits
-from malletrain.simulator.reproduce.fleet_trials import (
+from malletrain.reproduce.fleet import published
+from malletrain.reproduce.fleet.exhibits import paper_exhibits
+from malletrain.reproduce.fleet.plan import FleetPlanOfTrials, FleetResults
+from malletrain.reproduce.fleet.published import GPUS
+from malletrain.reproduce.fleet.sweeps import sweep_exhibits
+from malletrain.reproduce.fleet.trials import (
     WAYS,
     FleetTrial,
     FleetTrialResult,

@@ -15,7 +15,7 @@ from malletrain.fleet.lifecycle import fleet_global
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetProblem, Pace
 from malletrain.fleet.rates import rate_table
-from malletrain.simulator.reproduce.fleet_gap import exact_rounds, gap, gap_exhibit, random_problem, simple_setting
+from malletrain.reproduce.fleet.gap import exact_rounds, gap, gap_exhibit, random_problem, simple_setting
 from tests.fleet.problems import problems
 from tests.support.shared import shared_path
 
@@ -28,7 +28,7 @@ def test_the_best_rounds_of_the_tiny_public_instance() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=problems(most_models=3, most_gpus=4))
+@given(problem=problems(max_models=3, max_gpus=4))
 def test_no_flotillas_are_better_than_the_best(problem: FleetProblem) -> None:
     found = exact_rounds(problem)
     assert found == pytest.approx(min(every_time(problem)))

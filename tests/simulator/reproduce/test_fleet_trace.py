@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from malletrain.reproduce.fleet.trace import most_idle, trace_exhibit
+from malletrain.reproduce.fleet.trials import FleetTrial, run_fleet_trial
 from malletrain.simulator.replay.evaluation import Scenario
 from malletrain.simulator.replay.node_events import NodeEvent
-from malletrain.simulator.reproduce.fleet_trace import most_idle, trace_exhibit
-from malletrain.simulator.reproduce.fleet_trials import FleetTrial, run_fleet_trial
 
 NODES = tuple(f"n{number}" for number in range(20))
 ALL_JOIN = NodeEvent(0.0, tuple((name, 0.0) for name in NODES), ())

@@ -12,10 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.reproduce_malletrain import real_exhibits
-from malletrain.runtime.errors import InvalidInputError
-from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.reproduce.malletrain_real import (
+from malletrain.cli.reproduce.malletrain import real_exhibits
+from malletrain.reproduce.malletrain.real import (
     RealEvaluation,
     RealJob,
     RealRun,
@@ -25,8 +23,10 @@ from malletrain.simulator.reproduce.malletrain_real import (
     rows_of,
     text_of,
 )
-from malletrain.simulator.reproduce.malletrain_systems import System
-from malletrain.simulator.reproduce.report_writer import PAGE, write_report
+from malletrain.reproduce.malletrain.systems import System
+from malletrain.reproduce.report_writer import PAGE, write_report
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.replay.options import ReplayOptions
 
 JOB = RealJob("nas-0", "conv3x3; 0-1 1-2", "RUNNING", 1000, 2, 1, 0.25, 0.125)
 
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_named(edit: Edit, field: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", b"\xff\xfe"])
 def test_what_is_no_such_file_at_all(text: str | bytes) -> None:
-    with pytest.raises(InvalidInputError, match=r"^nas\.json: expected what benchmarks/nas\.py writes"):
+    with pytest.raises(InvalidInputError, match=r"^nas\.json: expected what benchmarks/studies/nas\.py writes"):
         evaluation_of(text, "nas.json")
 
 
@@ -113,7 +113,7 @@ def test_the_page_shows_it_beside_the_paper(tmp_path: Path) -> None:
     assert [path.name for path in written] == [PAGE, "figure-12-real.csv", "figure-12-real.png"]
     assert "up to 22.3 % more" in page
     assert "2 cores of a &lt;processor&gt;" in page
-    assert '<td class="n">15.0</td>' in page
+    assert '<td class="n">15</td>' in page
     assert (tmp_path / "figure-12-real.csv").read_text().splitlines()[2].startswith("MalleTrain,72.92,15.0,63.5")
 
 

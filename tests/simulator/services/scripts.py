@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from malletrain.allocator.cluster_cache import CachedProfile
-from malletrain.allocator.planner import JobCurve
-from malletrain.allocator.scale_pins import ScalePin
+from malletrain.allocator.machine.cluster_cache import CachedProfile
+from malletrain.allocator.problem.planner import JobCurve
+from malletrain.allocator.problem.scale_pins import ScalePin
 from malletrain.allocator.settings import AllocatorSettings
-from malletrain.job_manager.jobs import JobSpec
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.stimuli import Cancelled, Completion, Outcome, Progressed
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.stimuli import Cancelled, Completion, Outcome, Progressed
 from malletrain.model.scaling import ScalingPoint
 from malletrain.simulator.services.event_queue import EventQueue
 from malletrain.simulator.services.simulated_services import ServicesOptions, SimulatedServices
@@ -116,7 +116,6 @@ class Script:
         plan_seconds: Seconds from a plan's input to its arrival at JobManager.
         debounce_seconds: Seconds for which a node must be idle before it counts.
         pools: Pool of each node.
-        deadline_seconds: JobManager's deadline of a rescale.
     """
 
     title: str
@@ -128,7 +127,6 @@ class Script:
     plan_seconds: float = 0.0
     debounce_seconds: float = 0.0
     pools: Mapping[str, str] = field(default_factory=dict)
-    deadline_seconds: float = 60.0
 
 
 def run_script(script: Script, *, every_tick: bool = False) -> tuple[str, str]:
@@ -137,9 +135,7 @@ def run_script(script: Script, *, every_tick: bool = False) -> tuple[str, str]:
     rows: list[JobEvent] = []
     options = ServicesOptions(
         allocator=AllocatorSettings(replan_seconds=0),
-        job_manager=JobManagerSettings(
-            max_parallel=script.max_parallel, rescale_deadline_seconds=script.deadline_seconds
-        ),
+        job_manager=JobManagerSettings(max_parallel=script.max_parallel),
         debounce_seconds=script.debounce_seconds,
         plan_seconds=script.plan_seconds,
         validate=True,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem import CostModel
+from malletrain.allocator.problem.allocation_problem import CostModel
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import window
 from malletrain.scavenger.trace_files import read_trace
@@ -105,6 +105,39 @@ def test_a_replay_by_hand() -> None:
     assert result.decisions["time_s"].tolist() == [0.0, 0.05, 50.0, 50.05, 80.0]
     assert result.decisions["preempted"].tolist() == [0, 0, 0, 0, 1]
     assert result.decisions["used"].tolist() == [0, 1, 1, 2, 1]
+
+
+def test_new_workers_boot_while_the_others_train_on() -> None:
+    trace = idle({"n0": [(0, STAYS)], "n1": [(50, STAYS)]})
+    options = ReplayOptions(duration_s=100.0, commit_s=0.0)
+    job = replace(trainer(), boot_s=10.0)
+    result = run_services_replay(Case(trace, (), options).events(), trace.nodes, [job], options)
+    start, growth = 0.05 + 3, 50.05 + 10
+    assert result.jobs[0].samples == pytest.approx((growth - start) * 1 + (100 - growth - 3) * 2)
+    assert result.jobs[0].node_seconds == pytest.approx(99.95 + 49.95)
+    assert result.decisions["time_s"].tolist() == [0.0, 0.05, 50.0, 60.05]
+
+
+def test_a_node_that_leaves_while_it_boots_ends_the_growth() -> None:
+    trace = idle({"n0": [(0, STAYS)], "n1": [(50, 55)]})
+    options = ReplayOptions(duration_s=100.0, commit_s=0.0)
+    job = replace(trainer(down_s=2.0), boot_s=10.0)
+    result = run_services_replay(Case(trace, (), options).events(), trace.nodes, [job], options)
+    assert result.jobs[0].samples == pytest.approx((55 - 3.05) * 1 + (100 - 57) * 1)
+
+
+def test_plans_learn_how_long_workers_boot_as_in_production() -> None:
+    """A growth pays for T_fwd = 20 s only as long as nothing is known of the 9 s that its workers boot."""
+    trace = idle({"n0": [(0, STAYS)], "n1": [(50, 80), (90, STAYS)]})
+    options = ReplayOptions(duration_s=150.0, commit_s=0.0, forward_s=20.0)
+    job = trainer(rates=[10.0, 13.0], up_s=3.0)
+    scales = {}
+    for boot_s in (0.0, 9.0):
+        result = run_services_replay(
+            Case(trace, (), options).events(), trace.nodes, [replace(job, boot_s=boot_s)], options
+        )
+        scales[boot_s] = result.decisions["used"].tolist()[-1]
+    assert scales == {0.0: 2, 9.0: 1}
 
 
 def test_a_growth_waits_until_the_rescale_before_it_is_confirmed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from malletrain.common.job_limits import JobLimits
 from tests.simulator.services.scripts import (
     Script,
     cancel,
@@ -300,7 +301,7 @@ SCRIPTS = (
     ),
     Script(
         "a start that is never confirmed in time fails",
-        [(0, idle("n1")), (0, submit("a", max_restarts=1))],
+        [(0, idle("n1")), (0, submit("a", max_restarts=1, limits=JobLimits(start_seconds=4.0)))],
         """
            0 a -        QUEUED   SUBMITTED
            0 a QUEUED   WAITING  ADMITTED
@@ -308,28 +309,17 @@ SCRIPTS = (
          4.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
          4.5 a STOPPING WAITING  RESTARTED
          4.5 a WAITING  STARTING PLAN_STARTED      n1
-        12.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
-        12.5 a STOPPING FAILED   RESCALE_TIMED_OUT
-        """,
-        deadline_seconds=4.0,
-    ),
-    Script(
-        "a start that takes longer than the first limit succeeds within the second",
-        [(0, idle("n1")), (0, submit("a", max_restarts=1))],
-        """
-           0 a -        QUEUED   SUBMITTED
-           0 a QUEUED   WAITING  ADMITTED
-        0.05 a WAITING  STARTING PLAN_STARTED      n1
          8.5 a STARTING STOPPING RESCALE_TIMED_OUT n1
-         8.5 a STOPPING WAITING  RESTARTED
-         8.5 a WAITING  STARTING PLAN_STARTED      n1
-        18.5 a STARTING RUNNING  CONFIRMED         n1
+         8.5 a STOPPING FAILED   RESCALE_TIMED_OUT
         """,
-        deadline_seconds=8.0,
     ),
     Script(
         "a job that stalls is restarted",
-        [(0, idle("n1")), (0, submit("a")), (20, progress("a", 10, stalled=True))],
+        [
+            (0, idle("n1")),
+            (0, submit("a", limits=JobLimits(step_seconds=30.0))),
+            (20, progress("a", 10, stalled=True)),
+        ],
         """
             0 a -        QUEUED   SUBMITTED
             0 a QUEUED   WAITING  ADMITTED

@@ -153,6 +153,55 @@ def test_a_log_in_which_nothing_is_idle(tmp_path: Path) -> None:
     assert "at least one node that is idle" in str(refused("convert", "--from", "sacct", log, "--out", "t.csv"))
 
 
+def test_nothing_is_half_written(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "t.csv"
+    log.write_text(SACCT)
+    out.write_text("before")
+    (tmp_path / "t.json").mkdir()
+    assert refused("convert", "--from", "sacct", log, "--out", out).field == "--out"
+    assert out.read_text() == "before"
+    log.write_text(SACCT + "6|soon|soon|n1|R\n" * 2)
+    assert "at most 1.00% of a log" in str(refused("convert", "--from", "sacct", log, "--out", out))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "t.csv", "t.json"]
+
+
+def test_what_was_skipped_and_assumed_is_printed_and_kept(tmp_path: Path) -> None:
+    log, out, again = tmp_path / "log", tmp_path / "t.csv", tmp_path / "again.csv"
+    log.write_text(SACCT + "6|2026-11-21T00:01:00|soon|n1|COMPLETED\n")
+    done = call("convert", "--from", "sacct", log, "--out", out, "--only-nodes", "n[1-2]")
+    assert "window: 2026-11-21T00:01:40 to 2026-11-21T00:04:10" in done.output
+    assert "skipped 1 row: a time that can't be read" in done.output
+    assert "nodes of the log that --only-nodes leaves out: 1" in done.output
+    about = json.loads(out.with_suffix(".json").read_text())["conversion"]
+    assert done.output.splitlines()[:-1] == about["notes"]
+    assert about["rows_without_run"] == {"steps of jobs": 1, "jobs that never started": 1, "jobs of no length": 1}
+    assert call("convert", "--from", "fragments", out, "--out", again).exit_code == 0
+    assert json.loads(again.with_suffix(".json").read_text())["conversion"] == about
+
+
+def test_convert_a_table_by_its_columns(tmp_path: Path) -> None:
+    log, out = tmp_path / "jobs.csv", tmp_path / "t.csv"
+    log.write_text("a,b,c\n100,200,2\n300,400,1\n500,600,2\n")
+    columns = ("--column", "start=a", "--column", "end=b", "--column", "slots=c")
+    done = call("convert", "--from", "csv", log, "--out", out, *columns, "--nodes-count", "2", "--slots-per-node", "2")
+    assert done.exit_code == 0, done.exception
+    assert {(entry.node, entry.idle_from_s) for entry in read_trace(out).fragments} == {
+        ("n1", 0),
+        ("n1", 200),
+        ("n2", 0),
+    }
+    assert refused("convert", "--from", "csv", log, "--out", out).field == "--column"
+
+
+def test_a_workload_with_lines_that_can_not_be_used(tmp_path: Path) -> None:
+    log, out = tmp_path / "log.swf", tmp_path / "t.csv"
+    log.write_text(SWF + "odd\n")
+    done = call("convert", "--from", "swf", log, "--out", out)
+    assert "skipped 1 row: a line that is no job" in done.output
+    assert json.loads(out.with_suffix(".json").read_text())["conversion"]["rows_used"] == 4
+    assert "log.swf:7: expected 18 fields" in str(refused("convert", "--from", "swf", log, "--out", out, "--strict"))
+
+
 def test_generate_like_another(trace_file: Path, tmp_path: Path) -> None:
     out, figure = tmp_path / "like.parquet", tmp_path / "like.png"
     done = call("generate", "--like", trace_file, "--out", out, "--seed", "3", "--figure", figure)

@@ -4,14 +4,19 @@ import gzip
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.simulator.traces.convert import convert_pbs, convert_polling, convert_sacct
-from malletrain.simulator.traces.occupancy import BusyPeriod, Machine, complement, idle_trace
+from malletrain.simulator.traces import convert
+from malletrain.simulator.traces.convert import ConversionOptions
+from malletrain.simulator.traces.lines import Line
+from malletrain.simulator.traces.occupancy import idle_columns
+from malletrain.simulator.traces.run_table import table_of
+from malletrain.simulator.traces.runs import Run
 from tests.support.shared import shared_path
 
 SACCT = """\
@@ -64,6 +69,27 @@ def put(folder: Path, text: str, name: str = "log.txt") -> Path:
     return path
 
 
+def convert_sacct(
+    inputs: list[Path],
+    nodes: Path | None = None,
+    window: tuple[str, str] | None = None,
+    down: Path | None = None,
+    *,
+    strict: bool = True,
+) -> Trace:
+    return convert.convert_jobs(
+        "sacct", inputs, ConversionOptions(nodes=nodes, window=window, down=down, strict=strict)
+    ).trace
+
+
+def convert_pbs(inputs: list[Path], *, strict: bool = True) -> Trace:
+    return convert.convert_jobs("pbs", inputs, ConversionOptions(strict=strict)).trace
+
+
+def convert_polling(inputs: list[Path], nodes: Path | None = None, debounce: int = 0, *, strict: bool = True) -> Trace:
+    return convert.convert_polling(inputs, ConversionOptions(nodes=nodes, strict=strict), debounce).trace
+
+
 def rows(trace: Trace) -> set[tuple[str, float, float]]:
     return {(entry.node, entry.idle_from_s, entry.idle_until_s) for entry in trace.fragments}
 
@@ -71,8 +97,8 @@ def rows(trace: Trace) -> set[tuple[str, float, float]]:
 @pytest.mark.parametrize("name", ["log.txt", "log.txt.gz"])
 def test_sacct_idle_is_what_no_job_holds(tmp_path: Path, name: str) -> None:
     trace = convert_sacct([put(tmp_path, SACCT, name)])
-    assert (trace.nodes, trace.duration_s, trace.origin) == (("gpu1", "n1", "n2"), 300, "2026-11-21T00:00:00")
-    assert rows(trace) == {("gpu1", 0, 200), ("n1", 100, 250), ("n2", 100, 200)}
+    assert (trace.nodes, trace.duration_s, trace.origin) == (("gpu1", "n1", "n2"), 150, "2026-11-21T00:01:40")
+    assert rows(trace) == {("gpu1", 0, 100), ("n1", 0, 150), ("n2", 0, 100)}
 
 
 def test_sacct_window_nodes_and_outages(tmp_path: Path) -> None:
@@ -115,13 +141,18 @@ def test_seconds_since_1970_and_zones_are_one_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("", None, "the header"),
+        ("", None, "at least one job that held nodes, got none"),
         ("JobID|Start|End\n", 1, "a header with NodeList"),
-        (SACCT + "6|2026-11-21T00:00:00|n1\n", 8, "5 columns between |"),
+        (SACCT + "6|2026-11-21T00:00:00|n1\n", 8, "5 columns, as in the header"),
         (SACCT + "6|yesterday|Unknown|n1|R\n", 8, "a time such as 2026-11-21T03:02:27"),
         (SACCT + "6|2026-13-21T00:00:00|Unknown|n1|R\n", 8, "a time such as"),
         (SACCT + "6|2026-11-21T00:00:00Z|Unknown|n1|R\n", 8, "a time without a zone, like that of"),
-        (SACCT + "6|2026-11-21T00:09:00|2026-11-21T00:08:00|n1|R\n", 8, "an end at or after the start"),
+        (
+            SACCT + "6|2026-11-21T00:09:00|2026-11-21T00:08:00|n1|R\n",
+            8,
+            "a row that needs no assumption (an end up to an hour before",
+        ),
+        (SACCT + "6|2026-11-21T09:00:00|2026-11-21T07:00:00|n1|R\n", 8, "an end at or after the start"),
         (SACCT + "6|2026-11-21T00:00:00|Unknown|n[1|R\n", 8, "a node list such as"),
         (SACCT.replace("n2,gpu1", "n2,gpu7"), 4, "nodes of "),
     ],
@@ -179,20 +210,18 @@ def test_a_real_list_of_nodes_has_boot_times(tmp_path: Path) -> None:
     length=st.integers(1, 30),
 )
 def test_idle_is_the_complement_of_allocated(jobs: list[tuple[set[str], int, int]], up: int, length: int) -> None:
-    allocations = [BusyPeriod("x", tuple(nodes), begin, begin + held) for nodes, begin, held in jobs]
-    trace = idle_trace(allocations, Machine(("a", "b", "c"), {"b": up}, "x"), (0, length))
-    for node in trace.nodes:
+    names = ("a", "b", "c")
+    runs = [Run(tuple(nodes), begin, begin + held, Line("x", 1, "")) for nodes, begin, held in jobs]
+    table = table_of(runs)
+    table = table.on_nodes(names, {name: index for index, name in enumerate(names)})
+    counted = np.array([-9.0, up, -9.0]), np.full(3, 99.0)
+    found = idle_columns([table], counted, (0, length))
+    for index, node in enumerate(names):
         for second in range(length):
             busy = any(node in nodes and begin <= second < begin + held for nodes, begin, held in jobs)
-            idle = any(e.node == node and e.idle_from_s <= second < e.idle_until_s for e in trace.fragments)
-            assert idle == (not busy and (node != "b" or second >= up))
-    for entry in trace.fragments:
-        assert 0 <= entry.idle_from_s < entry.idle_until_s <= length
-
-
-def test_the_complement_joins_what_overlaps() -> None:
-    assert complement([(5, 8), (1, 3), (2, 6), (9, 30)], (0, 20)) == [(0, 1), (8, 9)]
-    assert complement([], (0, 20)) == [(0, 20)]
+            covered = (found.node == index) & (found.begin <= second) & (second < found.end)
+            assert covered.sum() == (not busy and (node != "b" or second >= up))
+    assert ((found.begin >= 0) & (found.begin < found.end) & (found.end <= length)).all()
 
 
 def test_pbs_runs_reruns_and_running_jobs(tmp_path: Path) -> None:

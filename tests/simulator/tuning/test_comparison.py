@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.simulator.tuning.comparison import Gain, compare
 from malletrain.simulator.tuning.settings_grid import TunedSettings, coalescing_grid, settings_grid
 
@@ -69,12 +69,12 @@ def test_the_interval_is_students() -> None:
 
 def test_the_grid_has_the_present_settings_first_and_no_places_that_make_no_difference() -> None:
     odd = TunedSettings(ForwardPolicy.CONSTANT, 77.0, 7, 0.05)
-    grid = settings_grid(odd, jobs=12, most_places=100)
+    grid = settings_grid(odd, jobs=12, max_places=100)
     assert grid[0] == odd
     assert len(set(grid)) == len(grid)
     assert {settings.max_parallel for settings in grid} == {5, 7, 10, 15}
     assert {settings.forward_policy for settings in grid} == set(ForwardPolicy)
-    assert {settings.max_parallel for settings in settings_grid(odd, 12, most_places=10)} == {5, 7, 10}
+    assert {settings.max_parallel for settings in settings_grid(odd, 12, max_places=10)} == {5, 7, 10}
     assert [settings.coalesce_seconds for settings in coalescing_grid(odd)] == [0.05, 0.25, 1.0]
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder
 from malletrain.allocator.auto_tuning.machine import ForwardChoice, TuningQuestion, one_step_from
-from malletrain.allocator.auto_tuning.wire import TuningOrder
-from malletrain.allocator.forward_time import ForwardPolicy
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.simulator.journal.record import Journal
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.tuning.next_step import OutOfTimeError, answer_order

@@ -18,11 +18,11 @@ from malletrain.client.feeding.errors import MalformedSampleError, UnsuitableSam
 _LENGTH = struct.Struct("<I")
 _INT, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
 _ALIGNMENT = 16
-_LONGEST_HEADER = 64 << 10
-_MOST_LEAVES = 1024
+_MAX_HEADER_LENGTH = 64 << 10
+_MAX_LEAVES = 1024
 _DEEPEST = 8
-_MOST_DIMENSIONS = 16
-_LARGEST_LEAF = 1 << 40
+_MAX_DIMENSIONS = 16
+_MAX_LEAF = 1 << 40
 _ARRAY_KINDS = "biufc"
 _TENSOR_TYPES = frozenset(
     [
@@ -61,8 +61,8 @@ def encode(sample: Any) -> bytes:
     """
     leaves: list[Buffer] = []
     header = json.dumps(_describe(sample, "sample", leaves, 0), separators=(",", ":")).encode()
-    if len(header) > _LONGEST_HEADER or len(leaves) > _MOST_LEAVES:
-        raise UnsuitableSampleError(f"sample: expected at most {_MOST_LEAVES} fields, got {len(leaves)}")
+    if len(header) > _MAX_HEADER_LENGTH or len(leaves) > _MAX_LEAVES:
+        raise UnsuitableSampleError(f"sample: expected at most {_MAX_LEAVES} fields, got {len(leaves)}")
     parts: list[Buffer] = [_LENGTH.pack(len(header)), header, bytes(_padding(_LENGTH.size + len(header)))]
     for leaf in leaves:
         parts += (leaf, bytes(_padding(len(leaf))))
@@ -79,8 +79,8 @@ def decode(content: Buffer) -> Any:
     if len(view) < _LENGTH.size:
         raise MalformedSampleError(f"sample: expected at least {_LENGTH.size} bytes, got {len(view)}")
     (length,) = _LENGTH.unpack_from(view)
-    if not 0 < length <= min(_LONGEST_HEADER, len(view) - _LENGTH.size):
-        raise MalformedSampleError(f"sample: expected a header of at most {_LONGEST_HEADER} bytes, got {length}")
+    if not 0 < length <= min(_MAX_HEADER_LENGTH, len(view) - _LENGTH.size):
+        raise MalformedSampleError(f"sample: expected a header of at most {_MAX_HEADER_LENGTH} bytes, got {length}")
     build, size = _plan(bytes(view[_LENGTH.size : _LENGTH.size + length]))
     body = view[_LENGTH.size + length + _padding(_LENGTH.size + length) :]
     if len(body) != size:
@@ -175,16 +175,14 @@ class _Builder:
 
     def _place(self, size: int) -> int:
         self._leaves += 1
-        if self._leaves > _MOST_LEAVES or size > _LARGEST_LEAF:
-            raise MalformedSampleError(
-                f"sample: expected at most {_MOST_LEAVES} fields of at most {_LARGEST_LEAF} bytes"
-            )
+        if self._leaves > _MAX_LEAVES or size > _MAX_LEAF:
+            raise MalformedSampleError(f"sample: expected at most {_MAX_LEAVES} fields of at most {_MAX_LEAF} bytes")
         start = self.size
         self.size += size + _padding(size)
         return start
 
     def _array(self, kind: str, name: str, shape: list[Any]) -> Callable[[memoryview], Any]:
-        valid = len(shape) <= _MOST_DIMENSIONS and all(type(side) is int and 0 <= side < 1 << 48 for side in shape)
+        valid = len(shape) <= _MAX_DIMENSIONS and all(type(side) is int and 0 <= side < 1 << 48 for side in shape)
         dtype, size = (_tensor_type if kind == "tensor" else _array_type)(name) if valid else (None, 0)
         if dtype is None or (kind == "number" and shape):
             raise MalformedSampleError(f"sample: expected a type and a shape of a {kind}, got {name!r} and {shape}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _REMEMBERED = 512.0
 """Samples on which a figure rests about: older ones count less and less."""
-LEAST_SAMPLES = 8
+MIN_SAMPLES = 8
 """A figure is told once it rests on so many samples."""
 
 
@@ -32,4 +32,4 @@ class PreparingCosts:
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of a sample; 0: not known yet."""
-        return self._seconds / self._weight if self.samples >= LEAST_SAMPLES else 0.0
+        return self._seconds / self._weight if self.samples >= MIN_SAMPLES else 0.0

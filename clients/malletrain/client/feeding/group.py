@@ -20,7 +20,7 @@ from malletrain.client.feeding.ring_memory import HEAD_BYTES, FeedRingWriter
 from malletrain.client.feeding.schedule import Delivery, FarAwayError, FeedSchedule, Task
 from malletrain.client.feeding.seeding import Preparation
 
-_MOST_LOSSES = 5
+_MAX_LOSSES = 5
 """How many of the processes may end by themselves before the feed gives up."""
 
 
@@ -309,7 +309,7 @@ class FeedGroup:
             self._schedule.fail(task.number, "the process that prepared it has ended")
         self._losses += 1
         log(f"process {process.pid}, which prepares samples, has ended")
-        if self._losses > _MOST_LOSSES:
+        if self._losses > _MAX_LOSSES:
             self._failure = FeedError("processes that prepare samples end by themselves", final=True)
             return
         self._start_process()

@@ -13,11 +13,11 @@ from malletrain.client.feeding.errors import FeedError
 VERSION = 2
 LONGEST = 64 << 10
 """Bytes of the longest packet."""
-MOST_INDICES = 4096
+MAX_INDICES = 4096
 """Most samples in one request."""
-MOST_PLACES = 1024
+MAX_PLACES = 1024
 """Most samples in one answer."""
-_MOST_TEXT = 2000
+_MAX_TEXT = 2000
 _LARGEST = 1 << 62
 _NEWS = 0.05
 """Share by which costs change before they are told again."""
@@ -168,14 +168,14 @@ def pack(message: Message) -> bytes:
         case Welcome():
             return _text(_WELCOME, message._asdict())
         case Refused(reason, final, moved):
-            return _text(_REFUSED, {"reason": reason[:_MOST_TEXT], "final": final, "moved": moved})
+            return _text(_REFUSED, {"reason": reason[:_MAX_TEXT], "final": final, "moved": moved})
         case Request(position, first, indices, waiting):
             head = _REQUEST_HEAD.pack(_REQUEST, waiting, len(indices), position, first)
             return head + array("q", indices).tobytes()
         case Ready(places):
             return _READY_HEAD.pack(_READY, len(places)) + b"".join(_PLACE.pack(*place) for place in places)
         case Unable(number, reason):
-            return _UNABLE_HEAD.pack(_UNABLE, number) + reason[: _MOST_TEXT // 4].encode(errors="replace")
+            return _UNABLE_HEAD.pack(_UNABLE, number) + reason[: _MAX_TEXT // 4].encode(errors="replace")
         case Costs():
             return _COSTS_WORDS.pack(_COSTS, *message)
         case PeerHello(hello, sender, receiver):
@@ -231,9 +231,9 @@ def requests(position: int, runs: Iterable[tuple[int, Sequence[int]]], *, waitin
     """Requests for runs of samples (number of the first, dataset indices), none too long; one at least."""
     sent = False
     for first, indices in runs:
-        for start in range(0, len(indices), MOST_INDICES):
+        for start in range(0, len(indices), MAX_INDICES):
             sent = True
-            yield Request(position, first + start, indices[start : start + MOST_INDICES], waiting)
+            yield Request(position, first + start, indices[start : start + MAX_INDICES], waiting)
     if not sent:
         yield Request(position, position, (), waiting)
 
@@ -255,12 +255,12 @@ def _unpack_hello(packet: bytes) -> Hello:
 
 def _unpack_peer_hello(packet: bytes) -> PeerHello:
     content = _read_text(packet)
-    sender, receiver = str(content["sender"])[:_MOST_TEXT], str(content["receiver"])[:_MOST_TEXT]
+    sender, receiver = str(content["sender"])[:_MAX_TEXT], str(content["receiver"])[:_MAX_TEXT]
     return PeerHello(_hello_of(content["hello"]), sender, receiver)
 
 
 def _hello_of(content: dict[str, Any]) -> Hello:
-    key, kind = str(content["key"])[:_MOST_TEXT], str(content["kind"])[:_MOST_TEXT]
+    key, kind = str(content["key"])[:_MAX_TEXT], str(content["kind"])[:_MAX_TEXT]
     length, position, version = (_number(content[name]) for name in ("length", "position", "version"))
     return Hello(key, length, kind, position, version)
 
@@ -271,13 +271,13 @@ def _unpack_welcome(packet: bytes) -> Welcome:
 
 def _unpack_refused(packet: bytes) -> Refused:
     content = _read_text(packet)
-    return Refused(str(content["reason"])[:_MOST_TEXT], content["final"] is True, content.get("moved") is True)
+    return Refused(str(content["reason"])[:_MAX_TEXT], content["final"] is True, content.get("moved") is True)
 
 
 def _unpack_request(packet: bytes) -> Request:
     _, waiting, count, position, first = _REQUEST_HEAD.unpack_from(packet)
     indices = array("q", packet[_REQUEST_HEAD.size :])
-    if count != len(indices) or count > MOST_INDICES or waiting > 1:
+    if count != len(indices) or count > MAX_INDICES or waiting > 1:
         raise ValueError("expected as many indices as announced")
     for value in (position, first, *indices):
         _number(value)
@@ -286,7 +286,7 @@ def _unpack_request(packet: bytes) -> Request:
 
 def _unpack_ready(packet: bytes) -> Ready:
     _, count = _READY_HEAD.unpack_from(packet)
-    if count > MOST_PLACES or len(packet) != _READY_HEAD.size + count * _PLACE.size:
+    if count > MAX_PLACES or len(packet) != _READY_HEAD.size + count * _PLACE.size:
         raise ValueError("expected as many places as announced")
     found = _PLACE.iter_unpack(packet[_READY_HEAD.size :])
     return Ready([ReadyPlace(*(_number(value) for value in words)) for words in found])
@@ -294,7 +294,7 @@ def _unpack_ready(packet: bytes) -> Ready:
 
 def _unpack_unable(packet: bytes) -> Unable:
     _, number = _UNABLE_HEAD.unpack_from(packet)
-    return Unable(_number(number), packet[_UNABLE_HEAD.size :][:_MOST_TEXT].decode(errors="replace"))
+    return Unable(_number(number), packet[_UNABLE_HEAD.size :][:_MAX_TEXT].decode(errors="replace"))
 
 
 def _unpack_costs(packet: bytes) -> Costs:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 BLOCK = 64
 """Samples that follow each other and have one owner."""
-MOST_FEEDS = 32
+MAX_FEEDS = 32
 """Feeds that share: in larger fleets they do so in teams, since each has a connection to each other one."""
 
 
@@ -26,7 +26,7 @@ def owner_of(number: int, feeds: Collection[str]) -> str:
     return ordered[number // BLOCK % len(ordered)]
 
 
-def team_of(own: str, others: Iterable[str], most: int = MOST_FEEDS) -> list[str]:
+def team_of(own: str, others: Iterable[str], most: int = MAX_FEEDS) -> list[str]:
     """The feeds that one shares with, without itself: those of its team, in order. Nobody is in two teams.
 
     Args:

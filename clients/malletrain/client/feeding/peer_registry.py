@@ -26,8 +26,8 @@ from malletrain.common.files import open_plain, write_atomically
 from malletrain.common.job_folder import FEED_CERTIFICATE_FILE
 from malletrain.tls.names import feed_name
 
-_MOST_BYTES = 4096
-_MOST_FILES = 4096
+_MAX_BYTES = 4096
+_MAX_FILES = 4096
 _NAME_BYTES = 8
 _FILE_NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{16})\.json")
 _OTHERS = 0o077
@@ -119,7 +119,7 @@ class PeerRegistry:
         self._check()
         found: dict[str, PeerAddress] = {}
         with os.scandir(self._folder) as entries:
-            for entry in islice(entries, _MOST_FILES):
+            for entry in islice(entries, _MAX_FILES):
                 matched = _FILE_NAME.fullmatch(entry.name)
                 if matched is None or matched[1] != self._key or matched[2] == self._name:
                     continue
@@ -152,7 +152,7 @@ def parse_address(text: bytes) -> PeerAddress:
 
 def _read(path: Path) -> PeerAddress:
     with open_plain(path) as file:
-        text = file.read(_MOST_BYTES + 1)
-    if len(text) > _MOST_BYTES:
-        raise FeedError(f"{path}: expected at most {_MOST_BYTES} bytes")
+        text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        raise FeedError(f"{path}: expected at most {_MAX_BYTES} bytes")
     return parse_address(text)

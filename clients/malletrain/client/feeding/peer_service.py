@@ -27,7 +27,7 @@ from malletrain.client.feeding.messages import (
 )
 from malletrain.client.feeding.peer_link import PeerIdentity
 from malletrain.client.feeding.peer_registry import PeerAddress, PeerRegistry, PeerSettings
-from malletrain.client.feeding.peer_share import MOST_ASKED
+from malletrain.client.feeding.peer_share import MAX_ASKED
 from malletrain.client.feeding.peer_stream import PeerStream, tls_context
 from malletrain.client.feeding.peering import KnownPeers
 from malletrain.client.feeding.schedule import Delivery, Task
@@ -38,9 +38,9 @@ from malletrain.tls.files import CertificateFileError
 _LOOK_SECONDS = 1.0
 _GREETING_SECONDS = 5.0
 """How long a connection may last before the other side has proved who it is, and has greeted."""
-_MOST_STRANGERS = 16
+_MAX_STRANGERS = 16
 """Connections at a time that have not greeted."""
-_MOST_CONNECTIONS = 256
+_MAX_CONNECTIONS = 256
 _BACKLOG = 64
 
 
@@ -174,7 +174,7 @@ class PeerService:
                 self._warnings.warn("accept", f"another feed can't connect: {describe(error)}")
                 return
             strangers = sum(peer.group is None for peer in self._peers.values())
-            if strangers >= _MOST_STRANGERS or len(self._peers) >= _MOST_CONNECTIONS:
+            if strangers >= _MAX_STRANGERS or len(self._peers) >= _MAX_CONNECTIONS:
                 connection.close()
                 continue
             try:
@@ -233,8 +233,8 @@ class PeerService:
             case Request(position, first, indices, waiting) if peer.group is not None:
                 if indices and max(indices) >= self._source.size:
                     raise FeedError(f"index: expected one below {self._source.size}, got {max(indices)}", final=True)
-                if len(peer.deliveries) + len(indices) > MOST_ASKED:
-                    raise FeedError(f"request: expected at most {MOST_ASKED} samples at a time, got more")
+                if len(peer.deliveries) + len(indices) > MAX_ASKED:
+                    raise FeedError(f"request: expected at most {MAX_ASKED} samples at a time, got more")
                 tasks = [Task(number, index) for number, index in enumerate(indices, start=first)]
                 peer.group.request_for_peer(peer.number, position, tasks, waiting=waiting)
             case _:

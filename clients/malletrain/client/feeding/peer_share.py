@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from malletrain.client.feeding.schedule import Task
 
 _FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 60.0
-_LONGEST_REFUSAL_SECONDS = 4.0
-MOST_ASKED = 4096
+_MAX_PAUSE_SECONDS = 60.0
+_MAX_REFUSAL_SECONDS = 4.0
+MAX_ASKED = 4096
 """Samples that one feed is asked for at a time."""
 
 
@@ -37,7 +37,7 @@ class PeerShare:
 
     def may_ask(self, number: int) -> bool:
         """Whether it can be asked for a sample now."""
-        return number >= self.told and len(self.asked) < MOST_ASKED
+        return number >= self.told and len(self.asked) < MAX_ASKED
 
     def ask(self, task: Task) -> None:
         """It is asked for a sample."""
@@ -105,7 +105,7 @@ class PeerPause:
             now: Monotonic time in seconds.
             refused: Whether it has said so itself, such as one whose trainings are elsewhere: they may soon be near.
         """
-        longest = _LONGEST_REFUSAL_SECONDS if refused else _LONGEST_PAUSE_SECONDS
+        longest = _MAX_REFUSAL_SECONDS if refused else _MAX_PAUSE_SECONDS
         self.try_at = now + min(self._seconds, longest)
         self._seconds = min(2 * self._seconds, longest)
 

@@ -18,7 +18,7 @@ from malletrain.client.feeding.errors import FeedError
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.ring_space import ALIGNMENT, Place, RingSpace
 
-MOST_WANTED = 1 << 16
+MAX_WANTED = 1 << 16
 """Most samples that one consumer may wait for."""
 
 
@@ -80,7 +80,6 @@ class FeedSchedule:
     """The state of a feed."""
 
     def __init__(self, limits: FeedLimits) -> None:
-        """Begin without consumers and samples."""
         self._limits = limits
         self._space = RingSpace(limits.memory_bytes, limits.samples)
         self._consumers: dict[int, _Consumer] = {}
@@ -145,8 +144,8 @@ class FeedSchedule:
         number, index = task
         if number < known.position:
             raise FeedError(f"number: expected at least the position {known.position}, got {number}")
-        if len(known.wanted) >= MOST_WANTED:
-            raise FeedError(f"request: expected at most {MOST_WANTED} samples, got more")
+        if len(known.wanted) >= MAX_WANTED:
+            raise FeedError(f"request: expected at most {MAX_WANTED} samples, got more")
         sample = self._samples.get(number)
         if sample is not None and sample.index != index:
             if self._is_needed(number, but=consumer) or sample.stage is Stage.PREPARING:

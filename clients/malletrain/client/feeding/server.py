@@ -16,7 +16,7 @@ from malletrain.client.feeding.group import FeedGroup, log
 from malletrain.client.feeding.limits import FeedLimits
 from malletrain.client.feeding.messages import (
     LONGEST,
-    MOST_PLACES,
+    MAX_PLACES,
     VERSION,
     Costs,
     Hello,
@@ -40,8 +40,8 @@ from malletrain.client.feeding.seeding import Preparation
 from malletrain.client.feeding.source import FeedSource
 
 _TICK_SECONDS = 0.1
-_MOST_CONNECTIONS = 256
-_MOST_UNSENT = 4096
+_MAX_CONNECTIONS = 256
+_MAX_UNSENT = 4096
 _NEWS_SECONDS = 1.0
 """How often trainings are told what samples cost, and whether others have come near."""
 
@@ -134,8 +134,8 @@ class FeedServer:
 
     def _accept(self, _: int) -> None:
         for connection in accept_all(self._listening):
-            if len(self._connections) >= _MOST_CONNECTIONS:
-                _dismiss(connection, FeedError(f"connections: expected at most {_MOST_CONNECTIONS}"))
+            if len(self._connections) >= _MAX_CONNECTIONS:
+                _dismiss(connection, FeedError(f"connections: expected at most {_MAX_CONNECTIONS}"))
                 continue
             number = self._next_number()
             known = self._connections[number] = _Connection(number, connection)
@@ -188,7 +188,7 @@ class FeedServer:
 
     def _send(self, connection: _Connection, message: Message) -> None:
         connection.unsent.append(pack(message))
-        if len(connection.unsent) > _MOST_UNSENT:
+        if len(connection.unsent) > _MAX_UNSENT:
             self._close(connection)
         else:
             self._flush(connection)
@@ -260,9 +260,9 @@ class FeedServer:
                 length = each.place.length - HEAD_BYTES
                 places[each.consumer].append(ReadyPlace(each.number, each.dataset_index, each.place.offset, length))
         for consumer, found in places.items():
-            for start in range(0, len(found), MOST_PLACES):
+            for start in range(0, len(found), MAX_PLACES):
                 if connection := self._connections.get(consumer):
-                    self._send(connection, Ready(found[start : start + MOST_PLACES]))
+                    self._send(connection, Ready(found[start : start + MAX_PLACES]))
 
     def _tell_costs(self) -> None:
         """Tell trainings what samples cost here."""

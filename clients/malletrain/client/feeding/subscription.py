@@ -33,7 +33,7 @@ from malletrain.client.warn_once import WarnOnce, describe
 
 _FIRST_PAUSE_SECONDS = 0.1
 _SILENT_PAUSE_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 60.0
+_MAX_PAUSE_SECONDS = 60.0
 
 
 class Connector(Protocol):
@@ -165,7 +165,7 @@ class FeedSubscription:
         if isinstance(error, SilentFeedError):
             self._pause = max(self._pause, _SILENT_PAUSE_SECONDS)
         self._try_at = self._clock() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
 
     def leave(self) -> None:
         """End the connection; `poll` makes another one. What has been asked for is forgotten."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 
 FORWARD_S = (30.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 """Values of T_fwd in seconds that are tried; a step goes to the next one."""
-LEAST_GAIN = 0.005
+MIN_GAIN = 0.005
 """A change for less than this share of the samples is not worth it."""
 CHECKS = 6
 """A step is on trial until it has been looked at so many times."""
@@ -104,12 +104,12 @@ class TuningState:
 class TuningBounds:
     """Within what steps stay: the least and the largest constant T_fwd, in seconds."""
 
-    least_s: float
-    most_s: float
+    min_s: float
+    max_s: float
 
     def permit(self, choice: ForwardChoice) -> bool:
         """Whether a step may lead there."""
-        return choice.policy is not ForwardPolicy.CONSTANT or self.least_s <= choice.seconds <= self.most_s
+        return choice.policy is not ForwardPolicy.CONSTANT or self.min_s <= choice.seconds <= self.max_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +255,8 @@ def decide(
         return Decided(state, TuningEvent.NOTHING, answer.note or f"{state.in_force} is best among its neighbours")
     if best.choice not in asked.candidates:
         raise ValueError(f"expected one of the candidates, got {best.choice}")
-    if best.mean < LEAST_GAIN:
-        return Decided(state, TuningEvent.NOTHING, f"{best.choice}: {best}; that is below {LEAST_GAIN:.1%}")
+    if best.mean < MIN_GAIN:
+        return Decided(state, TuningEvent.NOTHING, f"{best.choice}: {best}; that is below {MIN_GAIN:.1%}")
     if best.half_width is None or best.mean <= best.half_width:
         return Decided(state, TuningEvent.NOTHING, f"{best.choice}: {best}; that may be none")
     reason = f"{best.choice} in place of {state.in_force}: {best}"
@@ -271,7 +271,7 @@ def _checked(state: TuningState, trial: TrialStep, answer: TuningAnswer, now: fl
     if back is None:
         state = replace(state, trial=replace(trial, failures=0))
         return Decided(state, TuningEvent.WATCHED, answer.note or "nothing has trained since the step")
-    if back.mean >= LEAST_GAIN:
+    if back.mean >= MIN_GAIN:
         return _gone_back(state, trial, f"the hours since contradict it: {back} with {trial.before}", now, interval_s)
     checks = trial.checks + 1
     said = f"{state.in_force} is not contradicted: {back} with {trial.before}"

@@ -1,7 +1,8 @@
 """The process that replays the past for auto-tuning. It may hang, fail or be killed: a run fails then, nothing else.
 
 It is started with the command that the Allocator was given, in a session of its own, so that all of it can be killed.
-It limits itself (`malletrain.cli.tuning_replays`): lowest priority, CPU time, memory; and it ends with the Allocator.
+It limits itself (`malletrain.cli.operate.tuning_replays`): lowest priority, CPU time, memory; and it ends with the
+Allocator.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder, from_json, to_json
 from malletrain.allocator.auto_tuning.machine import TuningAnswer
-from malletrain.allocator.auto_tuning.wire import TuningOrder, answer_from_json, order_to_json
 from malletrain.runtime.errors import MalleTrainError
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-_LONGEST_LINE = 300
+_MAX_LINE_LENGTH = 300
 
 
 class TuningRunError(MalleTrainError):
@@ -76,11 +77,11 @@ class ReplayProcess:
             *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True
         )
         self._process = process
-        output, errors = await process.communicate(order_to_json(order).encode())
+        output, errors = await process.communicate(to_json(order).encode())
         if process.returncode:
             raise TuningRunError(_why(process.returncode, errors))
         try:
-            return answer_from_json(output.decode())
+            return from_json(TuningAnswer, output.decode())
         except ValueError as error:
             raise TuningRunError(f"the replays answered nonsense: {error}") from error
 
@@ -96,7 +97,7 @@ class ReplayProcess:
 
 def _why(code: int, errors: bytes) -> str:
     said = errors.decode(errors="replace").strip().splitlines()
-    last = f": {said[-1][:_LONGEST_LINE]}" if said else ""
+    last = f": {said[-1][:_MAX_LINE_LENGTH]}" if said else ""
     if code == -signal.SIGXCPU:
         return f"the replays needed more CPU time than auto_tune_cpu_share permits{last}"
     if code < 0:

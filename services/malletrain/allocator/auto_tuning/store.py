@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import BigInteger, Column, Engine, Float, Integer, String, Table, Text, delete, func, insert, select
 
+from malletrain.allocator.auto_tuning.documents import from_json, to_json
 from malletrain.allocator.auto_tuning.machine import Decided, TuningEvent, TuningState
-from malletrain.allocator.auto_tuning.wire import state_from_json, state_to_json
-from malletrain.allocator.plan_store import METADATA
+from malletrain.allocator.history.plan_store import METADATA
 
 ROWS_KEPT = 1000
 """Six weeks of runs every hour."""
@@ -57,7 +57,7 @@ class TuningStore:
             "unix_seconds": unix_seconds,
             "event": decided.event.value,
             "reason": decided.reason,
-            "state": state_to_json(decided.state),
+            "state": to_json(decided.state),
         }
         with self._engine.begin() as connection:
             connection.execute(insert(_RUNS), row)
@@ -71,7 +71,7 @@ class TuningStore:
         if text is None:
             return None
         try:
-            return state_from_json(text)
+            return from_json(TuningState, text)
         except ValueError as error:
             structlog.get_logger(__name__).error("what auto-tuning remembered can't be read", error=str(error))
             return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder
 from malletrain.allocator.auto_tuning.machine import (
     AutoTune,
     Decided,
@@ -27,13 +28,12 @@ from malletrain.allocator.auto_tuning.machine import (
 )
 from malletrain.allocator.auto_tuning.replay_process import TuningRunError
 from malletrain.allocator.auto_tuning.store import TuningStore
-from malletrain.allocator.auto_tuning.wire import TuningOrder
-from malletrain.allocator.forward_time import ForwardTime
-from malletrain.allocator.metrics import AllocatorMetrics
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.telemetry.metrics import AllocatorMetrics
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
-_LONGEST_SLEEP_S = 60.0
+_MAX_SLEEP_S = 60.0
 """The wall clock may step: what is due is looked up again after so many seconds."""
 _PARTS = 28
 """Most parts: a week, if they are of six hours."""
@@ -108,7 +108,7 @@ class AutoTuner:
             if not self.state.ran_unix:
                 due -= self._clock.monotonic() - started
             if due > 0:
-                await asyncio.sleep(min(due, _LONGEST_SLEEP_S))
+                await asyncio.sleep(min(due, _MAX_SLEEP_S))
                 continue
             await self._run_once()
 

@@ -1,139 +1,63 @@
-"""Questions, answers and states of auto-tuning as JSON: for the process that replays, and for the database. Pure."""
+"""Auto-tuning in messages and settings."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
 from malletrain.allocator.auto_tuning.machine import (
+    AutoTune,
     ForwardChoice,
-    ReplayedGain,
-    TrialStep,
-    TuningAnswer,
-    TuningQuestion,
+    TuningBounds,
+    TuningEvent,
     TuningState,
 )
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.auto_tuning.store import TuningRun
+from malletrain.allocator.auto_tuning.tuner import TunerOptions
+from malletrain.allocator.settings import AllocatorSettings
+from malletrain.runtime.messages import timestamp
+from malletrain.v1 import allocator_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class TuningOrder:
-    """What the process that replays is told.
-
-    Attributes:
-        question: What to replay.
-        part_s: Length of a part of the past in seconds.
-        parts: Most parts, the newest ones.
-        seconds: How long it may take, in seconds of wall-clock time; then it answers with what it has.
-        cpu_share: Share of a core that it may use on average.
-    """
-
-    question: TuningQuestion
-    part_s: float
-    parts: int
-    seconds: float
-    cpu_share: float
-
-
-def order_to_json(order: TuningOrder) -> str:
-    """An order as JSON."""
-    return json.dumps(asdict(order))
-
-
-def order_from_json(text: str) -> TuningOrder:
-    """An order from JSON.
-
-    Raises:
-        ValueError: it is none.
-    """
-    with _Expecting("an order"):
-        found = json.loads(text)
-        asked = found["question"]
-        return TuningOrder(
-            TuningQuestion(
-                _choice(asked["in_force"]),
-                tuple(map(_choice, asked["candidates"])),
-                _choice(asked["before"]) if asked["before"] else None,
-                float(asked["since_unix"]),
-            ),
-            float(found["part_s"]),
-            int(found["parts"]),
-            float(found["seconds"]),
-            float(found["cpu_share"]),
-        )
-
-
-def answer_to_json(answer: TuningAnswer) -> str:
-    """An answer as JSON."""
-    return json.dumps(asdict(answer))
-
-
-def answer_from_json(text: str) -> TuningAnswer:
-    """An answer from JSON.
-
-    Raises:
-        ValueError: it is none.
-    """
-    with _Expecting("an answer"):
-        found = json.loads(text)
-        return TuningAnswer(
-            _gain(found["best"]), _gain(found["back"]), tuple(map(str, found["advice"])), str(found["note"])
-        )
-
-
-def state_to_json(state: TuningState) -> str:
-    """A state as JSON."""
-    barred = [[asdict(choice), until] for choice, until in state.barred.items()]
-    found = asdict(replace(state, barred={})) | {"barred": barred}
-    return json.dumps(found)
-
-
-def state_from_json(text: str) -> TuningState:
-    """A state from JSON.
-
-    Raises:
-        ValueError: it is none.
-    """
-    with _Expecting("a state of auto-tuning"):
-        found = json.loads(text)
-        trial = found["trial"]
-        return TuningState(
-            _choice(found["configured"]),
-            _choice(found["in_force"]),
-            None
-            if trial is None
-            else TrialStep(
-                _choice(trial["before"]), float(trial["since_unix"]), int(trial["checks"]), int(trial["failures"])
-            ),
-            {_choice(choice): float(until) for choice, until in found["barred"]},
-            float(found["ran_unix"]),
-            str(found["why"]),
-        )
-
-
-class _Expecting:
-    """Turns whatever goes wrong with JSON of another form into a ValueError."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, KeyError | TypeError | AttributeError | ValueError):
-            raise ValueError(f"expected {self._what} as JSON ({error!r})") from error
-
-
-def _choice(found: Any) -> ForwardChoice:
-    return ForwardChoice(ForwardPolicy(found["policy"]), float(found["seconds"]))
-
-
-def _gain(found: Any) -> ReplayedGain | None:
-    if found is None:
-        return None
-    width = found["half_width"]
-    return ReplayedGain(
-        _choice(found["choice"]), float(found["mean"]), None if width is None else float(width), float(found["hours"])
+def tuner_options(section: AllocatorSettings) -> TunerOptions:
+    """What the settings say of auto-tuning."""
+    return TunerOptions(
+        section.auto_tune,
+        section.forward,
+        TuningBounds(*section.auto_tune_bounds),
+        section.auto_tune_seconds,
+        section.auto_tune_cpu_share,
+        section.auto_tune_part_seconds,
     )
+
+
+def tuning_to_proto(
+    mode: AutoTune, state: TuningState, runs: Sequence[TuningRun], interval_s: float
+) -> allocator_pb2.GetTuningResponse:
+    """The answer of GetTuning.
+
+    Args:
+        mode: What tuning may do.
+        state: What it remembers.
+        runs: Its newest runs, the newest first.
+        interval_s: Seconds between two runs.
+    """
+    return allocator_pb2.GetTuningResponse(
+        mode=allocator_pb2.TuningMode.Value(f"TUNING_MODE_{mode.name}"),
+        configured=_choice(state.configured),
+        in_force=_choice(state.in_force),
+        why=state.why,
+        on_trial=state.trial is not None,
+        interval_seconds=interval_s,
+        runs=[
+            allocator_pb2.TuningRun(time=timestamp(run.unix_seconds), event=_event(run.event), reason=run.reason)
+            for run in runs
+        ],
+    )
+
+
+def _choice(choice: ForwardChoice) -> allocator_pb2.ForwardSetting:
+    return allocator_pb2.ForwardSetting(policy=choice.policy.value, seconds=choice.seconds)
+
+
+def _event(event: TuningEvent) -> allocator_pb2.TuningEvent.ValueType:
+    return allocator_pb2.TuningEvent.Value(f"TUNING_EVENT_{event.name}")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from malletrain.allocator.explanation import sentences
-from malletrain.allocator.explanation.accounts import (
-    MOST_STEPS,
+from malletrain.allocator.explanation.nodes import NodeAccount, node_account
+from malletrain.allocator.explanation.plan_parts import parts_of
+from malletrain.allocator.explanation.worth import (
+    MAX_STEPS,
     JobAccount,
     PartAccount,
     PartExplainer,
@@ -14,9 +16,7 @@ from malletrain.allocator.explanation.accounts import (
     Worth,
     steps,
 )
-from malletrain.allocator.explanation.nodes import NodeAccount, node_account
-from malletrain.allocator.explanation.plan_parts import parts_of
-from malletrain.allocator.problem import AllocationProblem
+from malletrain.allocator.problem.allocation_problem import AllocationProblem
 from malletrain.runtime.errors import NotFoundError, PreconditionError
 from malletrain.v1 import allocator_pb2
 
@@ -41,7 +41,7 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         parts = [part for part in parts if node in part.problem.whole.nodes]
     if not parts and (job_id or node):
         raise NotFoundError(f"plan {plan.generation} does not know {f'job {asked}' if asked else f'node {node}'}")
-    if sum(steps(part.problem.whole) for part in parts) > MOST_STEPS:
+    if sum(steps(part.problem.whole) for part in parts) > MAX_STEPS:
         raise PreconditionError(f"plan {plan.generation} is too large to be explained")
     found = allocator_pb2.PlanExplanation(
         generation=plan.generation,

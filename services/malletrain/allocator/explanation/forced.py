@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from malletrain.allocator.knapsack import Floats, Ints, best_values
-from malletrain.allocator.objective import ScaleValues
-from malletrain.allocator.owner_knapsack import OwnerGroup
+from malletrain.allocator.problem.objective import ScaleValues
+from malletrain.allocator.solvers.knapsack import Floats, Ints, best_values
+from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 
 IMPOSSIBLE = float("-inf")
 _CELLS = 1_000_000

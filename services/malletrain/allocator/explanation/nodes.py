@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from malletrain.allocator.problem import AllocationProblem
-from malletrain.allocator.scale_pins import PinnedProblem
+from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.scale_pins import PinnedProblem
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from malletrain.allocator.explanation.accounts import PlannedPart
-from malletrain.allocator.messages import problem_from_proto
-from malletrain.allocator.planner import PlanProblem
-from malletrain.allocator.problem import AllocationProblem
-from malletrain.allocator.scale_pins import with_pinned
+from malletrain.allocator.explanation.worth import PlannedPart
+from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.planner import PlanProblem
+from malletrain.allocator.problem.scale_pins import with_pinned
+from malletrain.allocator.wire.messages import problem_from_proto
 from malletrain.v1 import allocator_pb2
 
 

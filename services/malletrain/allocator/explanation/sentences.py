@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from malletrain.allocator.explanation.accounts import JobAccount, PartAccount, Reason, Worth
 from malletrain.allocator.explanation.nodes import NodeAccount
-from malletrain.allocator.problem import AllocationProblem, ObjectiveMetric
+from malletrain.allocator.explanation.worth import JobAccount, PartAccount, Reason, Worth
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, ObjectiveMetric
 
 
 def in_units(amount: float) -> str:
@@ -35,7 +35,7 @@ def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[st
         found.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
     if account.pinned:
         cost = f"without that the plan would be worth {in_units(account.pin_cost)} {unit} more"
-        found.append(f"the Profiler has set the scale of jobs with {_nodes(account.pinned)}: {cost}")
+        found.append(f"the scale of jobs with {_nodes(account.pinned)} is pinned: {cost}")
     return found
 
 
@@ -48,7 +48,7 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     """
     found = [_chosen(account, part)]
     if account.more_reason is Reason.PINNED:
-        return [*found, "the Profiler has set its scale while it measures how the job scales"]
+        return [*found, "its scale is pinned: the Profiler measures how the job scales, or its saves fail"]
     found.append(_more(account, part))
     if account.fewer is not None:
         found.append(_fewer(account, account.fewer, part))
@@ -162,7 +162,7 @@ def _holder(account: NodeAccount) -> str:
         return f"given to no job: none gains by it; by expected stay it is {place} free nodes"
     taken = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
     if account.pinned:
-        return f"{taken}; the Profiler has set its scale"
+        return f"{taken}; its scale is pinned"
     rule = "growing jobs take, earlier jobs first, the free nodes that are expected to stay longest"
     return f"{taken}: {rule}; this is {place}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,8 @@ from malletrain.cli.check.findings import best_of
 from malletrain.cli.check.job_run import CheckError
 from malletrain.cli.check.running import CheckRequest, run_check
 from malletrain.cli.check.trying import Limits
-from malletrain.cli.output import JsonOption, print_json, print_table
-from malletrain.cli.submit import parse_environment
+from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
+from malletrain.cli.shared.output import JsonOption, print_json, print_table
 from malletrain.common.python_command import parse_python_command
 from malletrain.runtime.errors import InvalidInputError
 
@@ -38,7 +39,8 @@ def check(
     time_limit: Annotated[
         float, typer.Option(min=10, max=86400, help="Longest time of the whole check, in seconds.")
     ] = 600.0,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the script; may be repeated.")] = None,
+    env: EnvOption = None,
+    env_file: EnvFileOption = None,
     cold: Annotated[
         bool,
         typer.Option("--cold", help="Start each worker as a new interpreter, never forked from a standby process."),
@@ -58,12 +60,13 @@ def check(
         limits=Limits(batches, boot_limit, grace),
         backend=_checked_backend(backend),
         time_limit_seconds=time_limit,
-        environment=parse_environment(env or []),
+        environment=job_environment(env, env_file, os.environ),
         keep=keep,
         cold=cold,
     )
     # What the launcher logs is for a service; --keep keeps what the supervisors say.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
     try:
         verdicts = run_check(request, lambda text: typer.echo(text, err=True))
     except CheckError as error:
@@ -109,5 +112,7 @@ def _print(verdicts: list[BackendVerdict], best: BackendVerdict | None) -> None:
         print_table(("question", "answer"), rows, title=f"backend {verdict.backend}")
     for finding in best.findings if best else ():
         typer.echo(f"{finding.code}: {finding.what}\n    change: {finding.change}")
+    if best and best.unsure:
+        typer.echo(best.unsure)
     fitting = [verdict.backend for verdict in verdicts if verdict.fits]
     typer.echo(f"backends that fit: {', '.join(fitting) or 'none'}")

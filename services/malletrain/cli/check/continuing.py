@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from malletrain.cli.check.finding import YES, Answer, no, unknown
-from malletrain.cli.check.observations import CheckPart, ScriptTrial, Step, rows_of, steps_together
+from malletrain.cli.check.observations import CheckPart, End, ScriptTrial, Step, rows_of, steps_together
+from malletrain.common.error_texts import read_error
 
 _SAME_WEIGHTS = 1e-9
 _NOT_SEEN = "the samples were not seen: the model was not called in this process, or with something else than tensors"
 _RANDOM_ORDER = "the order of samples differs from run to run; give it a seed to have this checked"
-_MOST_COMPARED = 20
+_MAX_COMPARED = 20
 """Steps that are compared."""
 
 
@@ -40,14 +41,29 @@ def joint_of(before: CheckPart, after: CheckPart) -> Joint | None:
     if not earlier or not later:
         return None
     if later[0].sharded and later[0].workers > 1:
-        last, start = _positions(before, after)
-        return Joint(len(earlier), len(earlier)) if last is not None and last == start else None
-    weights = later[0].before
-    for index in reversed(range(len(earlier))):
-        if math.isclose(earlier[index].after, weights, rel_tol=_SAME_WEIGHTS):
-            return Joint(index + 1, len(earlier))
-    began = math.isclose(earlier[0].before, weights, rel_tol=_SAME_WEIGHTS)
-    return Joint(0 if began else None, len(earlier))
+        span = _positions(before, after)
+        return Joint(len(earlier), len(earlier)) if span is not None and span.fits else None
+    kept = _kept(earlier, later[0].before)
+    return Joint(kept, len(earlier))
+
+
+def _kept(earlier: Sequence[Step], weights: float) -> int | None:
+    """How many steps are in some weights: those of the nearest fingerprint; None where none is near.
+
+    While a learning rate warms up, a step may hardly change the weights, or not at all: of places that are as near, the
+    last counts. But with the weights of the beginning a training has begun again, unless all of its steps left them so.
+    """
+    places = [earlier[0].before, *(step.after for step in earlier)]
+    near = [
+        (abs(place - weights), index)
+        for index, place in enumerate(places)
+        if math.isclose(place, weights, rel_tol=_SAME_WEIGHTS)
+    ]
+    if not near:
+        return None
+    nearest = min(near)[0]
+    tied = [index for distance, index in near if distance == nearest]
+    return tied[-1] if tied[0] > 0 or tied[-1] == len(earlier) else 0
 
 
 def resumes(trial: ScriptTrial) -> Answer:
@@ -55,26 +71,24 @@ def resumes(trial: ScriptTrial) -> Answer:
     if trial.resumed is None:
         return unknown("it did not get that far")
     if not trial.resumed.trained:
+        error = read_error(trial.resumed.log)
+        named = f": {error.error}" if trial.resumed.end is End.ENDED and error.is_own else ""
         return no(
             "does_not_resume",
-            "started again after the stop, it trains no batch",
+            f"started again after the stop, it trains no batch{named}",
             "see why it does not go on from the checkpoint; --keep leaves that and the log",
         )
     joint = joint_of(trial.first, trial.resumed)
     if joint is None:
         return _resumes_by_position(trial.first, trial.resumed)
     if joint.kept == 0:
-        return no(
-            "does_not_resume",
-            f"after a stop it begins again: the {joint.done} steps before it are lost",
-            "save weights, optimizer and sample counter when should_stop() or should_commit() is true, in"
-            " current_job().checkpoint_directory, and load the newest at the start",
-        )
+        return _begins_again(trial.first, joint.done)
     if joint.kept is None:
         return no(
             "weights_not_restored",
-            "after a stop the weights are none that it had before",
-            "load the weights into the model before it is wrapped and before the optimizer is made",
+            "after a stop its weights are none that it had before: it begins again with others, or loads them too late",
+            "save when should_stop() or should_commit() is true, and load the newest checkpoint at the start, into the"
+            " model before it is wrapped and before the optimizer is made",
         )
     lost = joint.done - joint.kept
     if lost:
@@ -86,42 +100,80 @@ def resumes(trial: ScriptTrial) -> Answer:
     return _same_counter(trial.first, trial.resumed)
 
 
+def _begins_again(first: CheckPart, done: int) -> Answer:
+    if first.saves:
+        saved = f"; it had saved {first.saves[0]}"
+        advice = "load the newest checkpoint at the start, weights, optimizer and sample counter"
+    else:
+        saved = ", and no save was seen in them"
+        advice = (
+            "save weights, optimizer and sample counter when should_stop() or should_commit() is true, in"
+            " current_job().checkpoint_directory, and load the newest at the start; of a script that saves once in an"
+            " epoch this can be seen only if its epochs are shorter than these steps"
+        )
+    return no("does_not_resume", f"after a stop it begins again: the {done} steps before it are lost{saved}", advice)
+
+
 def _resumes_by_position(before: CheckPart, after: CheckPart) -> Answer:
-    last, start = _positions(before, after)
-    if last is None or start is None:
+    span = _positions(before, after)
+    if span is None:
         return unknown("it reports no position, and its steps could not be seen: report(samples, position)")
-    if start == 0 and last > 0:
+    if span.start == 0 and span.last > 0:
         return no(
             "does_not_resume",
-            f"after a stop its sample counter begins again at 0; it was {last}",
+            f"after a stop its sample counter begins again at 0; it was {span.last}",
             "save the state at should_stop(), and load it at the start",
         )
-    if start != last:
+    # What was done after the last report that arrived is not known: a beginning after it is no loss.
+    if span.start < span.last:
         return no(
             "save_on_stop",
-            f"it stopped at {last} samples and went on from {start}",
+            f"it stopped at {span.last} samples and went on from {span.start}",
             "save before you leave the loop when should_stop() is true",
         )
     return Answer("yes, by the position that it reports; weights were not seen")
 
 
 def _same_counter(before: CheckPart, after: CheckPart) -> Answer:
-    last, start = _positions(before, after)
-    if last is None or start is None or start == last:
+    span = _positions(before, after)
+    if span is None or span.fits:
         return YES
     return no(
         "position",
-        f"the weights are those of the stop, but the reported position is {start} instead of {last}",
+        f"the weights are those of the stop, but the reported position is {span.start} instead of {span.last}",
         "save the sample counter with the weights, and pass it to report(samples, position)",
     )
 
 
-def _positions(before: CheckPart, after: CheckPart) -> tuple[int | None, int | None]:
-    """The last position before a stop, and that from which it goes on."""
+@dataclass(frozen=True, slots=True)
+class _PositionSpan:
+    """The sample counter over a stop.
+
+    Attributes:
+        last: The last one that was reported before it.
+        missing: Samples of steps that were seen after that report. A process may end before its last reports arrive.
+        start: The one from which it goes on.
+    """
+
+    last: int
+    missing: int
+    start: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether it goes on from where it was, as far as is known."""
+        return self.last <= self.start <= self.last + self.missing
+
+
+def _positions(before: CheckPart, after: CheckPart) -> _PositionSpan | None:
+    """The sample counter over a stop; None where it is not reported."""
     if not before.reports or not after.reports:
-        return None, None
-    first = after.reports[0]
-    return before.reports[-1].position, None if first.position is None else first.position - first.samples
+        return None
+    newest, first = before.reports[-1], after.reports[0]
+    if newest.position is None or first.position is None:
+        return None
+    unreported = sum(step.seconds > newest.seconds for step in before.of_rank(0))
+    return _PositionSpan(newest.position, unreported * newest.samples, first.position - first.samples)
 
 
 def same_samples_follow(trial: ScriptTrial) -> Answer:
@@ -137,7 +189,7 @@ def _follow_after_stop(trial: ScriptTrial) -> Answer:
     if isinstance(comparable, Answer):
         return comparable
     expected, kept, resumed = comparable
-    got = rows_of(resumed[:_MOST_COMPARED])
+    got = rows_of(resumed[:_MAX_COMPARED])
     offset = len(rows_of(trial.first.of_rank(0)[:kept]))
     if got == expected[offset : offset + len(got)]:
         return YES
@@ -179,7 +231,7 @@ def _follow_after_growth(trial: ScriptTrial, grown: CheckPart) -> Answer:
         return YES
     expected, kept, resumed = comparable
     joint = joint_of(trial.resumed, grown)
-    together = steps_together(grown)[:_MOST_COMPARED]
+    together = steps_together(grown)[:_MAX_COMPARED]
     if joint is None or not joint.kept or any(step.size != len(step.rows) for steps in together for step in steps):
         return Answer("yes after a stop; after the growth unknown")
     offset = len(rows_of(trial.first.of_rank(0)[:kept])) + len(rows_of(resumed[: joint.kept]))
@@ -208,7 +260,7 @@ def losses_agree(trial: ScriptTrial) -> Answer:
         return unknown("the losses have no place in the run for comparison")
     offset = joint.kept
     for phase, what in ((trial.resumed, "after a stop"), (trial.grown, "at 2 workers")):
-        found = _mean_losses(phase)[:_MOST_COMPARED]
+        found = _mean_losses(phase)[:_MAX_COMPARED]
         beside = reference[offset : offset + len(found)]
         if found and beside and not _close(found, beside, reference):
             return no(

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 NOT_USABLE = frozenset(
-    {"ends", "hangs", "does_not_resume", "weights_not_restored", "two_workers", "same_samples", "not_synchronised"}
+    {
+        "ends",
+        "hangs",
+        "fails",
+        "no_batch_seen",
+        "does_not_resume",
+        "weights_not_restored",
+        "two_workers",
+        "same_samples",
+        "not_synchronised",
+        "separate_models",
+    }
 )
 """Findings with which a backend does not fit."""
 
@@ -45,6 +56,16 @@ class BackendVerdict:
     def fits(self) -> bool:
         """Whether the script can be trained with this backend, if not as well as it could."""
         return not any(finding.code in NOT_USABLE for finding in self.findings)
+
+    @property
+    def unsure(self) -> str:
+        """What should be found out before it is relied upon, in words; empty where it is known."""
+        if not self.fits or not self.answers.get("resumes", "").startswith("unknown"):
+            return ""
+        return (
+            "not known: whether it goes on after a stop or begins again. Stop it and start it again by hand, or have it"
+            " report its position: report(samples, position)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

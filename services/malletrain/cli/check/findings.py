@@ -4,65 +4,114 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from malletrain.cli.check.continuing import losses_agree, resumes, same_samples_follow
-from malletrain.cli.check.finding import YES, Answer, BackendVerdict, no, unknown
+from malletrain.cli.check.finding import YES, Answer, BackendVerdict, ScriptFinding, no, unknown
 from malletrain.cli.check.observations import (
     CheckPart,
     End,
     ScriptTrial,
     Step,
     commit_pause,
+    max_evaluation,
     median_step,
     reported_batch,
     rows_of,
     seen_batch,
     steps_together,
 )
+from malletrain.common.error_texts import read_error
 
-_LONGEST_SAVE_SECONDS = 1.0
+_MAX_SAVE_SECONDS = 1.0
 _COMMIT_WINDOW_SECONDS = 1.5
 _SAME_BATCH = 0.1
 """Relative difference up to which two batches count as equal."""
 _SAME_RATE = 1.02
+_SAME_SPEED = 0.3
+_MAX_EVALUATION_SECONDS = 20.0
 _LINES = 4
 _NOT_THAT_FAR = unknown("it did not get that far")
+_NOT_LOOKED_INTO = unknown("only steps of an optimizer of torch are looked into, and none was seen")
+_BY_STEPS = (
+    "works with 2 workers",
+    "goes on with the next sample",
+    "learning rate follows the batch",
+    "schedule follows the samples",
+    "saves are whole",
+    "evaluations are short",
+    "losses agree",
+)
+"""What only the steps of an optimizer tell, and what is seen with them."""
+
+
+_SAME_SAMPLES = ScriptFinding(
+    "same_samples",
+    "both workers train with the same samples",
+    "give each rank its own part of the global batch: ElasticTraining.next_indices() or batches()",
+)
+_SEPARATE_MODELS = ScriptFinding(
+    "separate_models",
+    "with 2 workers each trains a model of its own: neither torch.distributed nor Horovod is initialised",
+    "initialise the process group wherever WORLD_SIZE is above 1 when training begins; a rank that a module has read"
+    " when it was imported, or an argument that only another launcher passes, is another one",
+)
 
 
 def judge(trial: ScriptTrial) -> BackendVerdict:
     """What was found out under one backend."""
-    answers = {"trains": _trains(trial.first)}
+    answers = {"runs as": Answer(trial.kind)} if trial.kind else {}
+    answers["trains"] = _trains(trial.first)
     if trial.first.trained:
-        apart = _works_with_two(trial)
         answers |= {
             "reports": _reports(trial.first),
             "trains for long enough": _lasts(trial),
             "stops": _stops(trial.first),
             "resumes": resumes(trial),
-            "works with 2 workers": apart,
-            "goes on with the next sample": _unless(apart, trial, same_samples_follow),
-            "global batch": _unless(apart, trial, _global_batch),
-            "learning rate follows the batch": _unless(apart, trial, _rates_follow),
+            **(_alone(trial) if trial.alone else _together(trial)),
             "saves without stopping the training": _saves_quickly(trial.first),
+            "saves are whole": _saves_whole(trial),
+            "evaluations are short": _evaluates_quickly(trial),
         }
         answers["losses agree"] = _losses(trial, answers)
+        if not trial.first.steps:
+            answers |= {name: _NOT_LOOKED_INTO for name in _BY_STEPS if _says_nothing(answers.get(name))}
     findings = tuple(finding for answer in answers.values() for finding in answer.findings)
     return BackendVerdict(
         trial.backend, findings, {question: answer.text for question, answer in answers.items()}, _measured(trial)
     )
 
 
+def _says_nothing(answer: Answer | None) -> bool:
+    """Whether an answer of a script whose steps were not seen is only that: no fault was seen there either."""
+    return answer is not None and not answer.known_bad
+
+
+def _alone(trial: ScriptTrial) -> dict[str, Answer]:
+    return {"goes on with the next sample": same_samples_follow(trial)}
+
+
+def _together(trial: ScriptTrial) -> dict[str, Answer]:
+    apart = _works_with_two(trial)
+    return {
+        "works with 2 workers": apart,
+        "goes on with the next sample": _unless(apart, trial, same_samples_follow),
+        "global batch": _unless(apart, trial, _global_batch),
+        "learning rate follows the batch": _unless(apart, trial, _rates_follow),
+        "schedule follows the samples": _unless(apart, trial, _schedule_follows),
+    }
+
+
 def _unless(apart: Answer, trial: ScriptTrial, check: Callable[[ScriptTrial], Answer]) -> Answer:
     """Where two workers do not train together, what else goes wrong with them follows from that."""
     if not apart.known_bad:
         return check(trial)
-    alone = ScriptTrial(trial.backend, trial.first, trial.resumed, None, trial.reference, trial.observed)
-    return check(alone)
+    return check(replace(trial, grown=None))
 
 
 def _losses(trial: ScriptTrial, answers: dict[str, Answer]) -> Answer:
     causes = ("resumes", "works with 2 workers", "goes on with the next sample")
-    if any(answers[name].known_bad for name in causes):
+    if any(answers[name].known_bad for name in causes if name in answers):
         return unknown("another finding would explain a difference")
     return losses_agree(trial)
 
@@ -72,11 +121,19 @@ def _trains(first: CheckPart) -> Answer:
         return YES
     said = _tail(first.log)
     if first.end is End.ENDED:
+        error = read_error(first.log)
         return no(
             "ends",
-            f"it ends before its first batch{said}",
+            f"it ends before its first batch{f': {error.error}' if error.is_own else said}",
             "run the command by itself first; under MalleTrain its environment, working directory and rank are those"
             " of a worker",
+        )
+    if first.busy:
+        return no(
+            "no_batch_seen",
+            f"it computes, but no batch was reported, and no step of an optimizer of torch was seen{said}",
+            "a longer --boot-limit, if it only needs longer to begin; if it trains without torch, report each batch:"
+            " from malletrain.client import report; report(global_batch_size)",
         )
     return no(
         "hangs",
@@ -90,11 +147,20 @@ def _lasts(trial: ScriptTrial) -> Answer:
     for part in (trial.first, trial.resumed):
         if part is None or not part.trained or part.end is End.DONE:
             continue
+        error = read_error(part.log)
+        if part.end is End.ENDED and error.is_own:
+            return no(
+                "fails",
+                f"after {len(part.times)} batches it ended with an error of its own: {error.error}",
+                "mend that error, which the command shows by itself, too: under torchrun --nproc-per-node 1 if made"
+                " for that",
+            )
         how = "it ended by itself" if part.end is End.ENDED else "no more came in the time that it had"
         return no(
             "too_few_batches",
             f"after {len(part.times)} batches {how}, before everything could be tried{_tail(part.log)}",
-            "check it with enough epochs for some hundred batches; --boot-limit gives slow ones more time",
+            "check it with enough epochs for some hundred batches; if it evaluates there, with malletrain.client"
+            ' `with phase("evaluate"):` says so to the services',
         )
     return YES
 
@@ -107,6 +173,8 @@ def _tail(log: str) -> str:
 def _reports(first: CheckPart) -> Answer:
     if first.reports:
         return YES
+    if any(step.reported for step in first.steps):
+        return Answer("yes, but none has arrived in the time that it had")
     return no(
         "no_report",
         f"{len(first.steps)} optimizer steps were seen, and none was reported",
@@ -130,22 +198,17 @@ def _works_with_two(trial: ScriptTrial) -> Answer:
     if trial.grown is None:
         return _NOT_THAT_FAR
     if not trial.grown.trained:
-        how = "ends" if trial.grown.end is End.ENDED else "trains no batch in time"
-        return no(
-            "two_workers",
-            f"with 2 workers it {how}{_tail(trial.grown.log)}",
-            "initialise the process group from the environment (malletrain.client.elastic: init()), and fix no number"
-            " of workers in the script",
-        )
+        return _fails_with_two(trial.grown)
     together = steps_together(trial.grown)
     if not together:
         return unknown("the workers could not be looked into")
+    found = []
     if _fed_alike(together):
-        return no(
-            "same_samples",
-            "both workers train with the same samples",
-            "give each rank its own part of the global batch: ElasticTraining.next_indices() or batches()",
-        )
+        found.append(_SAME_SAMPLES)
+    if all(step.together == 1 for steps in together for step in steps):
+        found.append(_SEPARATE_MODELS)
+    if found:
+        return Answer("no", tuple(found))
     if _differ(together):
         return no(
             "not_synchronised",
@@ -153,6 +216,24 @@ def _works_with_two(trial: ScriptTrial) -> Answer:
             "exchange gradients: ElasticTraining, DistributedDataParallel or Horovod's DistributedOptimizer",
         )
     return YES
+
+
+def _fails_with_two(grown: CheckPart) -> Answer:
+    how = "ends" if grown.end is End.ENDED else "trains no batch in time"
+    error = read_error(grown.log)
+    if grown.end is End.ENDED and error.is_own:
+        return no(
+            "two_workers",
+            f"with 2 workers it ends with an error of its own: {error.error}",
+            "mend that error, which torchrun --nproc-per-node 2 would show as well; if it comes of a number of workers"
+            " that does not fit, name those that do with --permitted",
+        )
+    return no(
+        "two_workers",
+        f"with 2 workers it {how}{_tail(grown.log)}",
+        "initialise the process group from the environment (malletrain.client.elastic: init()), and fix no number"
+        " of workers in the script; if only some numbers fit, name them with --permitted",
+    )
 
 
 def _fed_alike(together: list[list[Step]]) -> bool:
@@ -194,6 +275,8 @@ def _rates_follow(trial: ScriptTrial) -> Answer:
         return unknown("batch or learning rate was not seen")
     if after <= (1 + _SAME_BATCH) * before:
         return Answer("yes: the global batch stays the same")
+    if (base := _grown_base(trial.reference, trial.grown)) is not None:
+        return Answer(f"yes: before the schedule {base[0]:g} with 1 worker, {base[1]:g} with 2")
     beside = one[-1]
     if two[-1] > _SAME_RATE * beside or two[-1] > two[0] * (1 + 1e-4):
         return Answer(f"yes: {beside:g} with 1 worker, {two[-1]:g} with 2")
@@ -204,6 +287,40 @@ def _rates_follow(trial: ScriptTrial) -> Answer:
     )
 
 
+def _grown_base(alone: CheckPart, grown: CheckPart) -> tuple[float, float] | None:
+    """The rates that the schedules multiply, if two workers have the larger one: a warm-up may begin with others."""
+    one = [step.base_rates[0] for step in alone.of_rank(0) if step.base_rates]
+    two = [step.base_rates[0] for step in grown.of_rank(0) if step.base_rates]
+    return (one[-1], two[-1]) if one and two and two[-1] > _SAME_RATE * one[-1] else None
+
+
+def _schedule_follows(trial: ScriptTrial) -> Answer:
+    """Whether a schedule of a fixed length ends at the same sample at both scales."""
+    if trial.grown is None:
+        return _NOT_THAT_FAR
+    one, two = _schedule_speed(trial.first), _schedule_speed(trial.grown)
+    before, after = seen_batch(trial.first), seen_batch(trial.grown)
+    if not one:
+        return Answer("yes: no schedule of a fixed length was seen")
+    if not two or not before or not after:
+        return unknown("batch or schedule was not seen with 2 workers")
+    if abs(two / one - after / before) <= _SAME_SPEED * after / before:
+        return YES
+    return no(
+        "schedule",
+        f"the schedule of the learning rate makes {two:.2g} steps per batch with 2 workers, and {one:.2g} with 1,"
+        f" although the global batch goes from {before:g} to {after:g}: it ends too early or too late",
+        "give scheduler.step to training.step() of ElasticTraining, which steps it by samples, or keep the batch with"
+        " hold_batch=True",
+    )
+
+
+def _schedule_speed(phase: CheckPart) -> float | None:
+    """Steps of the schedule per step of the optimizer."""
+    places = [step.schedule[1] for step in phase.of_rank(0) if step.schedule]
+    return (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else None
+
+
 def _rates(phase: CheckPart) -> list[float]:
     return [step.rates[0] for step in phase.of_rank(0) if step.rates]
 
@@ -212,13 +329,37 @@ def _saves_quickly(first: CheckPart) -> Answer:
     pause = commit_pause(first, _COMMIT_WINDOW_SECONDS)
     if pause is None:
         return unknown("no commit could be asked for: commands arrive after the first report")
-    if pause <= _LONGEST_SAVE_SECONDS:
+    if pause <= _MAX_SAVE_SECONDS:
         return YES
     return no(
         "save_blocks",
         f"a save stops the training for {pause:.1f} s",
         "copy the state in memory, and write the copy in a thread: ElasticTraining does, or"
         " torch.distributed.checkpoint.async_save",
+    )
+
+
+def _saves_whole(trial: ScriptTrial) -> Answer:
+    parts = (trial.first, trial.resumed, trial.grown, trial.reference)
+    paths = [path for part in parts if part is not None for path in part.overwritten]
+    if not paths:
+        return Answer("yes: no file with a state was seen to be written over")
+    return no(
+        "saves_in_place",
+        f"it writes the new state over the one before ({paths[0]}): ended while it saves, it has neither",
+        "write to another name in the same folder, and then os.replace(new, old)",
+    )
+
+
+def _evaluates_quickly(trial: ScriptTrial) -> Answer:
+    parts = (trial.first, trial.resumed, trial.grown, trial.reference)
+    longest = max((max_evaluation(part) for part in parts if part is not None), default=0.0)
+    if longest < _MAX_EVALUATION_SECONDS:
+        return Answer("yes: no long one was seen")
+    return no(
+        "long_evaluation",
+        f"an evaluation takes {longest:.0f} s, in which no batch is reported",
+        'say so to the services: from malletrain.client import phase; with phase("evaluate"): ...',
     )
 
 

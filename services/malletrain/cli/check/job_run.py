@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from malletrain.cli.check.observations import End, Report, Step
-from malletrain.cli.check.observed import ObservedSteps
+from malletrain.cli.check.observed import Observed
 from malletrain.cli.check.recorder import ReportRecorder
 from malletrain.common.environment import JOB_ID
 from malletrain.common.job_folder import OBSERVED_FOLDER, SUPERVISOR_FILE
 from malletrain.common.processes import ProcessId, find_processes, identify, kill_processes
-from malletrain.job_manager.jobs import JobSpec
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
 from malletrain.job_manager.launching.starting import ForkedSupervisor, LaunchOrder, SupervisorStarter
 from malletrain.job_manager.launching.supervisor_client import SupervisorClient
+from malletrain.job_manager.machine.jobs import JobSpec
 from malletrain.runtime.errors import MalleTrainError
 
 _POLL_SECONDS = 0.05
 _SUPERVISOR_SECONDS = 60.0
 _END_SECONDS = 20.0
-_MOST_FAILURES = 2
+_MAX_FAILURES = 2
 """Ends of workers on one node after which it is not waited any longer."""
-_LOG_BYTES = 4096
+_LOG_BYTES = 1 << 15
 
 
 class CheckError(MalleTrainError):
@@ -53,21 +54,44 @@ class JobRun:
         self._spec = spec
         self._starter = starter
         self._recorder = recorder
-        self._steps = ObservedSteps(self.folder.path / OBSERVED_FOLDER)
+        self._observed = Observed(self.folder.path / OBSERVED_FOLDER)
         self._incarnation = self._sequence = self._failures = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._supervisor: ProcessId | None = None
         self._client: SupervisorClient | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    def steps(self, since: float, workers: int) -> tuple[Step, ...]:
-        """Steps since a moment at a scale."""
-        return tuple(step for step in self._steps.read() if step.seconds >= since and step.workers == workers)
+    def steps(self, since: float, workers: int | None) -> tuple[Step, ...]:
+        """Steps since a moment at a scale; None: at any."""
+        found = self._observed.read()
+        return tuple(step for step in found if step.seconds >= since and workers in (None, step.workers))
 
-    def reports(self, since: float, workers: int) -> tuple[Report, ...]:
-        """Reports since a moment at a scale."""
+    def reports(self, since: float, workers: int | None) -> tuple[Report, ...]:
+        """Reports since a moment at a scale; None: at any."""
         found = self._recorder.reports(self.id)
-        return tuple(report for report in found if report.seconds >= since and report.workers == workers)
+        return tuple(report for report in found if report.seconds >= since and workers in (None, report.workers))
+
+    def overwritten(self, since: float) -> tuple[str, ...]:
+        """Files with a state that were written over since a moment."""
+        self._observed.read()
+        return tuple(dict.fromkeys(path for seconds, path in self._observed.overwritten if seconds >= since))
+
+    def saves(self, since: float) -> tuple[tuple[float, str], ...]:
+        """When states were saved since a moment, and in which files."""
+        self._observed.read()
+        return tuple((seconds, path) for seconds, path in self._observed.saves if seconds >= since)
+
+    def evaluated(self, since: float, *, unsaid: bool = False) -> tuple[float, ...]:
+        """When evaluations made passes since a moment; on request only those of which the script does not say so."""
+        self._observed.read()
+        found = self._observed.evaluated
+        return tuple(seconds for seconds, said in found if seconds >= since and not (unsaid and said))
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the job's processes so far, without their supervisor, which looks at them all the time."""
+        supervisor = self._supervisor.pid if self._supervisor is not None else None
+        processes = (found.id.pid for found in find_processes(self._is_ours))
+        return sum(_cpu_seconds(pid) for pid in processes if pid != supervisor)
 
     def log(self) -> str:
         """The end of what the workers have printed, or else their supervisor."""
@@ -120,7 +144,7 @@ class JobRun:
         """
         deadline = time.monotonic() + seconds
         while not seen():
-            if not self._alive() or self._failures >= _MOST_FAILURES or self.folder.is_done:
+            if not self._alive() or self._failures >= _MAX_FAILURES or self.folder.is_done:
                 return End.DONE if seen() else End.ENDED
             if time.monotonic() > deadline:
                 return End.SILENT
@@ -177,6 +201,14 @@ class JobRun:
 
     def _is_ours(self, environment: object) -> bool:
         return isinstance(environment, dict) and environment.get(JOB_ID) == self.id
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0  # it has ended
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _tail(path: Path) -> str:

@@ -41,6 +41,12 @@ class Step:
         before: Fingerprint of the weights before it.
         after: The same after it.
         sharded: Whether the weights are divided among the workers.
+        process: Number of its process.
+        together: How many workers are in one group with this one; 1: it trains alone.
+        reported: Calls of `report` in its process before it.
+        schedule: Length and present step of its schedule of a fixed length; None where there is none.
+        base_rates: The rate of each parameter group that its schedule multiplies, where one is kept.
+        heeds_stop: Whether its process has a handler for SIGTERM, and may save when it is asked to leave.
     """
 
     rank: int
@@ -53,6 +59,12 @@ class Step:
     before: float
     after: float
     sharded: bool
+    process: int = 0
+    together: int = 0
+    reported: int = 0
+    schedule: tuple[int, int] | None = None
+    base_rates: tuple[float, ...] = ()
+    heeds_stop: bool = True
 
 
 class End(StrEnum):
@@ -79,6 +91,10 @@ class CheckPart:
         stop_seconds: From the request to stop until all had ended; None where it was not asked to.
         killed: Whether workers had to be killed at the end of their grace.
         log: The end of what its workers and their supervisor have printed.
+        overwritten: Files with a state that a save has written over the one before.
+        saves: Files that states were saved in.
+        evaluated: When an evaluation that the script does not announce made passes, in seconds since the epoch.
+        busy: Whether its processes computed when it was not waited for any longer.
     """
 
     end: End
@@ -89,10 +105,15 @@ class CheckPart:
     stop_seconds: float | None = None
     killed: bool = False
     log: str = ""
+    overwritten: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    evaluated: tuple[float, ...] = ()
+    busy: bool = False
 
     def of_rank(self, rank: int) -> tuple[Step, ...]:
-        """The steps of one worker."""
-        return tuple(step for step in self.steps if step.rank == rank)
+        """The steps of one worker: of processes that do not know their rank, those of the first."""
+        found = tuple(step for step in self.steps if step.rank == rank)
+        return tuple(step for step in found if step.process == found[0].process)
 
     @property
     def times(self) -> list[float]:
@@ -115,7 +136,8 @@ class ScriptTrial:
         resumed: One worker again, from what was saved; None where the first part went wrong.
         grown: The same with a second worker; None where there was none before it.
         reference: One worker from the beginning, never stopped, for comparison; None where it was not needed.
-        observed: Whether workers could be looked into: the command runs Python.
+        alone: Whether it stays on one node, and is not given a second one.
+        kind: How the script's processes are started, in words; empty where there is nothing to say of that.
     """
 
     backend: str
@@ -123,7 +145,21 @@ class ScriptTrial:
     resumed: CheckPart | None = None
     grown: CheckPart | None = None
     reference: CheckPart | None = None
-    observed: bool = True
+    alone: bool = False
+    kind: str = ""
+
+
+def awaits_save(steps: Sequence[Step], saves: Sequence[float], batches: int) -> bool:
+    """Whether a stop would come before the first save of a script that saves in intervals only, or right after it.
+
+    Args:
+        steps: Its steps so far, in order of time.
+        saves: When it has saved, in seconds since the epoch.
+        batches: Steps after a save from which on a stop shows whether it loses any.
+    """
+    if not steps or steps[-1].heeds_stop:
+        return False
+    return not saves or sum(step.seconds > saves[0] for step in steps if step.rank == steps[-1].rank) < batches
 
 
 def steps_together(phase: CheckPart) -> list[list[Step]]:
@@ -155,6 +191,19 @@ def median_step(phase: CheckPart) -> float:
     times = phase.times
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return statistics.median(gaps) if gaps else 0.0
+
+
+def max_evaluation(phase: CheckPart) -> float:
+    """The longest gap between two batches in which an evaluation made passes, in seconds; 0.0 where there is none."""
+    times = phase.times
+    gaps = [
+        later - earlier
+        for earlier, later in itertools.pairwise(times)
+        if any(earlier < seconds < later for seconds in phase.evaluated)
+    ]
+    if times and phase.evaluated and phase.evaluated[-1] > times[-1]:
+        gaps.append(phase.evaluated[-1] - times[-1])
+    return max(gaps, default=0.0)
 
 
 def commit_pause(phase: CheckPart, window_seconds: float) -> float | None:

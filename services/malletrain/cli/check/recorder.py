@@ -11,7 +11,7 @@ import grpc.aio
 from malletrain.cli.check.observations import Report
 from malletrain.v1 import monitor_pb2
 
-_MOST_REPORTS = 100_000
+_MAX_REPORTS = 100_000
 
 
 class ReportRecorder:
@@ -53,7 +53,7 @@ class ReportRecorder:
         for seconds, samples, position, workers in zip(
             batch.unix_seconds, batch.samples, batch.positions, batch.workers, strict=True
         ):
-            if len(known) < _MOST_REPORTS:
+            if len(known) < _MAX_REPORTS:
                 known.append(Report(seconds, samples, None if position < 0 else position, workers))
         return batch.first_sequence + len(batch.samples) - 1 if batch.samples else 0
 

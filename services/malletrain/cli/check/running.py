@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import importlib.util
 import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from malletrain.cli.check.finding import BackendVerdict
@@ -22,19 +22,23 @@ from malletrain.cli.check.job_run import CheckError, JobRun
 from malletrain.cli.check.observations import ScriptTrial
 from malletrain.cli.check.recorder import ReportRecorder, serve
 from malletrain.cli.check.trying import Limits, try_backend
+from malletrain.client import observing_site
+from malletrain.common.environment import PREIMPORT
+from malletrain.common.launch_advice import advise
 from malletrain.common.python_command import parse_python_command
-from malletrain.job_manager.jobs import JobSpec, LauncherBackend
+from malletrain.common.script_kind import Script, ScriptKind
+from malletrain.common.script_reading import read_script
 from malletrain.job_manager.launching.environment import MonitorAddress
 from malletrain.job_manager.launching.folder import socket_path
 from malletrain.job_manager.launching.job_secrets import JobSecrets, SupervisorCertificates
 from malletrain.job_manager.launching.starting import LaunchSettings, SupervisorStarter
+from malletrain.job_manager.machine.jobs import JobSpec, LauncherBackend
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import SystemClock
 
-_OBSERVER = "malletrain.client.observe"
-_HOROVOD = "horovod"
-_HOROVOD_HELPER = "malletrain.client.horovod"
-_ANY_BACKEND = "malletrain.client.elastic"
+_OBSERVER = "malletrain.client.observing"
+_SECONDS_PER_START = 8.0
+_STOP_SECONDS = 2.0
 _STANDBY_BYTES = 2 << 30
 _POLL_SECONDS = 0.05
 
@@ -110,7 +114,8 @@ async def _run(request: CheckRequest, folder: Path, say: Callable[[str], None]) 
         raise CheckError(f"the check has taken longer than {request.time_limit_seconds:g} s (--time-limit)") from None
     finally:
         check.close()
-        await server.stop(None)
+        # The reporters have ended. A stream that is cut off before it has noticed that prints a traceback.
+        await server.stop(_STOP_SECONDS)
 
 
 class _Check:
@@ -124,22 +129,26 @@ class _Check:
         self._starter = _starter(request, folder, address)
 
     async def run(self, say: Callable[[str], None]) -> list[BackendVerdict]:
-        chosen = (self._request.backend,) if self._request.backend else backends_for(self._request)
-        return [judge(await self._try(backend, say)) for backend in chosen]
+        request = self._request
+        paths = request.environment.get("PATH"), request.environment.get("PYTHONPATH", "")
+        script = read_script(request.command, request.working_directory, *paths)
+        chosen = (request.backend,) if request.backend else backends_for(script)
+        say(_duration_in_words(chosen, request))
+        return [judge(await self._try(backend, script, say)) for backend in chosen]
 
-    async def _try(self, backend: str, say: Callable[[str], None]) -> ScriptTrial:
-        say(f"backend {backend}: 1 worker, a stop, 1 worker again, 2 workers, and once without a stop")
-        command, observed = observed_command(self._request.command)
+    async def _try(self, backend: str, script: Script, say: Callable[[str], None]) -> ScriptTrial:
+        say(f"backend {backend}:")
+        request = self._request
         spec = JobSpec(
             name="check",
-            command=command,
-            working_directory=str(self._request.working_directory),
+            command=request.command,
+            working_directory=str(request.working_directory),
             min_nodes=1,
             max_nodes=2,
-            environment=self._request.environment,
+            environment=observing_environment(request, backend),
             slots_per_node=1,
             backend=LauncherBackend(backend.upper()),
-            cold_start=self._request.cold,
+            cold_start=request.cold,
         )
         await self._await_standby(spec)
 
@@ -147,10 +156,13 @@ class _Check:
             job_id = f"check-{self._mark}-{backend}-{name}"
             return JobRun(job_id, self._folder, spec, self._starter, self._recorder)
 
-        return await try_backend(backend, open_job, self._recorder, self._request.limits, observed=observed)
+        trial = await try_backend(backend, open_job, self._recorder, request.limits, say, alone=backend == _COMMAND)
+        return replace(trial, kind=advise(script, request.backend).note)
 
     async def _await_standby(self, spec: JobSpec) -> None:
         """Workers are forked in production, too: so what they import is imported once."""
+        if spec.backend is LauncherBackend.COMMAND:
+            return  # its programs are never forked
         deadline = time.monotonic() + self._request.limits.boot_seconds
         self._starter.tend_standby([spec], may_start=True)
         while not self._request.cold and not self._starter.can_fork and time.monotonic() < deadline:
@@ -168,7 +180,7 @@ def _starter(request: CheckRequest, folder: Path, address: str) -> SupervisorSta
     settings = LaunchSettings(
         state_dir=folder,
         jobs_dir=folder / "jobs",
-        trainer_python=trainer_python(request.command),
+        trainer_python=trainer_python(request.command, request.working_directory),
         monitor=MonitorAddress(address),
         standby_memory_bytes=0 if request.cold else _STANDBY_BYTES,
         forks_supervisors=not request.cold,
@@ -179,41 +191,62 @@ def _starter(request: CheckRequest, folder: Path, address: str) -> SupervisorSta
     return SupervisorStarter(settings, os.environ, JobSecrets(tokens, 86400.0, certificates), {})
 
 
-def observed_command(command: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The command that runs the script under observation, and whether that is possible."""
-    parsed = parse_python_command(command)
-    if parsed is None or parsed.skips_first_line:
-        return tuple(command), False
-    return (*parsed.interpreter, "-m", _OBSERVER, parsed.kind, parsed.target, *parsed.arguments), True
+def observing_environment(request: CheckRequest, backend: str) -> dict[str, str]:
+    """The script's variables, with those by which its processes note their steps.
+
+    A worker that is Python imports the observer before the script. Of other commands, every Python that they start
+    does, once it has imported torch.
+    """
+    own = dict(request.environment)
+    if backend != _COMMAND and parse_python_command(request.command) is not None:
+        return {**own, PREIMPORT: ",".join(filter(None, (own.get(PREIMPORT, ""), _OBSERVER)))}
+    site = str(Path(observing_site.__path__[0]))
+    before = own.get("PYTHONPATH") or os.environ.get("PYTHONPATH", "")
+    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, (site, before)))}
 
 
-def trainer_python(command: Sequence[str]) -> str:
-    """The interpreter of the training environment: that of the command where it names one by a path, else our own."""
-    parsed = parse_python_command(command)
-    return command[0] if parsed is not None and os.sep in command[0] else sys.executable
+def trainer_python(command: Sequence[str], directory: Path) -> str:
+    """The interpreter that a supervisor runs with: that of the command where it names one by a path, else our own.
 
-
-def backends_for(request: CheckRequest) -> tuple[str, ...]:
-    """The backends that a script may be made for, as its imports show; Horovod only where it is installed."""
-    parsed = parse_python_command(request.command)
-    if parsed is None or parsed.kind != "script" or importlib.util.find_spec(_HOROVOD) is None:
-        return ("torchrun",)
-    imported = _imported(request.working_directory / parsed.target)
-    if _ANY_BACKEND in imported:
-        return ("torchrun", "horovod")
-    return ("horovod",) if imported & {_HOROVOD, _HOROVOD_HELPER} else ("torchrun",)
-
-
-def _imported(script: Path) -> set[str]:
-    """Names of the modules that a script imports, anywhere in it, and of those that contain them."""
+    Ours, too, where that one can't run a supervisor: a training environment may need an older protobuf, as that of
+    TensorFlow up to 2.19 does. The script then runs with its own all the same.
+    """
+    if parse_python_command(command) is None or os.sep not in command[0]:
+        return sys.executable
+    python = str(Path(directory, command[0]))
     try:
-        tree = ast.parse(script.read_bytes())
-    except (SyntaxError, ValueError):
-        return set()  # it does not begin to train, and the check says why
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return {".".join(parts[:end]) for parts in (name.split(".") for name in names) for end in range(1, len(parts) + 1)}
+        tried = subprocess.run([python, "-P", "-c", _NEEDED], capture_output=True, timeout=_PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return sys.executable
+    return python if tried.returncode == 0 else sys.executable
+
+
+def backends_for(script: Script) -> tuple[str, ...]:
+    """The backends that a script may be made for; Horovod only where it is installed."""
+    if importlib.util.find_spec("horovod") is None:
+        return ("torchrun",) if script.kind is ScriptKind.ANY_BACKEND else _BACKENDS_OF.get(script.kind, _ALONE)
+    return _BACKENDS_OF.get(script.kind, _ALONE)
+
+
+_NEEDED = "import grpc; import malletrain.v1.supervisor_pb2"
+_PROBE_SECONDS = 60.0
+_COMMAND = "command"
+_ALONE = (_COMMAND,)
+_BACKENDS_OF = {
+    ScriptKind.ANY_BACKEND: ("torchrun", "horovod"),
+    ScriptKind.ELASTIC_HOROVOD: ("horovod",),
+    ScriptKind.HOROVOD: ("horovod",),
+    ScriptKind.TORCHRUN: ("torchrun",),
+    ScriptKind.UNKNOWN: ("torchrun", _COMMAND),
+}
+
+
+def _duration_in_words(backends: Sequence[str], request: CheckRequest) -> str:
+    """What is said before anything is started: most of the time are starts."""
+    starts = sum(3 if backend == _COMMAND else 4 for backend in backends)
+    least = starts * _SECONDS_PER_START
+    return (
+        f"{starts} starts of the script ({', '.join(backends)}), at least {request.limits.batches} batches each: about"
+        f" {least:.0f} s, and {starts} times what it needs to begin; at most {request.time_limit_seconds:g} s"
+        " (--time-limit)"
+    )

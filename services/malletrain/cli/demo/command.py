@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
-from malletrain.cli.credentials import owner_credential
 from malletrain.cli.demo.display import print_messages, print_summary, render_live
 from malletrain.cli.demo.history import NodeInterval, idle_intervals, training_intervals
 from malletrain.cli.demo.job_processes import find_job_processes
@@ -24,9 +22,11 @@ from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.demo.run import collect_data, follow_run, submit_jobs, wait_for_services
 from malletrain.cli.demo.setup import DemoSetup, prepare_demo, services_environment
 from malletrain.cli.demo.summary import DemoSummary, summarise
-from malletrain.cli.output import JsonOption, print_json
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import ServiceStubs
+from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.output import JsonOption, print_json
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.cli.shared.terminal import open_console
 from malletrain.runtime.errors import MalleTrainError
 
 _DEFAULT_SPEED = 4.5
@@ -64,7 +64,7 @@ def demo(
 
 def _run(setup: DemoSetup, timeline: Path, draw: DrawTimeline, quiet: bool) -> DemoSummary:
     started = time.time()
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     settings = load(setup.config)
     stubs = ServiceStubs(settings, owner_credential(settings))
     with _services(setup):
@@ -96,7 +96,7 @@ def _run(setup: DemoSetup, timeline: Path, draw: DrawTimeline, quiet: bool) -> D
 @contextmanager
 def _services(setup: DemoSetup) -> Iterator[None]:
     """Run `malletrain up`, which starts the five services."""
-    command = [sys.executable, "-m", "malletrain.cli.main", "up", "--config", str(setup.config)]
+    command = [sys.executable, "-P", "-m", "malletrain.cli.main", "up", "--config", str(setup.config)]
     with (setup.folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=services_environment()

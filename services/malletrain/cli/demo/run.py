@@ -14,17 +14,18 @@ from malletrain.cli.demo.job_processes import find_job_processes
 from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.demo.setup import DemoSetup, demo_jobs
 from malletrain.cli.demo.summary import RunData
-from malletrain.cli.jobs import all_jobs
-from malletrain.cli.settings import load
-from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.runtime.channel import is_serving, open_blocking_channel
+from malletrain.cli.jobs.jobs import all_jobs
+from malletrain.cli.shared.settings import load
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
+from malletrain.runtime.channel import serves
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.paging import all_pages
 from malletrain.v1 import job_manager_pb2, monitor_pb2
 
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.5
-_LONGEST_EXTRA_SECONDS = 240.0
+_MAX_EXTRA_SECONDS = 240.0
 _RECLAIM_LIMIT_SECONDS = 5.0
 """A process of ours that is on a node this long after the node was taken counts as left behind."""
 
@@ -41,16 +42,13 @@ def wait_for_services(setup: DemoSetup) -> None:
         MalleTrainError: some do not within a minute.
     """
     settings = load(setup.config)
-    channels = {name: open_blocking_channel(settings.peer(name), None) for name in SERVICES}
     deadline = time.monotonic() + _START_SECONDS
     waiting = set(SERVICES)
     pause = threading.Event()
-    while waiting := {name for name in waiting if not is_serving(channels[name])}:
+    while waiting := {name for name in waiting if not serves(settings.peer(name))}:
         if time.monotonic() > deadline:
             raise MalleTrainError(f"{', '.join(sorted(waiting))} did not start: see {setup.folder}/up.log")
         pause.wait(_POLL_SECONDS)
-    for channel in channels.values():
-        channel.close()
 
 
 @_with_retries
@@ -76,7 +74,7 @@ def follow_run(
         Processes that were found on nodes that the scheduler had taken, described for people.
     """
     strays = StrayProcessFinder(recorder, setup)
-    limit = time.monotonic() + setup.seconds + _LONGEST_EXTRA_SECONDS
+    limit = time.monotonic() + setup.seconds + _MAX_EXTRA_SECONDS
     pause = threading.Event()
     while time.monotonic() < limit:
         show()
@@ -133,16 +131,9 @@ def collect_data(
     stubs: ServiceStubs, started: float, ended: float, strays: list[str], trace: str, timeline: str
 ) -> RunData:
     """Ask the services for what the summary needs, before they are stopped."""
-    events: list[job_manager_pb2.JobEvent] = []
-    token = ""
-    while True:
-        page = stubs.job_manager.ListJobEvents(
-            job_manager_pb2.ListJobEventsRequest(page_token=token), timeout=DEADLINE_SECONDS
-        )
-        events.extend(page.events)
-        token = page.next_page_token
-        if not token:
-            break
+    request = job_manager_pb2.ListJobEventsRequest()
+    pages = all_pages(stubs.job_manager.ListJobEvents, request, timeout=DEADLINE_SECONDS)
+    events = [event for page in pages for event in page.events]
     records = stubs.monitor.ListScalingRecords(monitor_pb2.ListScalingRecordsRequest(), timeout=DEADLINE_SECONDS)
     progress = stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=DEADLINE_SECONDS)
     return RunData(

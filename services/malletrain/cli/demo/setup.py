@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.common.environment import PREFIX
+from malletrain.common.trusted_files import reason_for_distrust
 from malletrain.runtime.config import SERVICES
-from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 from malletrain.scavenger.excerpt import busy_excerpt
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.idle_trace import Trace
@@ -61,9 +62,11 @@ def prepare_demo(folder: Path, speed: float, seed: int, source: Path | None) -> 
         source: A trace to take an excerpt from; None: one is generated.
 
     Raises:
-        InvalidInputError: the source can't be read as a trace.
+        InvalidInputError: the source can't be read as a trace, or others can write the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if reason := reason_for_distrust(folder):  # its settings name programs, and others could change them
+        raise InvalidInputError("--folder", f"a folder that nobody else can write: {reason}", str(folder))
     if source is not None:
         whole, origin = read_trace(source), f"excerpt of {source.name}"
     else:

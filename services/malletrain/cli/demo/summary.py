@@ -7,7 +7,7 @@ from statistics import median
 
 from malletrain.cli.demo.accounting import OfferUse, divide_offer
 from malletrain.cli.demo.recorder import RunRecorder
-from malletrain.cli.output import state_name
+from malletrain.cli.shared.output import state_name
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from malletrain.cli.configured import with_config
 from malletrain.cli.fleet.comparing import compare
 from malletrain.cli.fleet.live import status
 from malletrain.cli.fleet.planning import plan
 from malletrain.cli.fleet.simulating import simulate
 from malletrain.cli.fleet.submitting import submit
+from malletrain.cli.shared.configured import with_config
 
 fleet_app = typer.Typer(help="Ensembles of networks that train as one unit.", no_args_is_help=True)
 for command in (with_config(submit), with_config(status), with_config(plan), simulate, compare):

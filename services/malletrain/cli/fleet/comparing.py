@@ -10,7 +10,7 @@ from malletrain.cli.fleet.ensemble_file import FileArgument, GpusOption, read_en
 from malletrain.cli.fleet.messages import plan_to_proto, profile_to_proto, run_to_proto
 from malletrain.cli.fleet.planning import first_members
 from malletrain.cli.fleet.policies import FleetPolicy, simulate_policy
-from malletrain.cli.output import JsonOption, print_json, print_table, to_dict
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_dict
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetPlanner, FleetProblem

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from malletrain.cli.fleet.messages import problem_from_proto
 from malletrain.cli.fleet.policies import FleetPolicy
 from malletrain.cli.fleet.validation import validate
-from malletrain.cli.message_file import read_message, read_text
+from malletrain.cli.shared.message_file import read_message, read_text
 from malletrain.fleet.problem import BeyondPeak, EnsembleModel, FleetProblem, Pace, RateTolerance
 from malletrain.runtime.config import first_fault
 from malletrain.runtime.errors import InvalidInputError
@@ -60,6 +60,7 @@ class FleetSection(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = ""
+    project: str = ""
     planner: Literal["auto", "fleet", "makespan", "list", "milp"] = "auto"
     max_nodes: int = Field(ge=1)
     gpus_per_node: int = Field(default=1, ge=1)

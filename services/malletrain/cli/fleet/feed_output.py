@@ -9,7 +9,7 @@ from typing import Any
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import monitor_pb2, resources_pb2
 
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 _REASONS = {resources_pb2.JOB_REASON_TRAINER_DONE: "yes", resources_pb2.JOB_REASON_TARGET_REACHED: "at max_epochs"}
 
 
@@ -62,5 +62,5 @@ def waiting_in_words(jobs: Sequence[resources_pb2.Job]) -> str:
     names = waiting_members(jobs)
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"waiting for GPUs: {', '.join(names[:_MOST_NAMES])}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"waiting for GPUs: {', '.join(names[:_MAX_NAMES])}{more}"

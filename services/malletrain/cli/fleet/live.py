@@ -14,10 +14,10 @@ from malletrain.cli.fleet.feed_output import (
     waiting_in_words,
     waiting_members,
 )
-from malletrain.cli.fleet_jobs import decision_in_words, is_fleet, members_of
-from malletrain.cli.job_output import job_dict, reason_of
-from malletrain.cli.output import JsonOption, print_json, print_table, state_name, to_dict
-from malletrain.cli.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.jobs.fleet_jobs import decision_in_words, is_fleet, members_of
+from malletrain.cli.jobs.job_output import job_dict, reason_of
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, state_name, to_dict
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError, NotFoundError
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import allocator_pb2, monitor_pb2, resources_pb2

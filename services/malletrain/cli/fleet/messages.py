@@ -76,7 +76,7 @@ def profile_to_proto(profile: ProfilePlan) -> fleet_pb2.FleetProfile:
     return fleet_pb2.FleetProfile(
         ma=profile.span,
         mb=profile.anchor,
-        mt=profile.most_gpus,
+        mt=profile.max_gpus,
         trainings=profile.trainings,
         gpu_trainings=profile.gpu_trainings,
     )

@@ -11,8 +11,8 @@ from malletrain.cli.fleet.ensemble_file import GpusOption, read_ensemble
 from malletrain.cli.fleet.live import show_plan
 from malletrain.cli.fleet.messages import plan_to_proto
 from malletrain.cli.fleet.policies import FleetPolicy
-from malletrain.cli.fleet_jobs import is_fleet
-from malletrain.cli.output import JsonOption, print_json, print_table, to_dict
+from malletrain.cli.jobs.fleet_jobs import is_fleet
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_dict
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.choose import SIMULATED, choose

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.fleet.ensemble_file import EnsembleToml, FleetSection, MemberSection, read_members
-from malletrain.cli.output import JsonOption, print_json, to_dict
-from malletrain.cli.stubs import DEADLINE_SECONDS, connect
-from malletrain.cli.submit import parse_backend
+from malletrain.cli.jobs.submit import parse_backend
+from malletrain.cli.shared.output import JsonOption, print_json, to_dict
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.common.environment import BATCH_PER_WORKER, FEED, FEED_ACROSS_NODES
 from malletrain.fleet.problem import BeyondPeak, FleetPlanner, Pace
 from malletrain.fleet.rates import scaled_rates
@@ -23,6 +23,9 @@ from malletrain.v1 import job_manager_pb2, resources_pb2
 def submit(
     file: Annotated[Path, typer.Argument(help="The ensemble: a file NAME.toml with a command for each member.")],
     workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
+    project: Annotated[
+        str, typer.Option(help="Project that its usage is accounted to, in place of the one in the file.")
+    ] = "",
     no_feed: Annotated[bool, typer.Option("--no-feed", help="Each member prepares its samples itself.")] = False,
     request_id: Annotated[str, typer.Option(help="The same id again submits nothing twice.")] = "",
     as_json: Annotated[bool, JsonOption] = False,
@@ -34,6 +37,8 @@ def submit(
     """
     content = read_members(file)
     specs = member_specs(content, (workdir or Path.cwd()).resolve(), with_feed=not no_feed)
+    for spec in specs:
+        spec.project = project or content.fleet.project
     request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
     with connect() as stubs:
         stored = stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs

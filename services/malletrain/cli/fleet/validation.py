@@ -8,11 +8,11 @@ from malletrain.fleet.problem import BeyondPeak, EnsembleModel, FleetProblem
 from malletrain.fleet.rates import scaled_rates
 from malletrain.runtime.errors import InvalidInputError
 
-MOST_GPUS = 100_000
-_MOST_RATES = 1_000_000
+MAX_GPUS = 100_000
+_MAX_RATES = 1_000_000
 """Members times GPUs: a plan looks at each rate."""
-_MOST_EPOCHS = 1_000_000
-_LEAST_RATE, _LARGEST = 1e-9, 1e12
+_MAX_EPOCHS = 1_000_000
+_MIN_RATE, _LARGEST = 1e-9, 1e12
 """Slowest rate in samples/s, and largest rate, tolerance or time: beyond, sums would not be exact."""
 
 
@@ -22,9 +22,9 @@ def validate(problem: FleetProblem) -> None:
     Raises:
         InvalidInputError: the problem is not valid; the error names the field, e.g. `models[1].rates[2]`.
     """
-    if not 1 <= problem.gpus <= MOST_GPUS:
-        raise InvalidInputError("gpus", f"1 to {MOST_GPUS} GPUs", problem.gpus)
-    _whole("gpus_per_node", problem.gpus_per_node, MOST_GPUS)
+    if not 1 <= problem.gpus <= MAX_GPUS:
+        raise InvalidInputError("gpus", f"1 to {MAX_GPUS} GPUs", problem.gpus)
+    _whole("gpus_per_node", problem.gpus_per_node, MAX_GPUS)
     _number("samples_per_epoch", problem.samples_per_epoch, above=0.0)
     _number("rate_tolerance", problem.tolerance.samples_per_second)
     _number("rate_tolerance_share", problem.tolerance.share)
@@ -35,8 +35,8 @@ def validate(problem: FleetProblem) -> None:
         _rate("preprocess_rate", problem.preprocess_rate, "0, or samples/s")
     if not problem.models:
         raise InvalidInputError("models", "at least one member", "none")
-    if len(problem.models) * problem.gpus > _MOST_RATES:
-        most = _MOST_RATES // len(problem.models)
+    if len(problem.models) * problem.gpus > _MAX_RATES:
+        most = _MAX_RATES // len(problem.models)
         raise InvalidInputError("gpus", f"at most {most} GPUs with {len(problem.models)} members", problem.gpus)
     seen: dict[str, int] = {}
     for index, model in enumerate(problem.models):
@@ -52,7 +52,7 @@ def validate(problem: FleetProblem) -> None:
 def _check_model(field: str, model: EnsembleModel) -> None:
     if not model.id.strip() or not model.id.isprintable():
         raise InvalidInputError(f"{field}.id", "a name of printable characters", model.id)
-    _whole(f"{field}.epochs", model.epochs, _MOST_EPOCHS)
+    _whole(f"{field}.epochs", model.epochs, _MAX_EPOCHS)
     if not model.rates:
         raise InvalidInputError(f"{field}.rates", "samples/s at 1, 2, 3… GPUs, at least at one", "none")
     for place, rate in enumerate(model.rates):
@@ -64,8 +64,8 @@ def _check_tail(field: str, model: EnsembleModel, problem: FleetProblem) -> None
     if problem.beyond_peak is BeyondPeak.AVOID:
         return
     slowest = min(scaled_rates(model.rates, problem.gpus, problem.gpus_per_node))
-    if slowest < _LEAST_RATE:
-        expected = f"rates with which Eq. 5 stays above {_LEAST_RATE:g} samples/s up to {problem.gpus} GPUs"
+    if slowest < _MIN_RATE:
+        expected = f"rates with which Eq. 5 stays above {_MIN_RATE:g} samples/s up to {problem.gpus} GPUs"
         raise InvalidInputError(field, expected, slowest)
 
 
@@ -83,5 +83,5 @@ def _number(field: str, value: float, above: float | None = None) -> None:
 
 
 def _rate(field: str, value: float, what: str) -> None:
-    if not _LEAST_RATE <= value <= _LARGEST:
-        raise InvalidInputError(field, f"{what}, {_LEAST_RATE:g} to {_LARGEST:g}", value)
+    if not _MIN_RATE <= value <= _LARGEST:
+        raise InvalidInputError(field, f"{what}, {_MIN_RATE:g} to {_LARGEST:g}", value)

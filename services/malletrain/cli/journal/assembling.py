@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from malletrain.allocator.idle_history import IdleRow
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.state import JobEvent
+from malletrain.allocator.history.idle_history import IdleRow
+from malletrain.allocator.utilization.definition import MinuteUse
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import JobEvent
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.journal.record import BelievedJob, Journal, MeasuredJob, RecordedJob
@@ -40,6 +41,9 @@ class RecordedPast(Protocol):
     def measured(self) -> Iterable[tuple[str, MeasuredJob]]:
         """What Monitor has of jobs, by identifier."""
 
+    def utilization(self) -> Iterable[MinuteUse]:
+        """U by minute, oldest first."""
+
     def jobs(self) -> Iterable[Job]:
         """Jobs in the order of their submission."""
 
@@ -62,6 +66,7 @@ def journal_of(past: RecordedPast, place: str) -> Journal:
         expected = "a past in which the Allocator has recorded idle nodes, as it does from this version on"
         raise InvalidInputError("--journal", expected, place)
     beliefs = past.beliefs()
+    utilization = tuple(past.utilization())
     measured = {job_id: found for job_id, found in past.measured() if found.unix_seconds > 0}
     jobs = tuple(past.jobs())
     events: dict[str, list[JobEvent]] = {}
@@ -73,7 +78,7 @@ def journal_of(past: RecordedPast, place: str) -> Journal:
         for job in jobs
         if job.id in events
     )
-    return Journal(idle, tuple(recorded), pools)
+    return Journal(idle, tuple(recorded), pools, utilization)
 
 
 def _believed(beliefs: Iterator[PlanBelief], wanted: set[str]) -> tuple[dict[str, BelievedJob], frozenset[str]]:

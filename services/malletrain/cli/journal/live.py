@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+import grpc
+
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.cli.journal.assembling import PlanBelief, journal_of
-from malletrain.cli.stubs import ServiceStubs
-from malletrain.job_manager.jobs import Job, JobSpec, job_number
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.transitions import JobReason
+from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.job_manager.machine.jobs import Job, JobSpec, job_number
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.scaling import ScalingPoint
-from malletrain.monitor.stalls import MeasuredRescale
+from malletrain.monitor.machine.stalls import MeasuredRescale
 from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.runtime.paging import all_pages
 from malletrain.simulator.journal.record import Journal, MeasuredJob
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, resources_pb2
 
@@ -45,22 +49,14 @@ class _LivePast:
         self._known: dict[str, Job] = {}
 
     def idle(self) -> Iterator[IdleRow]:
-        token = ""
-        while True:
-            request = allocator_pb2.ListIdleChangesRequest(page_token=token)
-            page = self._stubs.allocator.ListIdleChanges(request, timeout=_PAGE_SECONDS)
+        request = allocator_pb2.ListIdleChangesRequest()
+        for page in all_pages(self._stubs.allocator.ListIdleChanges, request, timeout=_PAGE_SECONDS):
             yield from map(idle_row, page.changes)
-            if not (token := page.next_page_token):
-                return
 
     def beliefs(self) -> Iterator[PlanBelief]:
-        token = ""
-        while True:
-            request = allocator_pb2.ListBelievedJobsRequest(page_token=token)
-            page = self._stubs.allocator.ListBelievedJobs(request, timeout=_PAGE_SECONDS)
+        request = allocator_pb2.ListBelievedJobsRequest()
+        for page in all_pages(self._stubs.allocator.ListBelievedJobs, request, timeout=_PAGE_SECONDS):
             yield PlanBelief(tuple(page.pools), page.jobs)
-            if not (token := page.next_page_token):
-                return
 
     def measured(self) -> Iterator[tuple[str, MeasuredJob]]:
         progress = self._stubs.monitor.GetProgress(monitor_pb2.GetProgressRequest(), timeout=_PAGE_SECONDS).progress
@@ -72,28 +68,29 @@ class _LivePast:
             for entry in some:
                 yield entry.job_id, measured_job(entry, records.get(entry.job_id, monitor_pb2.ScalingRecord()))
 
+    def utilization(self) -> Iterator[MinuteUse]:
+        request = allocator_pb2.ListUtilizationRequest()
+        try:
+            for page in all_pages(self._stubs.allocator.ListUtilization, request, timeout=_PAGE_SECONDS):
+                yield from map(minute_of, page.minutes)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # an Allocator of the version before
+                raise
+
     def jobs(self) -> Iterable[Job]:
-        token = ""
-        while True:
-            page = self._stubs.job_manager.ListJobs(
-                job_manager_pb2.ListJobsRequest(page_token=token), timeout=_PAGE_SECONDS
-            )
+        request = job_manager_pb2.ListJobsRequest()
+        for page in all_pages(self._stubs.job_manager.ListJobs, request, timeout=_PAGE_SECONDS):
             self._known.update((message.id, job_of(message)) for message in page.jobs)
-            if not (token := page.next_page_token):
-                return self._known.values()
+        return self._known.values()
 
     def events(self) -> Iterator[JobEvent]:
         """Rows that are later than what is known of their job are left out: they come with the next reading."""
-        token = ""
-        while True:
-            request = job_manager_pb2.ListJobEventsRequest(page_token=token)
-            page = self._stubs.job_manager.ListJobEvents(request, timeout=_PAGE_SECONDS)
+        request = job_manager_pb2.ListJobEventsRequest()
+        for page in all_pages(self._stubs.job_manager.ListJobEvents, request, timeout=_PAGE_SECONDS):
             for message in page.events:
                 job = self._known.get(message.job_id)
                 if job is not None and message.unix_seconds <= job.update_time + _CLOCK_SLACK_S:
                     yield event_of(message)
-            if not (token := page.next_page_token):
-                return
 
 
 def idle_row(message: allocator_pb2.IdleChange) -> IdleRow:
@@ -104,6 +101,17 @@ def idle_row(message: allocator_pb2.IdleChange) -> IdleRow:
     """
     kind = allocator_pb2.IdleChangeKind.Name(message.kind).removeprefix("IDLE_CHANGE_KIND_")
     return IdleRow(message.unix_seconds, IdleRowKind(kind), dict(message.joined), tuple(message.left))
+
+
+def minute_of(message: allocator_pb2.UtilizationMinute) -> MinuteUse:
+    """U of a minute."""
+    return MinuteUse(
+        float(message.unix_seconds),
+        message.nodes,
+        message.trained_samples,
+        message.free_samples,
+        message.static_samples,
+    )
 
 
 def measured_job(progress: monitor_pb2.Progress, record: monitor_pb2.ScalingRecord) -> MeasuredJob:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc
 
-from malletrain.cli.credentials import caller_credential
 from malletrain.cli.journal.live import LIVE, read_live
 from malletrain.cli.journal.stored import read_stored
-from malletrain.cli.stubs import ServiceStubs, explain
+from malletrain.cli.shared.credentials import caller_credential
+from malletrain.cli.shared.stubs import ServiceStubs, explain
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError

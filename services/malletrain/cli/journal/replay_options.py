@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.cli.settings import AllSettings
+from malletrain.cli.shared.settings import AllSettings
 from malletrain.simulator.replay.options import ReplayOptions
 
 

@@ -9,10 +9,12 @@ from math import isfinite
 
 import typer
 
-from malletrain.cli.output import print_table
+from malletrain.allocator.utilization.definition import Utilization, utilization_of
+from malletrain.cli.shared.output import print_table
 from malletrain.simulator.journal.conversion import JournalInput, journal_input
 from malletrain.simulator.journal.decided import AGREEMENT, JobAgreement, agreement, relative
 from malletrain.simulator.journal.record import Journal
+from malletrain.simulator.journal.utilization import recorded_minutes
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class JournalReport:
         nodes: Nodes that were idle in this time.
         agreement: Each job that was measured, over its whole life.
         notes: What could not be taken over.
+        used: U of this time as it was, by minute; None where it is not known.
     """
 
     begin_unix: float
@@ -34,6 +37,7 @@ class JournalReport:
     nodes: int
     agreement: tuple[JobAgreement, ...]
     notes: tuple[str, ...]
+    used: Utilization | None = None
 
     @property
     def recorded(self) -> float:
@@ -61,7 +65,8 @@ def report_on(journal: Journal, span: tuple[float, float], said: Sequence[str]) 
     """What is said about a part of a journal, and the input of its replay."""
     found = journal_input(journal, *span)
     notes = (*said, *found.notes)
-    report = JournalReport(*span, len(found.jobs), len(found.trace.nodes), tuple(agreement(journal)), notes)
+    used = utilization_of(recorded_minutes(journal, *span))
+    report = JournalReport(*span, len(found.jobs), len(found.trace.nodes), tuple(agreement(journal)), notes, used)
     return report, found
 
 
@@ -71,6 +76,7 @@ def print_report(report: JournalReport) -> None:
     hours = (report.end_unix - report.begin_unix) / 3600
     typer.echo(f"journal: {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {hours:.2f} h")
     typer.echo(f"{report.nodes} nodes, {report.jobs} jobs to replay")
+    typer.echo(_used_in_words(report.used))
     for note in report.notes:
         typer.echo(f"note: {note}")
     if not report.agreement:
@@ -85,6 +91,15 @@ def print_report(report: JournalReport) -> None:
     print_table(("job", "samples", "replay of what was decided", "difference", "why"), rows)
     verdict = "agrees" if abs(difference) <= AGREEMENT else "does not agree"
     typer.echo(f"The replay of what was decided {verdict} with what happened, within {AGREEMENT:.0%}.")
+
+
+def _used_in_words(used: Utilization | None) -> str:
+    if used is None or used.efficiency is None or used.bound is None:
+        return "U of what happened: not known, or there was nothing to train"
+    return (
+        f"U of what happened: {used.efficiency:.1%}, {used.bound:.1%} if rescaling were free; of "
+        f"{used.seconds / 3600:.2f} h, as on the dashboard"
+    )
 
 
 def _finite(value: float) -> float | None:

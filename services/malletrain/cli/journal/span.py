@@ -9,7 +9,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.journal.record import Journal
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
-_SHORTEST_S = 1.0
+_MIN_S = 1.0
 
 
 def parse_span(option: str, text: str) -> float:
@@ -20,7 +20,7 @@ def parse_span(option: str, text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else math.nan
-    if not (math.isfinite(seconds) and seconds >= _SHORTEST_S):
+    if not (math.isfinite(seconds) and seconds >= _MIN_S):
         raise InvalidInputError(option, "a span of time such as 90m, 24h or 7d", text)
     return seconds
 
@@ -36,7 +36,7 @@ def span_of(journal: Journal, since: str | None) -> tuple[float, float, list[str
         InvalidInputError: `since` is no span of time, or nothing has happened in the journal yet.
     """
     first, end = journal.begin_unix, journal.end_unix
-    if end - first < _SHORTEST_S:
+    if end - first < _MIN_S:
         raise InvalidInputError("--journal", "a journal of at least a second", f"{end - first:.1f} s")
     if since is None:
         return first, end, []

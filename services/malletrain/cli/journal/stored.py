@@ -11,15 +11,17 @@ from tempfile import TemporaryDirectory
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from malletrain.allocator.idle_history import IdleRow
-from malletrain.allocator.idle_store import IdleStore
-from malletrain.allocator.plan_store import PlanStore
+from malletrain.allocator.history.idle_history import IdleRow
+from malletrain.allocator.history.idle_store import IdleStore
+from malletrain.allocator.history.plan_store import PlanStore
+from malletrain.allocator.utilization.definition import MinuteUse
+from malletrain.allocator.utilization.store import UtilizationStore
 from malletrain.cli.journal.assembling import PlanBelief, journal_of
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.storage.store import JobStore
 from malletrain.model.scaling import ScalingPoint
-from malletrain.monitor.progress import first_batches
+from malletrain.monitor.machine.progress import first_batches
 from malletrain.monitor.store import MonitorStore
 from malletrain.runtime.backup.writing import copy_database
 from malletrain.runtime.config import Settings
@@ -121,6 +123,9 @@ class _StoredPast:
                     found.usual_step_seconds,
                 ),
             )
+
+    def utilization(self) -> Iterable[MinuteUse]:
+        return UtilizationStore(self._engines["allocator"]).since(0.0)
 
     def jobs(self) -> Iterator[Job]:
         last = 0

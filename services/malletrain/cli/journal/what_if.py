@@ -20,10 +20,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.cli.journal.reading import read_from_services
 from malletrain.cli.journal.replay_options import options_in_force
-from malletrain.cli.settings import load
+from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 from malletrain.simulator.journal.record import Journal
@@ -32,7 +32,7 @@ from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 
 _PR_SET_PDEATHSIG = 1
 _TOLD_EVERY = 0.02
-_LEAST_S = 1.0
+_MIN_S = 1.0
 
 
 def main() -> None:
@@ -48,12 +48,12 @@ def main() -> None:
     print(json.dumps({"found": found}), flush=True)
 
 
-def _limit(seconds: float, most_bytes: int) -> None:
+def _limit(seconds: float, max_bytes: int) -> None:
     """Stand back for everything else, and end with the dashboard, or when it has taken too much."""
     os.nice(19)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
-    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
     with suppress(OSError):  # where memory is short, this process goes before the dashboard
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -62,7 +62,7 @@ def _compare(asked: dict[str, Any]) -> dict[str, Any]:
     journal = _past(Path(asked["past"]), asked["token"], asked["config"])
     end = min(asked["until"], journal.end_unix)
     begin = max(journal.begin_unix, end - asked["days"] * 86400.0)
-    if end - begin < _LEAST_S:
+    if end - begin < _MIN_S:
         raise InvalidInputError("past", "a time of which something is recorded")
     options = _options(asked, end - begin)
     found = asdict(what_if(journal, begin, end, options, _telling(end - begin)))

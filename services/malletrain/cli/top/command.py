@@ -12,14 +12,15 @@ import structlog
 from rich.console import Console
 from rich.live import Live
 
-from malletrain.cli.credentials import caller_credential
-from malletrain.cli.settings import AllSettings, load
+from malletrain.cli.shared.credentials import caller_credential
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.terminal import open_console
 from malletrain.cli.top.events import Event, events_between, service_events
 from malletrain.cli.top.keys import read_keys
 from malletrain.cli.top.rows import View, pressed, rows_of
 from malletrain.cli.top.screen import screen
-from malletrain.dashboard.troubles import troubles
-from malletrain.dashboard.watching import Watcher
+from malletrain.observer.troubles import troubles
+from malletrain.observer.watching import Watcher
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError
@@ -28,12 +29,12 @@ _FRAME_SECONDS = 0.1
 """At most one frame in so many seconds."""
 _QUIET_SECONDS = 1.0
 """A frame at least every so many seconds: times go on."""
-_MOST_EVENTS = 200
+_MAX_EVENTS = 200
 
 
 def top() -> None:
     """Show nodes, jobs, rates and events live in the terminal, until q or Ctrl-C."""
-    console = Console()
+    console = open_console()
     if not sys.stdin.isatty() or not console.is_terminal or console.is_dumb_terminal:
         raise InvalidInputError("top", "a terminal; in scripts use `malletrain jobs --json`")
     settings = load()
@@ -51,11 +52,10 @@ class Top:
     """The view of one user. All of it runs in one event loop."""
 
     def __init__(self, settings: AllSettings, credential: Credential, console: Console) -> None:
-        """Begin with nothing known."""
         self._watcher = Watcher(settings, credential, SystemClock())
         self._console = console
         self._view = View()
-        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._seen = self._watcher.watched.history
         self._answered: dict[str, bool | None] = {}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from malletrain.dashboard.facts import JobFact
-from malletrain.dashboard.history import History
-from malletrain.dashboard.troubles import NAMES
+from malletrain.observer.facts import JobFact
+from malletrain.observer.history import History
+from malletrain.observer.troubles import NAMES
 
-_MOST_NAMED = 6
+_MAX_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def _named(names: Iterable[str], what: str) -> list[str]:
     known = sorted(names)
     if not known:
         return []
-    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
-    return [f"{', '.join(known[:_MOST_NAMED])}{more} {what}"]
+    more = f" and {len(known) - _MAX_NAMED} more" if len(known) > _MAX_NAMED else ""
+    return [f"{', '.join(known[:_MAX_NAMED])}{more} {what}"]
 
 
 def _of_job(before: JobFact | None, now: JobFact) -> list[str]:

@@ -28,7 +28,7 @@ _NAMED = {
     b"\x7f": "backspace",
     b"\x08": "backspace",
 }
-_MOST_BYTES = 1024
+_MAX_BYTES = 1024
 
 
 def parsed(data: bytes) -> list[str]:
@@ -67,7 +67,7 @@ def read_keys(terminal: int, handle: Callable[[str], None], hung_up: Callable[[]
 
     def ready() -> None:
         try:
-            data = os.read(terminal, _MOST_BYTES)
+            data = os.read(terminal, _MAX_BYTES)
         except OSError:
             data = b""
         if not data:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from malletrain.dashboard.facts import JobFact
-from malletrain.dashboard.history import History
-from malletrain.dashboard.outlook import Outlook, outlook_of
+from malletrain.observer.facts import JobFact
+from malletrain.observer.history import History
+from malletrain.observer.outlook import Outlook, outlook_of
 
 
 class SortBy(Enum):

@@ -9,19 +9,21 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from malletrain.cli.outlook import eta_in_words, rate_in_words, samples_in_words
+from malletrain.allocator.utilization.definition import MINUTE_S, last_hour, utilization_of
+from malletrain.cli.jobs.outlook import eta_in_words, rate_in_words, samples_in_words
 from malletrain.cli.top.events import Event
 from malletrain.cli.top.rows import SortBy, TopRow, View, row_of, rows_of
-from malletrain.dashboard.facts import PlanFact
-from malletrain.dashboard.history import LOST, USES, History, Use
+from malletrain.observer.facts import PlanFact
+from malletrain.observer.history import LOST, USES, History, Use
 
 _STATES = {"RUNNING": "green", "RESCALING": "yellow", "STARTING": "yellow", "FAILED": "red", "STOPPING": "yellow"}
-_MOST_EVENTS = 8
+_MAX_EVENTS = 8
 _FRAME_LINES = 5
 """Lines beside jobs, events and troubles: two of figures, headings of jobs and of events, keys."""
+_MIN_HEIGHT_OF_U = 12
 _KEYS = "↑↓ choose  ⏎ open  q quit   sort: " + "  ".join(f"{sort.value[0]} {sort.value[1]}" for sort in SortBy)
 _KEYS_OF_JOB = "↑↓ other job  Esc back"
-_MOST_NODES = 200
+_MAX_NODES = 200
 
 
 def screen(
@@ -36,12 +38,13 @@ def screen(
         events: Oldest first.
         height: Lines of the terminal.
     """
-    lines: list[RenderableType] = [_figures(history), *(Text(plain(line), "bold red") for line in troubles)]
-    left = height - _FRAME_LINES - len(troubles)
+    used = [_line(_used(history))] if height >= _MIN_HEIGHT_OF_U else []
+    lines: list[RenderableType] = [_figures(history), *(Text(plain(line), "bold red") for line in troubles), *used]
+    left = height - _FRAME_LINES - len(used) - len(troubles)
     if view.opened and view.selected in history.jobs:
         lines += [*_job(history, row_of(history, history.jobs[view.selected]), events), Text(_KEYS_OF_JOB, "dim")]
         return Group(*lines[: max(1, height)])
-    shown = events[-min(_MOST_EVENTS, max(0, left // 3)) :] if left >= 6 else []
+    shown = events[-min(_MAX_EVENTS, max(0, left // 3)) :] if left >= 6 else []
     lines.append(_jobs(history, view, max(1, left - len(shown))))
     if shown:
         lines += [Text("events", "bold"), *(_event(event) for event in shown)]
@@ -71,11 +74,25 @@ def _figures(history: History) -> Group:
     return Group(_line(f"{now}  {nodes}", "bold"), _line(f"{jobs}; {plan}"))
 
 
+def _used(history: History) -> str:
+    """U of the last hour, as the dashboard has it."""
+    found = utilization_of(last_hour(history.utilization, history.now))
+    if found is None:
+        return "U: not known yet"
+    minutes = f"{found.seconds / MINUTE_S:.0f} min"
+    if found.efficiency is None or found.bound is None:
+        return f"U: no job could train in the last {minutes}"
+    return (
+        f"U {found.efficiency:.1%} of what the jobs could have trained in the last {minutes} on as many nodes that are "
+        f"always there; {found.bound:.1%} if rescaling were free"
+    )
+
+
 def _plan(plan: PlanFact) -> str:
     return f"plan {plan.generation}" if plan.applied else f"plan {plan.generation} refused"
 
 
-_LEAST_WIDTHS = {SortBy.JOB: 7, SortBy.STATE: 9, SortBy.RATE: 9}
+_MIN_WIDTHS = {SortBy.JOB: 7, SortBy.STATE: 9, SortBy.RATE: 9}
 """Columns that a narrow terminal does not cut: one needs them whole to give another command."""
 
 
@@ -91,7 +108,7 @@ def _jobs(history: History, view: View, most: int) -> Table:
             no_wrap=True,
             justify="right" if right else "left",
             overflow="ellipsis",
-            min_width=_LEAST_WIDTHS.get(sort),
+            min_width=_MIN_WIDTHS.get(sort),
         )
     table.add_column(_heading(SortBy.LEFT, view), no_wrap=True, overflow="ellipsis")
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -135,14 +152,15 @@ def _job(history: History, row: TopRow, events: Iterable[Event]) -> list[Rendera
         ("owner", fact.owner),
         ("state", f"{fact.state}: {fact.reason}" if fact.reason else fact.state),
         ("scale", f"{fact.min_nodes} to {fact.max_nodes}; the plan wants {fact.wanted}"),
-        ("trains on", " ".join(sorted(fact.confirmed)[:_MOST_NODES]) or "nothing"),
+        ("trains on", " ".join(sorted(fact.confirmed)[:_MAX_NODES]) or "nothing"),
         ("samples", samples_in_words(row.outlook, fact.target_samples)),
         ("samples/s", rate_in_words(row.outlook)),
         ("time left", "" if fact.final else eta_in_words(row.outlook)),
         ("changes", f"{fact.rescales} rescales, {fact.preemptions} preemptions, {fact.restarts} restarts"),
     ]
     if progress is not None:
-        facts.append(("lost", f"{progress.samples_lost:,} samples by rollbacks"))
+        lost = f"{progress.samples_lost:,} samples by rollbacks"
+        facts.append(("lost", lost if fact.samples_known else "not known: it reports no position"))
     if curve is not None and curve.points:
         points = ", ".join(f"{point.nodes}: {point.rate:,.1f} ({point.source})" for point in curve.points[:12])
         facts.append(("curve", points))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from malletrain.cli.output import duration, print_table
+from malletrain.cli.shared.output import duration, print_table
 from malletrain.cli.trace.figures import draw_histograms
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from malletrain.cli.output import JsonOption, duration, print_json, print_table
+from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table
 from malletrain.cli.trace.figures import draw_distribution
 from malletrain.cli.trace.files import HOUR_S
 from malletrain.runtime.errors import InvalidInputError
@@ -68,7 +68,7 @@ def _excerpt(trace: Trace, nodes: int | None, hours: float | None) -> Trace:
         return trace
     excerpt = window(trace, 0.0, trace.duration_s if hours is None else hours * HOUR_S, nodes)
     # An idle period that began before the whole trace also began before the excerpt.
-    return Trace(excerpt.fragments, excerpt.nodes, excerpt.duration_s, trace.earliest_s, trace.origin)
+    return replace(excerpt, earliest_s=trace.earliest_s, origin=trace.origin)
 
 
 def _statistics(found: Description) -> list[tuple[str, str]]:

@@ -27,5 +27,5 @@ def save_trace(trace: Trace, out: Path, about: Mapping[str, object] | None = Non
 def summary(trace: Trace, out: Path) -> str:
     """Describe a written trace in one line."""
     idle_hours = sum(fragment.length_s for fragment in trace.fragments) / HOUR_S
-    share = idle_hours / (len(trace.nodes) * trace.duration_s / HOUR_S)
+    share = idle_hours / (trace.node_s / HOUR_S)
     return f"{out}: {len(trace.fragments)} idle fragments, {idle_hours:.1f} node-hours ({share:.1%} idle)"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from malletrain.common.cgroups import join
 from malletrain.common.standby.preload import OWN_PACKAGE
 from malletrain.common.standby.process_area import ProcessArea
 
@@ -41,6 +42,7 @@ class Order:
         environment: The whole environment.
         worker: Whether it is a worker, which is the child of this process's parent and ends with it. Otherwise it is a
             supervisor, which goes on whatever happens to this process, and gets a standby process of its own.
+        cgroup: The file by which a supervisor joins a cgroup, with all that it starts; empty: it joins none.
     """
 
     words: tuple[str, ...]
@@ -50,6 +52,7 @@ class Order:
     folder: str
     environment: dict[str, str]
     worker: bool
+    cgroup: str = ""
 
 
 def read_order(descriptor: int) -> Order:
@@ -67,6 +70,8 @@ def take_on(order: Order, area: ProcessArea, log: int) -> None:
         os.dup2(source, number)
     os.close(nothing)
     os.close(log)
+    if order.cgroup and (reason := join(order.cgroup)):
+        print(f"runs outside of its cgroup: {reason}", file=sys.stderr, flush=True)
     try:
         os.chdir(order.folder)
     except OSError as error:

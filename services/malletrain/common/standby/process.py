@@ -11,30 +11,46 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from malletrain.common.accounts import Account
+from malletrain.common.cgroups import Cgroup
 from malletrain.common.processes import belongs_to, read_status
 from malletrain.common.standby.child import Order
 from malletrain.common.standby.preload import RefusedError
 from malletrain.common.standby.process_area import ROOM_VARIABLE
 from malletrain.common.start_process import start_process
+from malletrain.common.untrusted_json import (
+    JsonBounds,
+    UntrustedJsonError,
+    flag_of,
+    integer_of,
+    parse_object,
+    text_of,
+    texts_of,
+)
 
 PROGRAM = Path(__file__).with_name("program.py")
 _ENVIRONMENT_ROOM = 32 << 10
-_MOST_ROOM = 120 << 10
+_MAX_ROOM = 120 << 10
 """The kernel takes strings of up to 128 KiB."""
 _ARGUMENTS_ROOM = 4 << 10
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 _OWNERS_ANSWER_SECONDS = 1.0
 """Whoever waits for the process of a user must not be kept for long."""
-_LONGEST_PACKET = 64 << 10
-_LONGEST_REQUEST = 4096
-_MOST_NAMES = 64
+_MAX_PACKET_BYTES = 64 << 10
+_MAX_PACKETS = 64
+"""In one look: a process that never stops talking must not keep this one listening."""
+_PACKET_BOUNDS = JsonBounds(_MAX_PACKET_BYTES, max_depth=2, max_entries=1000)
+_MAX_REQUEST_BYTES = 4096
+_MAX_NAMES = 64
+_MAX_NAME_LENGTH = 200
+_MAX_REASON_LENGTH = 1000
+_MAX_PID = 1 << 22
 
 
 class Phase(Enum):
@@ -54,7 +70,6 @@ class ForkedProcess:
     """
 
     def __init__(self, pid: int) -> None:
-        """Take over a child."""
         self.pid = pid
         self.returncode: int | None = None
 
@@ -74,6 +89,16 @@ class ForkedProcess:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """The answer to a request: a process, or why there is none."""
+
+    pid: int = 0
+    refused: str = ""
+    names: tuple[str, ...] = ()
+    final: bool = False
 
 
 class StandbyProcess:
@@ -100,13 +125,18 @@ class StandbyProcess:
         self._connection = connection
         self._process = process
         self._asked: tuple[Order, Account | None, float] | None = None
-        self._reply: Mapping[str, Any] | None = None
+        self._reply: _Reply | None = None
         connection.setblocking(False)
 
     def poll(self) -> Phase:
         """Take in what it says, and whether it has ended."""
-        while self.phase is not Phase.ENDED and (said := self._receive()) is not None:
-            self._hear(said)
+        for _ in range(_MAX_PACKETS):
+            if self.phase is Phase.ENDED or (said := self._receive()) is None:
+                break
+            try:
+                self._hear(said)
+            except UntrustedJsonError as error:
+                self._end_for(str(error))
         if self._process is not None and self._process.poll() is not None:
             self.phase = Phase.ENDED
         return self.phase
@@ -164,47 +194,56 @@ class StandbyProcess:
         self._asked = self._reply = None
         if said is None:
             raise RefusedError("it has not answered", final=True)
-        if "refused" in said:
-            names = [str(name) for name in said.get("names") or ()][:_MOST_NAMES]
-            raise RefusedError(str(said["refused"])[:1000], names, final=bool(said.get("final")))
-        pid: int = said["pid"]
-        if order.worker and not _is_our_child(pid, account):
-            raise RefusedError(f"process {pid} is no child of this one", final=True)
-        return pid
+        if not said.pid:
+            raise RefusedError(said.refused, said.names, final=said.final)
+        if order.worker and not _is_our_child(said.pid, account):
+            raise RefusedError(f"process {said.pid} is no child of this one", final=True)
+        return said.pid
 
     def learn(self, script: str) -> None:
         """Have it import what a script imports, too; it is ready once more when it has."""
         packet = json.dumps({"learn": script}).encode()
         with contextlib.suppress(OSError):  # it has ended; `poll` finds out
-            if len(packet) <= _LONGEST_REQUEST:
+            if len(packet) <= _MAX_REQUEST_BYTES:
                 self._connection.send(packet)
                 self.phase = Phase.IMPORTING
 
     def _hear(self, said: Mapping[str, Any]) -> None:
+        """Take in one packet. The process is a user's: it may say anything.
+
+        Raises:
+            UntrustedJsonError: a field is not what is expected.
+        """
         if "importing" in said:
-            self.phase, self.importing = Phase.IMPORTING, str(said["importing"])[:200]
+            self.phase, self.importing = Phase.IMPORTING, text_of(said, "importing", _MAX_NAME_LENGTH)
         elif "ready" in said:
             self.phase, self.importing = Phase.READY, ""
-        elif "refused" in said or isinstance(said.get("pid"), int):
-            self._reply = said
-            if said.get("final"):
-                self.phase, self.refusal = Phase.ENDED, str(said.get("refused"))[:1000]
+        elif "refused" in said:
+            reason, final = text_of(said, "refused", _MAX_REASON_LENGTH), flag_of(said, "final")
+            self._reply = _Reply(0, reason, texts_of(said, "names", _MAX_NAMES, _MAX_NAME_LENGTH), final)
+            if final:
+                self.phase, self.refusal = Phase.ENDED, reason
+        else:
+            self._reply = _Reply(integer_of(said, "pid", 1, _MAX_PID))
 
     def _receive(self) -> dict[str, Any] | None:
         try:
-            packet = self._connection.recv(_LONGEST_PACKET)
+            packet = self._connection.recv(_MAX_PACKET_BYTES)
         except BlockingIOError:
             return None
         except OSError:
             packet = b""
-        try:
-            said = json.loads(packet) if packet else None
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
+        if not packet:
             self.phase = Phase.ENDED
             return None
-        return said
+        try:
+            return parse_object(packet, _PACKET_BOUNDS)
+        except UntrustedJsonError as error:
+            self._end_for(str(error))
+            return None
+
+    def _end_for(self, reason: str) -> None:
+        self.phase, self.refusal = Phase.ENDED, f"it says what makes no sense: {reason}"[:_MAX_REASON_LENGTH]
 
     def memory_bytes(self) -> int:
         """Its share of memory: pages that it shares with workers are divided among them; 0 if it is not known."""
@@ -241,6 +280,7 @@ def start_standby(
     barred: Sequence[str],
     log: Path,
     account: Account | None,
+    group: Cgroup | None = None,
 ) -> StandbyProcess:
     """Start a standby process.
 
@@ -251,19 +291,19 @@ def start_standby(
         barred: What it does not import.
         log: File to which its output is appended.
         account: As whom it runs; None: as this process.
+        group: The cgroup that it joins; None: that of this process.
 
     Raises:
         OSError: it can't be started.
     """
-    room = "x" * min(_MOST_ROOM, _ENVIRONMENT_ROOM + sum(map(len, (*environment, *environment.values()))))
+    room = "x" * min(_MAX_ROOM, _ENVIRONMENT_ROOM + sum(map(len, (*environment, *environment.values()))))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listed = ",".join((*modules, *(f"!{name}" for name in barred)))
     words = [interpreter, str(PROGRAM), str(os.getpid()), str(theirs.fileno()), listed, "." * _ARGUMENTS_ROOM]
     try:
         with theirs:
-            process = start_process(
-                words, "/", {**environment, ROOM_VARIABLE: room}, log, pass_fds=[theirs.fileno()], account=account
-            )
+            whole, passed = {**environment, ROOM_VARIABLE: room}, [theirs.fileno()]
+            process = start_process(words, "/", whole, log, pass_fds=passed, account=account, group=group)
     except BaseException:
         ours.close()
         raise

@@ -37,9 +37,9 @@ sys.path.remove(_ROOT)
 
 _IDLE_MS = 1000
 _PACKAGES_SECONDS = 60.0
-_LONGEST_PACKET = 4096
-_MOST_DESCRIPTORS = 4
-_MOST_MODULES = 64
+_MAX_PACKET_BYTES = 4096
+_MAX_DESCRIPTORS = 4
+_MAX_MODULES = 64
 
 
 class Standby:
@@ -65,7 +65,7 @@ class Standby:
 
     def prepare(self) -> None:
         """Import the modules, and have what they made shared with all workers."""
-        for name in self._modules[:_MOST_MODULES]:
+        for name in self._modules[:_MAX_MODULES]:
             self._say(importing=name)
             self._preload.bring_in(name)
         self._modules.clear()
@@ -102,7 +102,7 @@ class Standby:
 
     def _learn(self, script: Path) -> None:
         """Import what a script imports, once for all of its workers, and for those of later jobs."""
-        wanted = dict.fromkeys(worker_bootstrap.imports_of(script))
+        wanted = dict.fromkeys(worker_bootstrap.indifferent_imports(script))
         self._modules = [name for name in wanted if not self._preload.has_tried(name)]
         if self._modules:
             gc.unfreeze()
@@ -112,7 +112,7 @@ class Standby:
 
     def _answer(self) -> child.Order | None:
         packet, descriptors, flags, _ = socket.recv_fds(
-            self.connection, _LONGEST_PACKET, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            self.connection, _MAX_PACKET_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
         if not packet or flags & socket.MSG_CTRUNC:
             os._exit(0)  # the parent has ended

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,10 @@ from malletrain.common.accounts import (
     account_of,
     acting_as,
 )
+from malletrain.common.trusted_files import distrust, way_to
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.runtime.errors import InvalidInputError, PreconditionError
 
-_OTHERS_WRITE = 0o022
 _ENTERED_BY_ALL = 0o711
 _NOBODY = 65534
 
@@ -40,6 +39,9 @@ class JobAccounts(Protocol):
 
     def may_end(self, environment: Mapping[str, str], user_ids: frozenset[int]) -> bool:
         """Whether a process with this environment, which names a job's folder, and these user ids can be the job's."""
+
+    def users_of(self, folder: Path) -> frozenset[int]:
+        """Users whose processes can be those of jobs with folders in this folder."""
 
     def make_jobs_folder(self, folder: Path) -> None:
         """Make the folder of the jobs' folders.
@@ -66,6 +68,11 @@ class CommonAccount:
         """The kernel decides."""
         del environment
         return bool(user_ids)
+
+    def users_of(self, folder: Path) -> frozenset[int]:
+        """This process's own."""
+        del folder
+        return frozenset({os.geteuid()})
 
     def make_jobs_folder(self, folder: Path) -> None:
         """Make it, for nobody else to enter."""
@@ -120,6 +127,15 @@ class AccountsOfOwners:
             return False
         return owner >= self.min_uid and user_ids == {owner}
 
+    def users_of(self, folder: Path) -> frozenset[int]:
+        """The owners of the folders in it, which root alone makes."""
+        try:
+            with os.scandir(folder) as entries:
+                owners = {entry.stat(follow_symlinks=False).st_uid for entry in entries}
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(owner for owner in owners if owner >= self.min_uid)
+
     def make_jobs_folder(self, folder: Path) -> None:
         """Make it, for all to pass through and for nobody to list."""
         folder.mkdir(mode=_ENTERED_BY_ALL, parents=True, exist_ok=True)
@@ -162,7 +178,7 @@ def check_owner_jobs(section: JobManagerSettings, state_dir: Path) -> None:
     """
     jobs_dir = _jobs_dir(section, state_dir)
     try:
-        _check_root_owns(jobs_dir.resolve())
+        _check_root_owns(jobs_dir)
         with acting_as(_somebody()):
             jobs_dir.lstat()
     except OSError as error:
@@ -198,11 +214,9 @@ def users_can_reach(path: Path) -> bool:
 
 def _check_root_owns(folder: Path) -> None:
     """Refuse a path on which another user could put a folder of its own in place of ours."""
-    for path in (folder, *folder.parents):
-        found = path.lstat()
-        others_write = found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
-        if found.st_uid != 0 or others_write:
-            raise InvalidInputError("job_manager.jobs_dir", f"{path} to be root's, and writable by root only")
+    if reason := distrust(way_to(folder), frozenset({0})):
+        expected = f"it and the folders above it to be root's, and writable by root only: {reason}"
+        raise InvalidInputError("job_manager.jobs_dir", expected, str(folder))
 
 
 def _somebody() -> Account:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from malletrain.common import environment as env
-from malletrain.job_manager.jobs import JobSpec
+from malletrain.job_manager.machine.jobs import JobSpec
 
 
 class MonitorAddress(NamedTuple):
@@ -17,13 +17,13 @@ class MonitorAddress(NamedTuple):
     Attributes:
         address: HOST:PORT of Monitor on this machine.
         for_nodes: HOST:PORT by which agents on other nodes reach it; empty if they can't.
-        authority: Path of the CA certificates by which it is known; empty on loopback.
+        authorities: Files with the CA certificates by which it is known; none: it is not served with TLS, as by a test.
         name: Name in its certificate; empty: the host of its address.
     """
 
     address: str
     for_nodes: str = ""
-    authority: str = ""
+    authorities: tuple[Path, ...] = ()
     name: str = ""
 
 
@@ -40,7 +40,8 @@ def worker_environment(
     known = {
         env.NODE_GPUS: str(node_gpus or ""),
         env.MONITOR_FOR_NODES: monitor.for_nodes,
-        env.MONITOR_AUTHORITY: monitor.authority,
+        env.MONITOR_AUTHORITY: str(monitor.authorities[0]) if monitor.authorities else "",
+        env.MONITOR_WITH_TLS: monitor.address if monitor.authorities else "",
         env.MONITOR_NAME: monitor.name,
         env.BURST_BUFFER_GB: str(spec.burst_buffer_gb or ""),
     }

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import json
 import os
-import shutil
+import re
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,19 +20,32 @@ import structlog
 from malletrain.common import job_folder
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.files import is_full, make_private_folder, open_plain, write_atomically
+from malletrain.common.launch_file import Launch, launch_document
 from malletrain.common.processes import ProcessId
-from malletrain.job_manager.stimuli import Completion, Outcome
+from malletrain.common.untrusted_json import JsonBounds, UntrustedJsonError, integer_of, parse_object
+from malletrain.job_manager.launching.removing import MAX_ENTRIES, TooManyEntriesError, remove_folder
+from malletrain.job_manager.launching.socket_folders import earlier_socket_folder, is_own_folder, socket_folder
+from malletrain.job_manager.machine.stimuli import Completion, Outcome, WorkerFailure
 
-_LONGEST_SOCKET_PATH_BYTES = 99
-_RECORDED = ("job_id", "incarnation", "slots_per_node")
-_LARGEST_LAUNCH_BYTES = 4 << 20
+_MAX_SOCKET_PATH_BYTES = 99
+_RECORDED = ("job_id", "incarnation", "slots_per_node", "instance_id", "cgroup")
+"""What JobManager needs of a launch later."""
+_MAX_LAUNCH_BYTES = 4 << 20
 """More than the largest command and environment that the kernel takes."""
-_LARGEST_FILE_BYTES = 64 << 10
-_LONGEST_MESSAGE = 4096
-_LARGEST_PID = 1 << 22
-_MOST_METRICS = 1000
-_LONGEST_NAME = 200
-_MOST_SAMPLES = 1 << 63
+_MAX_FILE_BYTES = 64 << 10
+_DEEPEST = 8
+_MAX_ENTRIES = 200_000
+"""Of the longest command and environment; of shorter files there is no room for as many."""
+_MAX_MESSAGE_LENGTH = 4096
+_MAX_PID = 1 << 22
+_LATEST_START = 1 << 63
+_MAX_METRICS = 1000
+_MAX_NAME_LENGTH = 200
+_MAX_SAMPLES = 1 << 63
+_MAX_SCALE = 1_000_000
+_MAX_LINES = 20
+_MAX_LINE_LENGTH = 500
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FILE_MODE = 0o600
 _NO_EMPTY_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST})
 
@@ -43,8 +54,29 @@ class SupervisorStartError(Exception):
     """A job's supervisor can't be started; the message is for people."""
 
 
-class NoRoomError(SupervisorStartError):
+class StartPostponedError(SupervisorStartError):
+    """A supervisor can't be started now, and not by a fault of its job: it is tried again."""
+
+
+class NoRoomError(StartPostponedError):
     """There is no room on a disk, or in a quota, for what a supervisor is started with; there may be later."""
+
+
+@dataclass(frozen=True)
+class WrittenOutcome:
+    """What a supervisor wrote at its end.
+
+    Attributes:
+        outcome: How the workers ended.
+        message: Why, for people.
+        failure: The failure that ended them; None: none did, or it is not known.
+        log: The last lines of the log of the worker that failed first, as "n017 | text".
+    """
+
+    outcome: Outcome
+    message: str
+    failure: WorkerFailure | None = None
+    log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,11 +87,15 @@ class JobFolder:
         path: Its path.
         account: Whose it is; None: ours.
         record: Where JobManager itself keeps what it has launched, if the folder is not its own.
+        instance_id: Random identifier of the job; empty: it has none.
+        fault: Why it is not the folder of this job, so that nothing in it is believed or changed; empty: it is.
     """
 
     path: Path
     account: Account | None = None
     record: Path | None = None
+    instance_id: str = ""
+    fault: str = ""
 
     @property
     def supervisor_log(self) -> Path:
@@ -76,12 +112,17 @@ class JobFolder:
 
         Raises:
             AccountError: this process may not.
+            PermissionError: it is not the folder of this job.
         """
+        if self.fault:
+            raise PermissionError(errno.EPERM, self.fault)
         return acting_as(self.account)
 
     @property
     def is_done(self) -> bool:
         """Whether the trainer has said that it is done."""
+        if self.fault:
+            return False
         with self.entered():
             try:
                 (self.path / job_folder.COMPLETION_FILE).lstat()
@@ -103,21 +144,29 @@ class JobFolder:
         """Make the folders, which others can't enter, and remove the files of an earlier supervisor.
 
         Raises:
-            SupervisorStartError: the folder is somebody else's.
+            SupervisorStartError: the folder is somebody else's, or that of another job.
             OSError: they can't be made.
         """
+        if self.fault:
+            raise SupervisorStartError(f"{self.fault}: nothing is started in it")
         if self.account is None:
             make_private_folder(self.path.parent)
             make_private_folder(self.path)
         else:
             _make_folder_of(self.path, self.account)
         with self.entered():
+            self._write_identifier()
             self.logs.mkdir(mode=0o700, exist_ok=True)
             (self.path / job_folder.CHECKPOINTS_FOLDER).mkdir(mode=0o700, exist_ok=True)
             for name in (job_folder.SUPERVISOR_FILE, job_folder.OUTCOME_FILE, job_folder.LAUNCH_FILE):
                 (self.path / name).unlink(missing_ok=True)
         if self.record is not None:
             self.record.unlink(missing_ok=True)
+
+    def _write_identifier(self) -> None:
+        path = self.path / job_folder.INSTANCE_FILE
+        if self.instance_id and not path.exists():
+            write_atomically(path, self.instance_id + "\n", mode=_FILE_MODE)
 
     def prepare_feeds(self, first: str) -> Path:
         """Make the folder in which the feeds of the job's fleet find each other, in that of the first member.
@@ -138,8 +187,9 @@ class JobFolder:
             make_private_folder(above / job_folder.FEEDS_FOLDER)
         return above / job_folder.FEEDS_FOLDER
 
-    def write_launch(self, content: dict[str, Any]) -> None:
+    def write_launch(self, launch: Launch) -> None:
         """Write `launch.json`, completely or not at all."""
+        content = launch_document(launch)
         with self.entered():
             write_atomically(self.path / job_folder.LAUNCH_FILE, json.dumps(content, indent=1), mode=_FILE_MODE)
         if self.record is not None:
@@ -157,30 +207,52 @@ class JobFolder:
         with self.entered():
             write_atomically(self.path / name, text, mode=0o600, sync=False)
 
+    def launch_version(self) -> tuple[int, int, int] | None:
+        """Another value after each launch; None if nothing was launched, or nothing here is believed."""
+        if self.fault:
+            return None
+        try:
+            with self.entered():
+                status = (self.record or self.path / job_folder.LAUNCH_FILE).lstat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
     def launched(self) -> dict[str, Any] | None:
         """What was launched: content of `launch.json`, or that of the record; None if nothing was."""
-        if self.record is None:
-            return self._read(job_folder.LAUNCH_FILE, _LARGEST_LAUNCH_BYTES)
-        try:
-            found: dict[str, Any] = json.loads(self.record.read_text(encoding="ascii"))
-        except FileNotFoundError:
+        if self.fault:
             return None
+        if self.record is None:
+            found = self._read(job_folder.LAUNCH_FILE, _MAX_LAUNCH_BYTES)
+        else:
+            try:
+                found = json.loads(self.record.read_text(encoding="ascii"))
+            except FileNotFoundError:
+                return None
+        if found is not None and self.instance_id and found.get("instance_id", "") not in ("", self.instance_id):
+            return None  # of another job with the same number
         return found
 
     def supervisor(self) -> ProcessId | None:
         """The newest supervisor that has served, alive or not; None if there was none."""
         content = self._read(job_folder.SUPERVISOR_FILE) or {}
-        pid, start_time = content.get("pid"), content.get("start_time")
-        if not isinstance(pid, int) or not isinstance(start_time, int) or not 0 < pid <= _LARGEST_PID:
+        try:
+            pid = integer_of(content, "pid", 1, _MAX_PID)
+            start_time = integer_of(content, "start_time", 0, _LATEST_START)
+        except UntrustedJsonError:
             return None
         return ProcessId(pid, start_time, None if self.account is None else self.account.user_id)
 
-    def outcome(self) -> tuple[Outcome, str] | None:
+    def outcome(self) -> WrittenOutcome | None:
         """How the workers ended, and why, as the supervisor wrote when it ended; None if it did not."""
         content = self._read(job_folder.OUTCOME_FILE)
         if content is None or content.get("outcome") not in Outcome.__members__.values():
             return None
-        return Outcome(content["outcome"]), clean_text(str(content.get("message", ""))[:_LONGEST_MESSAGE])
+        message = clean_text(str(content.get("message", ""))[:_MAX_MESSAGE_LENGTH])
+        found = content.get("failure")
+        if not isinstance(found, dict):
+            return WrittenOutcome(Outcome(content["outcome"]), message)
+        return WrittenOutcome(Outcome(content["outcome"]), message, _failure(found), _failure_log(found))
 
     def completion(self) -> Completion | None:
         """What the trainer said when it was done; None if it was not.
@@ -194,7 +266,7 @@ class JobFolder:
             return Completion()
         samples, metrics = content.get("samples"), content.get("metrics")
         return Completion(
-            samples=samples if isinstance(samples, int) and 0 <= samples < _MOST_SAMPLES else None,
+            samples=samples if isinstance(samples, int) and 0 <= samples < _MAX_SAMPLES else None,
             metrics=_numbers(metrics) if isinstance(metrics, dict) else {},
         )
 
@@ -211,26 +283,77 @@ class JobFolder:
             _remove_files(folder, job_folder.OWN_FILES)
             for name, suffix in job_folder.OWN_FOLDERS.items():
                 with _unless_missing_or_filled(), _folder_at(name, folder) as inner, os.scandir(inner) as entries:
-                    _remove_files(inner, [entry.name for entry in entries if _is_own(entry, suffix)])
+                    looked_at = list(itertools.islice(entries, MAX_ENTRIES))
+                    _remove_files(inner, [entry.name for entry in looked_at if _is_own(entry, suffix)])
+                    if len(looked_at) == MAX_ENTRIES:
+                        raise TooManyEntriesError(errno.EFBIG, "more files than are deleted at a time", name)
                 _remove_if_empty(name, folder)
             with _unless_missing_or_filled(), _folder_at(job_folder.COMPILED_FOLDER, folder):
-                shutil.rmtree(job_folder.COMPILED_FOLDER, dir_fd=folder)
+                remove_folder(job_folder.COMPILED_FOLDER, folder)
             _remove_if_empty(job_folder.CHECKPOINTS_FOLDER, folder)
+            if os.listdir(folder) == [job_folder.INSTANCE_FILE]:  # noqa: PTH208 - of a descriptor; else it says whose the rest is
+                _remove_files(folder, [job_folder.INSTANCE_FILE])
         _remove_if_empty(self.path)
 
-    def _read(self, name: str, most_bytes: int = _LARGEST_FILE_BYTES) -> dict[str, Any] | None:
+    def _read(self, name: str, max_bytes: int = _MAX_FILE_BYTES) -> dict[str, Any] | None:
         """A JSON object from a file; None if there is no such file or it contains something else."""
         try:
             with self.entered(), open_plain(self.path / name) as file:
-                text = file.read(most_bytes + 1)
-            content = json.loads(text) if len(text) <= most_bytes else None
+                text = file.read(max_bytes + 1)
+            return parse_object(text, JsonBounds(max_bytes, _DEEPEST, _MAX_ENTRIES))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, UntrustedJsonError) as error:
             # A user who leaves something else there must not be able to fill our log: this is asked 20 times a second.
             structlog.get_logger(__name__).debug("unreadable file", path=str(self.path / name), error=str(error))
             return None
-        return content if isinstance(content, dict) else None
+
+
+class KnownLaunches:
+    """What jobs' present supervisors were started with. A file is read again only after the next launch.
+
+    A launch on a thousand nodes is 100 KB of JSON, and each command of its job asks for it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {}
+
+    def __len__(self) -> int:
+        """Of how many jobs something is kept."""
+        return len(self._known)
+
+    def of(self, folder: JobFolder, incarnation: int) -> dict[str, Any]:
+        """What an incarnation was started with, as far as JobManager needs it; empty if it was not started."""
+        version, job_id = folder.launch_version(), folder.path.name
+        if version is None:
+            return {}
+        known = self._known.get(job_id)
+        if known is None or known[0] != version:
+            content = folder.launched() or {}
+            known = self._known[job_id] = version, {name: content[name] for name in _RECORDED if name in content}
+        return known[1] if known[1].get("incarnation") == incarnation else {}
+
+    def forget(self, job_id: str) -> None:
+        """Keep nothing of a job that has no supervisor any more."""
+        self._known.pop(job_id, None)
+
+
+def _failure(found: dict[str, Any]) -> WorkerFailure | None:
+    """The failure that a supervisor names; None where a field makes no sense."""
+    scale, count, seconds, node = (found.get(name) for name in ("scale", "count", "seconds", "host"))
+    if not isinstance(scale, int) or not isinstance(count, int) or not isinstance(seconds, int | float):
+        return None
+    if not isinstance(node, str) or not (0 <= scale <= _MAX_SCALE and 0 < count <= _MAX_SCALE):
+        return None
+    by_script = found.get("by_script") is True
+    return WorkerFailure(clean_text(node[:_MAX_NAME_LENGTH]), by_script, scale, max(0.0, float(seconds)), count)
+
+
+def _failure_log(found: dict[str, Any]) -> tuple[str, ...]:
+    lines, node = found.get("log"), found.get("host")
+    if not isinstance(lines, list) or not isinstance(node, str):
+        return ()
+    return tuple(clean_text(f"{node} | {str(line)[:_MAX_LINE_LENGTH]}") for line in lines[-_MAX_LINES:])
 
 
 @contextlib.contextmanager
@@ -295,21 +418,26 @@ def socket_path(state_dir: Path, job_id: str, incarnation: int, account: Account
         account: As whom the supervisor runs; None: as we do.
 
     Raises:
-        SupervisorStartError: the folder belongs to another user.
-        OSError: it can't be made.
+        StartPostponedError: it can't be made, which is no fault of the job.
     """
     name = f"{job_id}.{incarnation}.sock"
-    mark = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
-    if account is not None:
-        above = Path(tempfile.gettempdir()) / f"malletrain-{os.getuid()}-{mark}"
-        _make_own_folder(above, 0o711)
-        _make_folder_of(above / name, account)
-        return above / name / "s"
-    path = state_dir / "run" / name
-    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
-        path = Path(tempfile.gettempdir()) / f"malletrain-{os.getuid()}-{mark}" / name
-    _make_own_folder(path.parent, 0o700)
-    return path
+    try:
+        return _socket_path(state_dir, name, account)
+    except (OSError, SupervisorStartError) as error:
+        raise StartPostponedError(f"there is no folder for its supervisor's socket ({error})") from error
+
+
+def _socket_path(state_dir: Path, name: str, account: Account | None) -> Path:
+    path, earlier = state_dir / "run" / name, earlier_socket_folder(state_dir)
+    if account is None and len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
+        make_private_folder(path.parent)
+        return path
+    was_there = is_own_folder(earlier) and os.path.lexists(earlier / name)
+    above = earlier if was_there else socket_folder(state_dir, 0o700 if account is None else 0o711)
+    if account is None:
+        return above / name
+    _make_folder_of(above / name, account)
+    return above / name / "s"
 
 
 def open_socket(path: Path, account: Account) -> int:
@@ -339,24 +467,16 @@ def remove_socket(path: Path, account: Account | None = None) -> None:
             path.parent.rmdir()
 
 
-def _make_own_folder(path: Path, mode: int) -> None:
-    path.mkdir(mode=mode, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise SupervisorStartError(f"{path}: expected a folder of this user")
-    path.chmod(mode)
-
-
 def clean_text(text: str) -> str:
-    """A text with a replacement for what can't be encoded: a job may have written anything."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """A text without what can't be encoded, and what a terminal would act upon: a job may have written anything."""
+    return _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     numbers = {name: value for name, value in metrics.items() if isinstance(value, float) or _is_small(value)}
-    kept = itertools.islice(numbers.items(), _MOST_METRICS)
-    return {clean_text(name[:_LONGEST_NAME]): float(value) for name, value in kept}
+    kept = itertools.islice(numbers.items(), _MAX_METRICS)
+    return {clean_text(name[:_MAX_NAME_LENGTH]): float(value) for name, value in kept}
 
 
 def _is_small(value: object) -> bool:
-    return isinstance(value, int) and abs(value) < _MOST_SAMPLES
+    return isinstance(value, int) and abs(value) < _MAX_SAMPLES

@@ -11,6 +11,7 @@ import structlog
 
 from malletrain.common.accounts import Account
 from malletrain.common.job_folder import CERTIFICATE_FILE, FEED_CERTIFICATE_FILE, TOKEN_FILE
+from malletrain.common.user_threads import UserThreads
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.tokens import Tokens
@@ -46,17 +47,18 @@ class JobSecrets:
     certificate of all supervisors would let its holder run anything as anybody.
     """
 
-    def __init__(self, tokens: Tokens, longest_lifespan_seconds: float, certificates: SupervisorCertificates) -> None:
+    def __init__(self, tokens: Tokens, max_lifespan_seconds: float, certificates: SupervisorCertificates) -> None:
         """Write nothing yet.
 
         Args:
             tokens: Signs them.
-            longest_lifespan_seconds: No token may live longer.
+            max_lifespan_seconds: No token may live longer.
             certificates: The certificates of supervisors.
         """
         self._tokens = tokens
-        self._lifespan = min(_LIFESPAN_SECONDS, longest_lifespan_seconds)
+        self._lifespan = min(_LIFESPAN_SECONDS, max_lifespan_seconds)
         self._certificates = certificates
+        self._threads = UserThreads(at_once=1)
 
     def write(self, job_id: str, folder: JobFolder, sharing_fleet: str = "") -> None:
         """Write a new token to a job's folder, and new certificates if it needs them.
@@ -90,9 +92,13 @@ class JobSecrets:
         log = structlog.get_logger(__name__)
         while True:
             for job_id, folder, fleet in list(jobs()):
-                try:
+
+                def renew(job_id: str = job_id, folder: JobFolder = folder, fleet: str = fleet) -> None:
                     if folder.is_launched:
                         self.write(job_id, folder, fleet)
+
+                try:
+                    await self._threads.run("" if folder.account is None else folder.account.name, renew)
                 except (OSError, InvalidInputError) as error:
                     log.error("job's token not renewed", job=job_id, error=str(error))
             shortest = min(self._lifespan, self._certificates.lifespan_seconds)

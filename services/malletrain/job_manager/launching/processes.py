@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from malletrain.common import environment as env
 from malletrain.common.gpus import node_of
-from malletrain.common.processes import ProcessId, UserTest, find_processes, of_anybody
+from malletrain.common.processes import FoundProcess, ProcessId, UserTest, of_anybody
+from malletrain.common.user_threads import UserBusyError
 from malletrain.job_manager.launching.process_search import Predicate, ProcessSearch
 
 _SWEEP_PAUSE_SECONDS = 0.02
 _LAST_WORDS_SECONDS = 1.0
+_MAX_KILLED_AT_ONCE = 50
+_MAX_NAMED = 20
 
 T = TypeVar("T")
 
@@ -45,6 +48,12 @@ def of_incarnation_on(jobs: Path, job_id: str, incarnation: int, nodes: frozense
     """
     is_mine, is_supervisor = of_job(jobs, job_id), of_supervisor(jobs, job_id, incarnation)
     return lambda found: is_supervisor(found) or (is_mine(found) and found.get(env.NODE) in nodes)
+
+
+def of_workers_on(jobs: Path, job_id: str, nodes: frozenset[str] | None) -> Predicate:
+    """Processes of a job on some nodes or GPUs, or on all, without its supervisors."""
+    is_mine = of_job(jobs, job_id)
+    return lambda found: is_mine(found) and env.NODE in found and (nodes is None or found[env.NODE] in nodes)
 
 
 def of_other_jobs(jobs: Path, supervised: frozenset[str]) -> Predicate:
@@ -125,6 +134,8 @@ async def sweep(
     is_ours: UserTest = of_anybody,
     patience_seconds: float = 5.0,
     search: ProcessSearch | None = None,
+    user_ids: Iterable[int] | None = None,
+    still_meant: Predicate = lambda _: True,
 ) -> int:
     """Kill all processes that are meant, until none is left.
 
@@ -132,27 +143,42 @@ async def sweep(
         is_meant: Which ones.
         is_ours: Whether a process with an environment and with user ids can be meant.
         patience_seconds: How long they may take to end.
-        search: Finds them while other things go on; with its own `is_ours`. Only where these things don't change which
-            processes are meant. None: nothing else goes on.
+        search: Finds them, with its own `is_ours`; None: one that nobody else uses.
+        user_ids: Users whose processes can be meant; None: all.
+        still_meant: Asked about each that was found immediately before it is killed: while processes are looked at,
+            other things go on.
 
     Returns:
         How many there were.
 
     Raises:
-        ProcessesLeftError: some have not ended after `patience_seconds`.
+        ProcessesLeftError: some have not ended after `patience_seconds`, or looking at them takes too long.
     """
     killed: set[ProcessId] = set()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
-    while found := _found(is_meant, is_ours) if search is None else await search.find(is_meant):
+    search = ProcessSearch(is_ours) if search is None else search
+    users = None if user_ids is None else frozenset(user_ids)
+    while found := await _found(search, is_meant, users, still_meant):
         if loop.time() > deadline:
-            raise ProcessesLeftError(f"still there: {', '.join(str(process.pid) for process in found)}")
-        for process in found:
-            process.kill()
-        killed.update(found)
+            named = ", ".join(str(process.id.pid) for process in found[:_MAX_NAMED])
+            raise ProcessesLeftError(f"still there: {len(found)} processes: {named}")
+        for begin in range(0, len(found), _MAX_KILLED_AT_ONCE):
+            # A user may have thousands: others are served meanwhile, and what is meant may change.
+            for process in found[begin : begin + _MAX_KILLED_AT_ONCE]:
+                if still_meant(process.environment):
+                    process.id.kill()
+                    killed.add(process.id)
+            await asyncio.sleep(0)
         await asyncio.sleep(_SWEEP_PAUSE_SECONDS)
     return len(killed)
 
 
-def _found(is_meant: Predicate, is_ours: UserTest) -> list[ProcessId]:
-    return [entry.id for entry in find_processes(is_meant, is_ours)]
+async def _found(
+    search: ProcessSearch, is_meant: Predicate, users: frozenset[int] | None, still_meant: Predicate
+) -> list[FoundProcess]:
+    try:
+        found = await search.find(is_meant, users)
+    except UserBusyError as error:
+        raise ProcessesLeftError(f"not known to have ended: {error}") from error
+    return [entry for entry in found if still_meant(entry.environment)]

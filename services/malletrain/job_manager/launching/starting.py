@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -16,26 +17,28 @@ import structlog
 
 from malletrain.common import environment as env
 from malletrain.common.accounts import account_environment
+from malletrain.common.cgroups import Cgroup
 from malletrain.common.files import open_log
 from malletrain.common.job_folder import AUTHORITY_FILE
+from malletrain.common.launch_file import AgentAddress, Launch
 from malletrain.common.processes import ProcessId, identify
 from malletrain.common.python_command import PythonCommand, parse_python_command
-from malletrain.common.standby.keeper import StandbyKeeper
-from malletrain.common.standby.recipe import recipe_for
-from malletrain.common.standby.shelf import StandbyShelf
+from malletrain.common.standby.config import standby_config_for
+from malletrain.common.standby.manager import StandbyManager
+from malletrain.common.standby.processes import StandbyProcesses
 from malletrain.common.start_process import start_process
-from malletrain.common.trace_context import HEADER
-from malletrain.job_manager.fleets import first_member
-from malletrain.job_manager.jobs import JobSpec, LauncherBackend
+from malletrain.common.user_threads import UserBusyError, UserThreads
 from malletrain.job_manager.launching.environment import MonitorAddress, supervisor_environment, worker_environment
 from malletrain.job_manager.launching.folder import JobFolder, socket_path
+from malletrain.job_manager.launching.job_cgroups import JobCgroups
 from malletrain.job_manager.launching.job_secrets import JobSecrets
 from malletrain.job_manager.launching.supervisor_client import NodeHost, host_of
+from malletrain.job_manager.machine.jobs import DEFAULT_MAX_RESTARTS, JobSpec, LauncherBackend, first_member
 from malletrain.runtime.tracing.propagation import present_context
 
 _SUPERVISOR = "malletrain.supervisor"
-_MOST_SCRIPTS = 16
-_MOST_COMMANDS = 10_000
+_MAX_SCRIPTS = 16
+_MAX_COMMANDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class LaunchSettings:
             each supervisor; 0: none is kept.
         keep_seconds: How long a supervisor whose nodes were all released stays, and waits for others; 0: it ends.
         forks_supervisors: Whether supervisors run as this process does, so that they can be forked, too.
+        idle_report_seconds: For how long a job's processes must do nothing until its supervisor reports it.
+        accepts_open_store: Whether torch's store may be served where other accounts of the machine can reach it.
     """
 
     state_dir: Path
@@ -66,6 +71,8 @@ class LaunchSettings:
     standby_memory_bytes: int = 0
     keep_seconds: float = 0.0
     forks_supervisors: bool = False
+    idle_report_seconds: float = 30.0
+    accepts_open_store: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,16 +91,24 @@ class ForkedSupervisor:
         return self.id.pid
 
 
-@lru_cache(_MOST_COMMANDS)
+@lru_cache(_MAX_COMMANDS)
 def _parsed(command: tuple[str, ...]) -> PythonCommand | None:
     """A command, taken apart once: those of all jobs are looked at several times a second."""
     return parse_python_command(command)
 
 
-def _learn(keeper: StandbyKeeper, spec: JobSpec) -> None:
+def _script_of(spec: JobSpec) -> Path | None:
     parsed = _parsed(spec.command)
-    if parsed is not None and parsed.kind == "script":
-        keeper.learn(Path(spec.working_directory, parsed.target))
+    return Path(spec.working_directory, parsed.target) if parsed is not None and parsed.kind == "script" else None
+
+
+def _modified(scripts: Iterable[Path]) -> dict[Path, int]:
+    """When scripts were modified, in nanoseconds since the epoch; without those that are not there."""
+    found = {}
+    for script in scripts:
+        with contextlib.suppress(OSError):
+            found[script] = script.stat().st_mtime_ns
+    return found
 
 
 StartedSupervisor: TypeAlias = "subprocess.Popen[bytes] | ForkedSupervisor"
@@ -111,6 +126,7 @@ class LaunchOrder:
         sequence: Number of the command that gives it its first nodes.
         nodes: Those nodes.
         sharing_fleet: Its fleet, if feeds of its nodes share with each other; else empty.
+        restarts_left: How often it may still be restarted after failures of its own.
     """
 
     job_id: str
@@ -120,6 +136,7 @@ class LaunchOrder:
     sequence: int
     nodes: tuple[str, ...]
     sharing_fleet: str = ""
+    restarts_left: int = DEFAULT_MAX_RESTARTS
 
 
 class SupervisorStarter:
@@ -131,6 +148,7 @@ class SupervisorStarter:
         own_environment: Mapping[str, str],
         secrets: JobSecrets,
         hosts: Mapping[str, NodeHost],
+        groups: JobCgroups | None = None,
     ) -> None:
         """Touch nothing yet.
 
@@ -139,22 +157,26 @@ class SupervisorStarter:
             own_environment: JobManager's environment.
             secrets: Writes what a job's processes prove with who they are.
             hosts: What is known of nodes, by name; may change.
+            groups: The cgroups of supervisors; None: they are in that of this process.
         """
         self._settings = settings
         self._own = own_environment
         self._secrets = secrets
         self._hosts = hosts
+        self._groups = groups
         self._log = structlog.get_logger(__name__)
         self._python = shutil.which(settings.trainer_python) or settings.trainer_python
         self._standby = self._open_standby()
         self._forking = asyncio.Lock()
+        self._scripts: dict[Path, int] = {}
+        self._threads = UserThreads(at_once=1)
 
-    def _open_standby(self) -> StandbyShelf:
+    def _open_standby(self) -> StandbyProcesses:
         settings = self._settings
-        shelf = StandbyShelf(settings.standby_memory_bytes if settings.forks_supervisors else 0, self._log.info)
-        if shelf.is_open:
-            shelf.open(None, recipe_for(self._python, self._with_variables({})))
-        return shelf
+        standbys = StandbyProcesses(settings.standby_memory_bytes if settings.forks_supervisors else 0, self._log.info)
+        if standbys.is_open:
+            standbys.open(None, standby_config_for(self._python, self._with_variables({})))
+        return standbys
 
     def tend_standby(self, specs: Iterable[JobSpec], *, may_start: bool) -> None:
         """Look after the standby processes. The first starts once there is a node of this machine, or a job to use it.
@@ -163,13 +185,33 @@ class SupervisorStarter:
             specs: Specs of the jobs that have not ended.
             may_start: Whether the first may be started now; those that run are looked after in any case.
         """
-        forkable = list(islice(filter(self._is_forkable, specs), _MOST_SCRIPTS))
+        forkable = list(islice(filter(self._is_forkable, specs), _MAX_SCRIPTS))
         useful = self._settings.backend != "command" and not all(host.agent for host in self._hosts.values())
         if self._standby.pids or (may_start and (forkable or useful)):
             self._standby.tick(busy=False)
         for spec in forkable:
-            if (keeper := self._keeper_for(spec, may_open=False)) is not None:
-                _learn(keeper, spec)
+            if (manager := self._manager_for(spec, may_open=False)) is not None:
+                self._learn(manager, spec)
+
+    async def look_at_scripts(self, specs: Iterable[JobSpec]) -> None:
+        """Look, in a thread, at the scripts that standby processes may learn: they may lie on any disk."""
+        scripts = {
+            script
+            for spec in islice(filter(self._is_forkable, specs), _MAX_SCRIPTS)
+            if (script := _script_of(spec)) is not None
+        }
+        if not self._standby.pids or not scripts:
+            return
+        try:
+            self._scripts = await self._threads.run("scripts", lambda: _modified(scripts))
+        except UserBusyError as error:
+            self._scripts = {}
+            self._log.info("scripts are not learned ahead", error=str(error))
+
+    def _learn(self, manager: StandbyManager, spec: JobSpec) -> None:
+        script = _script_of(spec)
+        if script is not None and (modified_ns := self._scripts.get(script)) is not None:
+            manager.learn(script, modified_ns)
 
     def awaits_standby(self, order: LaunchOrder) -> bool:
         """Whether a start on this machine gains by waiting for a standby process, which will be ready soon.
@@ -178,13 +220,13 @@ class SupervisorStarter:
         """
         if not self._starts_here(order) or not self._is_forkable(order.spec):
             return False
-        keeper = self._keeper_for(order.spec, may_open=bool(self._standby.pids))
-        if keeper is None:
+        manager = self._manager_for(order.spec, may_open=bool(self._standby.pids))
+        if manager is None:
             return False
-        if not keeper.pid and self._standby.pids:
-            keeper.tick(busy=False)
-        _learn(keeper, order.spec)
-        return keeper.is_importing
+        if not manager.pid and self._standby.pids:
+            manager.tick(busy=False)
+        self._learn(manager, order.spec)
+        return manager.is_importing
 
     @property
     def can_fork(self) -> bool:
@@ -194,7 +236,7 @@ class SupervisorStarter:
     def _starts_here(self, order: LaunchOrder) -> bool:
         return any(not host_of(self._hosts, node).agent for node in order.nodes)
 
-    def _keeper_for(self, spec: JobSpec, *, may_open: bool) -> StandbyKeeper | None:
+    def _manager_for(self, spec: JobSpec, *, may_open: bool) -> StandbyManager | None:
         variables = self._with_variables(spec.environment)
         return self._standby.choose_for(None, self._python, variables, may_open=may_open)
 
@@ -233,51 +275,62 @@ class SupervisorStarter:
         gpus = order.spec.gpus_on(host.gpus for host in hosts.values())
         sharing = self._sharing_of(folder, order.sharing_fleet)
         worker = worker_environment(order.job_id, folder.path, order.spec, slots, monitor, gpus) | sharing
+        group = None if self._groups is None else self._groups.make(order.job_id, order.incarnation, folder.account)
+        context = present_context()
         folder.write_launch(
-            {
-                "job_id": order.job_id,
-                "incarnation": order.incarnation,
-                "backend": self._backend(order.spec),
-                "command": list(order.spec.command),
-                "working_directory": order.spec.working_directory,
-                "environment": worker,
-                "slots_per_node": slots,
-                "min_nodes": order.spec.min_nodes,
-                "max_nodes": order.spec.max_nodes,
-                "socket": str(socket),
-                "sequence": order.sequence,
-                "hosts": [{"name": node, "slots": slots, "agent": host.agent} for node, host in hosts.items()],
-                "certificate_file": str(self._secrets.certificate_file(folder)),
-                "user_id": None if folder.account is None else folder.account.user_id,
-                "cold_start": order.spec.cold_start,
-                "standby_memory_bytes": self._settings.standby_memory_bytes,
-                "keep_seconds": self._settings.keep_seconds,
-                "address": self._settings.address,
-                "interfaces": list(self._settings.interfaces),
-                HEADER: context.traceparent if (context := present_context()) else "",
-            }
+            Launch(
+                job_id=order.job_id,
+                backend=self._backend(order.spec),
+                command=order.spec.command,
+                working_directory=order.spec.working_directory,
+                environment=worker,
+                slots_per_node=slots,
+                socket=str(socket),
+                sequence=order.sequence,
+                instance_id=folder.instance_id,
+                incarnation=order.incarnation,
+                backend_named=order.spec.backend is not LauncherBackend.DEFAULT,
+                min_nodes=order.spec.min_nodes,
+                max_nodes=order.spec.max_nodes,
+                hosts=dict.fromkeys(hosts, slots),
+                agents={node: AgentAddress(host.agent, host.agent_name) for node, host in hosts.items() if host.agent},
+                certificate_file=str(self._secrets.certificate_file(folder)),
+                address=self._settings.address,
+                interfaces=tuple(self._settings.interfaces),
+                cold_start=order.spec.cold_start,
+                standby_memory_bytes=self._settings.standby_memory_bytes,
+                keep_seconds=self._settings.keep_seconds,
+                limits=order.spec.limits,
+                idle_report_seconds=self._settings.idle_report_seconds,
+                user_id=None if folder.account is None else folder.account.user_id,
+                restarts_left=order.restarts_left,
+                traceparent=context.traceparent if context else "",
+                accepts_open_store=self._settings.accepts_open_store,
+                cgroup="" if group is None else str(group.folder),
+            )
         )
         own = self._own if folder.account is None else account_environment(self._own, folder.account)
         python = self._settings.trainer_python
         environment = supervisor_environment(own, worker, order.incarnation, python)
         if folder.account is None and self._is_forkable(order.spec):
-            forked = await self._fork(folder, environment, may_open=self._starts_here(order))
+            forked = await self._fork(folder, environment, may_open=self._starts_here(order), group=group)
             if forked is not None:
                 return forked
         command = [python, "-m", _SUPERVISOR, str(folder.path)]
-        return start_process(command, folder.path, environment, folder.supervisor_log, account=folder.account)
+        log, account = folder.supervisor_log, folder.account
+        return start_process(command, folder.path, environment, log, account=account, group=group)
 
     async def _fork(
-        self, folder: JobFolder, environment: Mapping[str, str], *, may_open: bool
+        self, folder: JobFolder, environment: Mapping[str, str], *, may_open: bool, group: Cgroup | None
     ) -> ForkedSupervisor | None:
         """Have a standby process fork it. What its workers import is read with their variables, so it gets them."""
         path, whole = str(folder.path), {**env.TRAINER_DEFAULTS, **environment}
         async with self._forking:
-            keeper = self._standby.choose_for(None, self._python, whole, may_open=may_open)
-            if keeper is None:
+            manager = self._standby.choose_for(None, self._python, whole, may_open=may_open)
+            if manager is None:
                 return None
             with open_log(folder.supervisor_log) as log:
-                pid = await keeper.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno())
+                pid = await manager.fork_module(self._python, _SUPERVISOR, [path], path, whole, log.fileno(), group)
         return None if pid is None else ForkedSupervisor(identify(pid) or ProcessId(pid, -1))
 
     def _sharing_of(self, folder: JobFolder, fleet_id: str) -> dict[str, str]:
@@ -288,12 +341,13 @@ class SupervisorStarter:
         return {env.FEED_PEERS: str(feeds), env.FLEET: fleet_id, env.NODE_ADDRESS: self._settings.address}
 
     def _monitor_for(self, folder: JobFolder) -> MonitorAddress:
-        """Where the job's trainer reports; its owner can't enter our state folder, and gets a copy of the CA's file."""
+        """Where the job's trainer reports. Its account, or node, may not reach our state folder: it gets a copy."""
         monitor = self._settings.monitor
-        if folder.account is None or not monitor.authority:
+        if not monitor.authorities:
             return monitor
-        folder.write_secret(AUTHORITY_FILE, Path(monitor.authority).read_text(encoding="ascii"))
-        return monitor._replace(authority=str(folder.path / AUTHORITY_FILE))
+        content = "".join(file.read_text(encoding="ascii") for file in monitor.authorities)
+        folder.write_secret(AUTHORITY_FILE, content)
+        return monitor._replace(authorities=(folder.path / AUTHORITY_FILE,))
 
     def _backend(self, spec: JobSpec) -> str:
         return self._settings.backend if spec.backend is LauncherBackend.DEFAULT else spec.backend.value.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,18 +17,19 @@ from malletrain.common.accounts import Account
 from malletrain.common.gpus import node_of
 from malletrain.common.version import VERSION
 from malletrain.job_manager.launching.folder import clean_text, open_socket
-from malletrain.job_manager.stimuli import SupervisorSeen
+from malletrain.job_manager.machine.stimuli import SupervisorSeen
 from malletrain.job_manager.token_bucket import TokenBucket
-from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_socket_channel
 from malletrain.runtime.tracing.propagation import present_context, to_message
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
 _CALL_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError)
 """The second one where the connection is closed, as it is once the supervisor has ended."""
 _ENDING = (supervisor_pb2.SUPERVISOR_PHASE_STOPPING, supervisor_pb2.SUPERVISOR_PHASE_ENDED)
-_LARGEST_STATE_BYTES = 1 << 20
-_MOST_UNKNOWN_NODES = 1000
-_LONGEST_VERSION = 64
+_MAX_STATE_BYTES = 1 << 20
+_MAX_UNKNOWN_NODES = 1000
+_MAX_VERSION_LENGTH = 64
+_MAX_MESSAGE_LENGTH = 1000
 _STATES_PER_SECOND, _STATES_AT_ONCE = 100.0, 500.0
 """Each is applied and stored. A supervisor sends some at a rescale, and one a second at most otherwise."""
 
@@ -47,10 +49,12 @@ class NodeHost:
     Attributes:
         agent: HOST:PORT on which its agent serves; empty if the node is this machine.
         gpus: Number of its GPUs.
+        agent_name: DNS name that the agent's certificate must have; empty: that of its role.
     """
 
     agent: str = ""
     gpus: int = 0
+    agent_name: str = ""
 
 
 def host_of(hosts: Mapping[str, NodeHost], name: str) -> NodeHost:
@@ -97,13 +101,13 @@ class SupervisorClient:
         self._hosts = hosts
         self._take_reports = take_reports
         self._descriptor = None if account is None else open_socket(socket, account)
-        address = str(socket) if self._descriptor is None else f"/proc/self/fd/{self._descriptor}"
+        path = socket if self._descriptor is None else Path(f"/proc/self/fd/{self._descriptor}")
         self.incarnation = incarnation
         self.ended = False
         self.version = ""
         self._job_id = job_id
         # The socket's folder keeps others away.
-        self._channel = open_channel(f"unix:{address}", None, _LARGEST_STATE_BYTES)
+        self._channel = open_socket_channel(path, _MAX_STATE_BYTES)
         self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
         self._log = structlog.get_logger(__name__).bind(job=job_id, incarnation=incarnation)
 
@@ -119,8 +123,8 @@ class SupervisorClient:
                 yield seen
                 # A supervisor may be in the hands of its job's owner.
                 bucket = bucket.at(clock())
-                if bucket.wait_seconds:
-                    await asyncio.sleep(bucket.wait_seconds)
+                if pause := bucket.wait_seconds():
+                    await asyncio.sleep(pause)
                     bucket = bucket.at(clock())
                 bucket = bucket.take() or bucket
         except _CALL_ERRORS as error:
@@ -128,8 +132,11 @@ class SupervisorClient:
 
     async def set_hosts(self, sequence: int, nodes: tuple[str, ...], slots: int) -> SupervisorSeen | None:
         """Command nodes; returns its state, or None if it can't be reached."""
-        known = [(node, host_of(self._hosts, node).agent) for node in nodes]
-        hosts = [supervisor_pb2.Host(name=node, slots=slots, agent=agent) for node, agent in known]
+        known = [(node, host_of(self._hosts, node)) for node in nodes]
+        hosts = [
+            supervisor_pb2.Host(name=node, slots=slots, agent=host.agent, agent_name=host.agent_name)
+            for node, host in known
+        ]
         request = supervisor_pb2.SetHostsRequest(
             sequence=sequence, hosts=hosts, trace_context=to_message(present_context())
         )
@@ -203,7 +210,7 @@ class SupervisorClient:
         state = response.state
         named = {node_of(name) for name in (*state.confirmed_hosts, *(worker.host for worker in state.workers))}
         failed = {node_of(entry.host) for entry in state.failures}
-        if len(named) + len(failed) > _MOST_UNKNOWN_NODES + 2 * len(self._hosts):
+        if len(named) + len(failed) > _MAX_UNKNOWN_NODES + 2 * len(self._hosts):
             self._log.warning("supervisor names more nodes than there are", nodes=len(named))
             return None
         self._take_reports(self._job_id, state.command_reports)
@@ -218,10 +225,14 @@ class SupervisorClient:
             occupied=frozenset(worker.host for worker in state.workers),
             failures=tuple((entry.host, entry.failures) for entry in state.failures),
             kept=state.phase == supervisor_pb2.SUPERVISOR_PHASE_KEPT,
+            idle_seconds=state.idle_seconds if math.isfinite(state.idle_seconds) else 0.0,
+            deadlocked=state.deadlocked,
+            most_nodes=max(0, state.usable_hosts),
+            message=clean_text(state.message[:_MAX_MESSAGE_LENGTH]),
         )
 
     def _note_version(self, version: str) -> None:
-        version = clean_text(version[:_LONGEST_VERSION])
+        version = clean_text(version[:_MAX_VERSION_LENGTH])
         if version != self.version:
             self._log.info("version of the supervisor", version=version, own_version=VERSION)
             self.version = version

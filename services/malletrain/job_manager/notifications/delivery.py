@@ -7,14 +7,17 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
+from malletrain.common.addresses import is_loopback
+from malletrain.common.files import open_plain
 from malletrain.job_manager.notifications import post
-from malletrain.job_manager.notifications.webhook_file import read_webhook
 from malletrain.runtime.errors import InvalidInputError
 
 _KEPT_VARIABLES = (
@@ -23,7 +26,11 @@ _KEPT_VARIABLES = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
 """Of JobManager's own environment: the rest may contain secrets."""
-_LONGEST_REASON_BYTES = 300
+_MAX_REASON_BYTES = 300
+
+
+_FIELD = "job_manager.notifications.webhook_file"
+_MAX_BYTES = 8192
 
 
 class NoticeOutcome(Enum):
@@ -138,7 +145,7 @@ async def run_program(
     try:
         async with asyncio.timeout(seconds):
             await _give(process, given)
-            said = await process.stderr.read(_LONGEST_REASON_BYTES) if process.stderr is not None else b""
+            said = await process.stderr.read(_MAX_REASON_BYTES) if process.stderr is not None else b""
             status = await process.wait()
             return status, said.decode(errors="replace").strip()
     except TimeoutError:
@@ -163,3 +170,52 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in _KEPT_VARIABLES if name in environment}
+
+
+class Webhook(NamedTuple):
+    """Where notices are posted.
+
+    Attributes:
+        url: The URL.
+        authorization: Value of the header Authorization; empty: none is sent.
+    """
+
+    url: str
+    authorization: str
+
+
+def read_webhook(path: Path) -> Webhook:
+    """The webhook that a file names.
+
+    Raises:
+        InvalidInputError: the file can't be read, others can read it, or it does not contain what is expected. The
+            error does not repeat what is in it.
+    """
+    try:
+        with open_plain(path.absolute()) as file:
+            found = os.fstat(file.fileno())
+            text = file.read(_MAX_BYTES + 1).decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise InvalidInputError(_FIELD, f"a file that can be read ({reason})", str(path)) from None
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise InvalidInputError(_FIELD, "a file that only its owner can read (chmod 600)", str(path))
+    lines = text.splitlines()
+    if len(text) > _MAX_BYTES or not 1 <= len(lines) <= 2 or not all(line.isprintable() for line in lines):
+        raise InvalidInputError(_FIELD, "a file of one or two lines: URL, and value of Authorization", str(path))
+    url, authorization = lines[0].strip(), lines[1].strip() if len(lines) == 2 else ""
+    _check_url(url, path)
+    return Webhook(url, authorization)
+
+
+def _check_url(url: str, path: Path) -> None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    local = is_loopback(f"[{host}]:{port or 80}" if ":" in host else f"{host}:{port or 80}")
+    if not host or " " in url or not (parts.scheme == "https" or (parts.scheme == "http" and local)):
+        raise InvalidInputError(_FIELD, "an https URL in the first line, or an http one of this machine", str(path))
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInputError(_FIELD, "no user in the URL; the second line is for Authorization", str(path))

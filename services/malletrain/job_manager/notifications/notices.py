@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.state import JobEvent
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import JobEvent
 from malletrain.model.job_state import JobState
 
 FORMAT = 1

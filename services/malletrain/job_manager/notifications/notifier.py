@@ -7,23 +7,28 @@ that hangs or fails holds up nothing but its own notices.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
 
-from malletrain.job_manager.jobs import Job, job_number
+from malletrain.common.backoff import Backoff
+from malletrain.common.files import write_atomically
+from malletrain.job_manager.machine.jobs import Job, job_number
 from malletrain.job_manager.notifications.delivery import CommandDelivery, Deliver, NoticeOutcome, WebhookDelivery
-from malletrain.job_manager.notifications.notices import JobNotice, NoticeKind, due_waits, end_notice, waits_now
-from malletrain.job_manager.notifications.position_file import Told, read_told, write_told
+from malletrain.job_manager.notifications.notices import JobNotice, NoticeKind, Waits, due_waits, end_notice, waits_now
 from malletrain.job_manager.notifications.settings import NotificationSettings
-from malletrain.job_manager.store import JobStore
+from malletrain.job_manager.storage.store import JobStore
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 
 _LOOK_SECONDS = 1.0
 _ROWS = 200
+
+
+_MODE = 0o600
 
 
 class Notifier:
@@ -71,7 +76,7 @@ class Notifier:
                 if NoticeKind.WAITING in self._settings.events:
                     await self._tell_waits()
             except (OSError, DatabaseUnavailableError) as error:
-                self._log.warning("notices are told later", error=str(error))
+                self._log.warning("notifications delayed", error=str(error))
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _tell_ends(self) -> None:
@@ -108,20 +113,23 @@ class Notifier:
 
     async def _tell(self, notice: JobNotice) -> None:
         """Deliver a notice, with pauses, until that succeeds, makes no sense, or is too late."""
-        begin, pause, attempts = self._clock.monotonic(), self._settings.retry_seconds, 0
+        begin, attempts = self._clock.monotonic(), 0
+        backoff = Backoff(self._settings.retry_seconds, self._settings.retry_max_seconds)
         while True:
             attempts += 1
+            pause = backoff.fail()
             outcome, reason = await self._deliver(notice.as_json())
             late = self._clock.monotonic() - begin + pause > self._settings.give_up_seconds
             if outcome is NoticeOutcome.DELIVERED:
-                self._log.info("told", job=notice.job.id, event_kind=notice.kind.value, attempts=attempts)
+                self._log.info(
+                    "notification delivered", job=notice.job.id, event_kind=notice.kind.value, attempts=attempts
+                )
                 return
             if outcome is NoticeOutcome.REFUSED or late:
-                self._log.error("not told", job=notice.job.id, event_kind=notice.kind.value, reason=reason)
+                self._log.error("notification given up", job=notice.job.id, event_kind=notice.kind.value, reason=reason)
                 return
-            self._log.warning("told later", job=notice.job.id, reason=reason, pause_seconds=pause)
+            self._log.warning("notification delayed", job=notice.job.id, reason=reason, pause_seconds=pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, self._settings.retry_max_seconds)
 
 
 def open_notifiers(
@@ -145,3 +153,43 @@ def open_notifiers(
         Notifier(name, deliver, settings, store, jobs, state_dir / f"notifications-{name}.json", clock)
         for name, deliver in receivers.items()
     ]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a receiver has been told.
+
+    Attributes:
+        sequence: Number of the last row of the journal of which it was told, or need not be.
+        waits: Jobs without nodes.
+    """
+
+    sequence: int
+    waits: Waits = field(default_factory=Waits)
+
+
+def read_told(path: Path) -> Told | None:
+    """What the file says; None where there is none, or none that can be read: then only what is new is told."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        since = {str(job_id): float(time) for job_id, time in content["waiting_since"].items()}
+        return Told(int(content["sequence"]), Waits(since, frozenset(map(str, content["told_of"]))))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        structlog.get_logger(__name__).warning("what was told is not known any more", file=str(path), error=str(error))
+        return None
+
+
+def write_told(path: Path, told: Told) -> None:
+    """Write the file, completely or not at all.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    content = {
+        "sequence": told.sequence,
+        "waiting_since": dict(told.waits.since),
+        "told_of": sorted(told.waits.told),
+    }
+    write_atomically(path, json.dumps(content), mode=_MODE)

@@ -61,9 +61,31 @@ class SelfSignedToken:
         return self._token
 
 
-def service_credential(tokens: Tokens, service: str, clock: Clock) -> Credential:
-    """The credential of a service: it signs its own tokens, which live for ten minutes."""
-    return SelfSignedToken(lambda: tokens.sign(service, Role.SERVICE, _SERVICE_LIFESPAN_SECONDS), clock)
+class ServiceCredential:
+    """Makes what a service shows to others: for each a token of its own, which is good for no other service.
+
+    It signs these tokens itself, and they live for ten minutes.
+    """
+
+    def __init__(self, tokens: Tokens, service: str, clock: Clock) -> None:
+        """Sign nothing yet.
+
+        Args:
+            tokens: Signs tokens.
+            service: The service that calls others.
+            clock: Wall clock.
+        """
+        self._tokens = tokens
+        self._service = service
+        self._clock = clock
+
+    def towards(self, service: str) -> Credential:
+        """What is shown to a service."""
+
+        def sign() -> tuple[str, Identity]:
+            return self._tokens.sign(self._service, Role.SERVICE, _SERVICE_LIFESPAN_SECONDS, audience=service)
+
+        return SelfSignedToken(sign, self._clock)
 
 
 def header_of(credential: Credential) -> Metadata:

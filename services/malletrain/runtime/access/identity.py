@@ -39,6 +39,7 @@ class Identity:
         issued: When the token was issued, in seconds since the epoch.
         expires: When it expires, in seconds since the epoch.
         job_id: The job of a trainer; empty for all others.
+        audience: The service that the token of a service is good for; empty for all others.
     """
 
     user: str
@@ -47,6 +48,7 @@ class Identity:
     issued: float
     expires: float
     job_id: str = ""
+    audience: str = ""
 
 
 class UnauthenticatedError(MalleTrainError):

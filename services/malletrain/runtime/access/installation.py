@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
 from malletrain.common.addresses import is_loopback
-from malletrain.runtime.access.certificate_keeper import CertificateKeeper
+from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.checking import TokenChecker
-from malletrain.runtime.access.credentials import Credential, service_credential
+from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.interceptor import AccessInterceptor
 from malletrain.runtime.access.keys import keys_folder, load_key
@@ -21,7 +22,7 @@ from malletrain.runtime.access.token_file import TokenFile, owner_file
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.access.viewer_folder import READABLE, VIEWER, VIEWER_TOKEN, ViewerFolder
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.config import AUTHORITY_FILE, Settings
+from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.credentials import public_server_credentials
 from malletrain.tls.files import CertificateFileError
@@ -45,39 +46,41 @@ class Installation:
     revoked: RevocationFile
     clock: Clock
 
-    def interceptor(self, address: str) -> AccessInterceptor:
-        """What checks the calls of a service that listens on HOST:PORT."""
+    def interceptor(self, service: str) -> AccessInterceptor:
+        """What checks the calls of a service."""
         reflection = self.settings.access.reflection
-        is_open = reflection == "on" or (reflection == "auto" and is_loopback(address))
-        return AccessInterceptor(TokenChecker(self.tokens, self.revoked), open_reflection=is_open)
+        on_loopback = is_loopback(self.settings.addresses.of(service))
+        is_open = reflection == "on" or (reflection == "auto" and on_loopback)
+        return AccessInterceptor(TokenChecker(self.tokens, self.revoked, service), open_reflection=is_open)
 
-    def credential(self, service: str) -> Credential:
-        """What a service shows when it calls another."""
-        return service_credential(self.tokens, service, self.clock)
+    def credential(self, service: str) -> ServiceCredential:
+        """What a service shows when it calls others."""
+        return ServiceCredential(self.tokens, service, self.clock)
 
-    def certificates(self, *services: str) -> CertificateKeeper:
-        """Keeps the certificates that these services need, and the CA's, which everybody may read; none on loopback."""
+    def certificates(self, *services: str) -> CertificateRenewal:
+        """Keeps the certificates that these services need, and the CA's, which everybody may read."""
         settings = self.settings
-        if not settings.addresses.need_tls or settings.tls.certificate_file is not None:
-            return CertificateKeeper(settings.state_dir, (), self.clock, settings.tls.lifespan_seconds)
-        roles = [name for name in services if not is_loopback(settings.addresses.of(name))]
-        published = settings.state_dir / AUTHORITY_FILE
-        return CertificateKeeper(settings.state_dir, roles, self.clock, settings.tls.lifespan_seconds, published)
+        roles = [name for name in services if self._site_certificate(name) is None]
+        published = settings.own_authority_file
+        return CertificateRenewal(settings.state_dir, roles, self.clock, settings.tls.lifespan_seconds, published)
 
-    def server_credentials(self, service: str) -> grpc.ServerCredentials | None:
-        """Credentials of a service's server, once its certificate is made; None on loopback.
+    def _site_certificate(self, service: str) -> Path | None:
+        """The site's own certificate, where a service shows that."""
+        return self.settings.tls.certificate_file if self.settings.shows_site_certificate(service) else None
+
+    def server_credentials(self, service: str) -> grpc.ServerCredentials:
+        """Credentials of a service's server, once its certificate is made.
 
         Raises:
             InvalidInputError: its certificate can't be used.
         """
-        if is_loopback(self.settings.addresses.of(service)):
-            return None
-        tls = self.settings.tls
-        certificate = tls.certificate_file or certificate_path(self.settings.state_dir, service)
+        site = self._site_certificate(service)
         try:
-            return public_server_credentials(certificate, tls.key_file)
+            if site is not None:
+                return public_server_credentials(site, self.settings.tls.key_file)
+            return public_server_credentials(certificate_path(self.settings.state_dir, service))
         except CertificateFileError as error:
-            field = "tls.certificate_file" if tls.certificate_file else "state_dir"
+            field = "tls.certificate_file" if site else "state_dir"
             raise InvalidInputError(field, f"a usable certificate ({error})") from error
 
     def owner_token(self) -> TokenFile:
@@ -94,8 +97,7 @@ class Installation:
         token = TokenFile(
             *(folder / VIEWER_TOKEN, VIEWER, self.tokens, self.revoked, self.clock, lifespan, Role.VIEWER, READABLE)
         )
-        authority = self.settings.authority_file if self.settings.addresses.need_tls else None
-        return ViewerFolder(folder, token, authority, lifespan)
+        return ViewerFolder(folder, token, self.settings.authority_files, lifespan)
 
     @property
     def _file_lifespan(self) -> float:

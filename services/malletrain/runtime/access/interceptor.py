@@ -74,7 +74,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 def _check_role(identity: Identity, required: Role | None, method: str) -> None:
     if required is None:
         raise PermissionDeniedError(f"{method} does not say which role it requires, so nobody may call it")
-    if not allows(identity.role, required):
+    if not allows(identity.role, method, required):
         remedy = f"an operator can give you a token (`malletrain token --user {identity.user} --role {required}`)"
         raise PermissionDeniedError(
             f"{method.rpartition('/')[2]} needs the role {required}, and {identity.user} has the role {identity.role}; "

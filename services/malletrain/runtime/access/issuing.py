@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv6Address
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -14,11 +15,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from malletrain.tls.files import CertificateFile
-from malletrain.tls.names import DOMAIN, name_of
+from malletrain.tls.names import DOMAIN, SERVICE_ROLES, name_of
 
 AUTHORITY_LIFESPAN_SECONDS = 10 * 366 * 86400.0
 _EARLIER_SECONDS = 300.0
 """Certificates are valid from this long before they are made: clocks of other machines may be behind."""
+_LOOPBACK = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 _PURPOSES = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
 
 
@@ -85,7 +87,8 @@ def issue(
     key = new_key()
     end = min(now + lifespan_seconds, authority.certificate.not_valid_after_utc.timestamp())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
-    names = x509.SubjectAlternativeName([x509.DNSName(name) for name in (name_of(role), *further_names)])
+    dns_names = [x509.DNSName(name) for name in (name_of(role), *further_names)]
+    names = x509.SubjectAlternativeName([*dns_names, *map(x509.IPAddress, _addresses_of(role))])
     certificate = (
         _builder(subject, authority.certificate.subject, key.public_key(), now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -105,9 +108,17 @@ def is_current(certificate: x509.Certificate, now: float) -> bool:
         certificate: Made by `issue` or `authority_certificate`.
         now: Seconds since the epoch.
     """
+    return certificate.not_valid_before_utc.timestamp() <= now < half_time(certificate)
+
+
+def half_time(certificate: x509.Certificate) -> float:
+    """When half of the lifespan of a certificate is over and it is to be renewed, in seconds since the epoch.
+
+    Args:
+        certificate: Made by `issue` or `authority_certificate`.
+    """
     start = certificate.not_valid_before_utc.timestamp()
-    end = certificate.not_valid_after_utc.timestamp()
-    return start <= now < (start + _EARLIER_SECONDS + end) / 2
+    return (start + _EARLIER_SECONDS + certificate.not_valid_after_utc.timestamp()) / 2
 
 
 def is_issued_by(found: CertificateFile, authority: Authority, role: str) -> bool:
@@ -123,7 +134,13 @@ def is_issued_by(found: CertificateFile, authority: Authority, role: str) -> boo
         found.authority == pem(authority.certificate)
         and key.public_key() == certificate.public_key()
         and names.get_values_for_type(x509.DNSName) == [name_of(role)]
+        and tuple(names.get_values_for_type(x509.IPAddress)) == _addresses_of(role)
     )
+
+
+def _addresses_of(role: str) -> tuple[IPv4Address | IPv6Address, ...]:
+    """By these, programs such as grpcurl know a service on loopback. Our own go by the role."""
+    return _LOOPBACK if role in SERVICE_ROLES else ()
 
 
 def _authority_name(key: ec.EllipticCurvePublicKey) -> x509.Name:

@@ -13,7 +13,7 @@ from malletrain.runtime.errors import InvalidInputError
 
 KEYS_FOLDER = "keys"
 KEY_FILE = "token.key"
-_LEAST_BYTES = 32
+_MIN_BYTES = 32
 _ID_LENGTH = 16
 _GROUP_AND_OTHERS = 0o077
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,8 +65,8 @@ def load_key(state_dir: Path) -> bytes:
         key = read_private(path).strip()
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with a usable key ({error})", str(state_dir)) from error
-    if len(key) < _LEAST_BYTES:
-        raise InvalidInputError(str(path), f"a key of at least {_LEAST_BYTES} bytes")
+    if len(key) < _MIN_BYTES:
+        raise InvalidInputError(str(path), f"a key of at least {_MIN_BYTES} bytes")
     return key
 
 

@@ -9,15 +9,17 @@ import shutil
 import subprocess
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
+from malletrain.common.trusted_files import reason_for_distrust
 from malletrain.runtime.access.identity import Role, UnauthenticatedError
 from malletrain.runtime.access.settings import AccessSettings
-from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
 PURPOSE = "malletrain"
 """What our credentials contain, so that one that was made for another program is no good here."""
-LONGEST_CREDENTIAL = 4096
-_MOST_BYTES = 16 * 1024
+MAX_CREDENTIAL_LENGTH = 4096
+_MAX_BYTES = 16 * 1024
 _SECONDS = 5.0
 _UID = re.compile(r"^UID:\s+(\d+)\s*$", re.MULTILINE)
 _REASONS = {
@@ -64,7 +66,7 @@ class Munge:
             UnauthenticatedError: it is not valid, has been used, was made for another program, or nobody's.
             MungeError: munged does not answer.
         """
-        if not 0 < len(credential) <= LONGEST_CREDENTIAL or not credential.isascii():
+        if not 0 < len(credential) <= MAX_CREDENTIAL_LENGTH or not credential.isascii():
             raise UnauthenticatedError("that is no MUNGE credential")
         status, text = _run([self.unmunge, *self._socket(), "--numeric"], credential)
         if status in _REASONS:
@@ -83,11 +85,19 @@ class Munge:
 
 
 def find_munge(settings: AccessSettings) -> Munge | None:
-    """The commands of MUNGE; None if they are not installed or the settings say off."""
+    """The commands of MUNGE; None if they are not installed or the settings say off.
+
+    Raises:
+        InvalidInputError: this is root, and others could have written those that the settings name.
+    """
     if settings.munge == "off":
         return None
     paths = [shutil.which(name, path=settings.munge_path or None) for name in ("munge", "unmunge")]
     munge, unmunge = paths
+    if settings.munge_path and os.geteuid() == 0:
+        for path in filter(None, paths):
+            if reason := reason_for_distrust(Path(path)):
+                raise InvalidInputError("access.munge_path", f"commands that only root can write: {reason}", path)
     return Munge(munge, unmunge, settings.munge_socket) if munge and unmunge else None
 
 
@@ -136,15 +146,15 @@ def _run(argv: list[str], given: str = "") -> tuple[int, str]:
     try:
         with process.stdout as output:
             try:
-                # At most LONGEST_CREDENTIAL bytes: a pipe takes them at once.
+                # At most MAX_CREDENTIAL_LENGTH bytes: a pipe takes them at once.
                 with process.stdin as writing:
                     writing.write(given.encode())
             except BrokenPipeError:
                 pass
-            text = output.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
+            text = output.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
             process.kill()
-            raise MungeError(f"{name} wrote more than {_MOST_BYTES} bytes")
+            raise MungeError(f"{name} wrote more than {_MAX_BYTES} bytes")
         status = process.wait()
     finally:
         deadline.cancel()

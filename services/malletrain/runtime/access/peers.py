@@ -13,15 +13,23 @@ from malletrain.runtime.access.audit import audit
 from malletrain.runtime.access.identity import CERTIFICATE_ROLES, Identity, Role
 from malletrain.runtime.access.policy import REQUIRED_ROLES, admits
 from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
-from malletrain.tls.credentials import peer_roles
+from malletrain.tls.credentials import has_tls, peer_roles
 
 
 class PeerInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls of peers whose certificate has another role than the method requires.
 
-    It sees the connection, not the port: on a port without TLS nobody has a certificate, and methods that require one
-    are refused there.
+    It sees the connection, not the port: without TLS nobody has a certificate, and methods that require one are
+    refused. Where a service has TLS, nothing but reports of trainers of version 0.1 is taken without.
     """
+
+    def __init__(self, *, with_tls: bool) -> None:
+        """Check the calls of a server.
+
+        Args:
+            with_tls: Whether it has TLS.
+        """
+        self._with_tls = with_tls
 
     async def intercept_service(
         self,
@@ -33,25 +41,30 @@ class PeerInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith("/malletrain."):
             return handler
-        return _checked(handler, method, REQUIRED_ROLES.get(method))
+        required = REQUIRED_ROLES.get(method)
+        return _checked(handler, method, required, needs_tls=self._with_tls and required is not Role.JOB)
 
 
-def _checked(handler: Handler, method: str, required: Role | None) -> Handler:
+def _checked(handler: Handler, method: str, required: Role | None, *, needs_tls: bool) -> Handler:
     inner = behaviour_of(handler)
 
     async def call(request: Any, context: Any) -> Any:
-        await _check(context, method, required)
+        await _check(context, method, required, needs_tls=needs_tls)
         return await inner(request, context)
 
     async def call_stream(request: Any, context: Any) -> AsyncIterator[Any]:
-        await _check(context, method, required)
+        await _check(context, method, required, needs_tls=needs_tls)
         async for response in inner(request, context):
             yield response
 
     return with_behaviour(handler, call_stream if handler.response_streaming else call)
 
 
-async def _check(context: Any, method: str, required: Role | None) -> None:
+async def _check(context: Any, method: str, required: Role | None, *, needs_tls: bool) -> None:
+    if needs_tls and not has_tls(context.auth_context()):
+        details = f"{method.rpartition('/')[2]} needs a connection with TLS"
+        audit(method, None, None, context.peer(), details)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, details)
     roles = peer_roles(context.auth_context())
     if admits(roles, required):
         if required in CERTIFICATE_ROLES:

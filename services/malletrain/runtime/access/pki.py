@@ -21,7 +21,7 @@ from malletrain.runtime.access.keys import keys_folder, make_keys_folder, make_p
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.tls.files import CertificateFile, CertificateFileError, parse_certificate_file
-from malletrain.tls.names import ROLES, feed_name, job_name
+from malletrain.tls.names import ROLES, feed_name, job_name, node_name, placeholder_name
 
 AUTHORITY_KEY = "ca.key"
 AUTHORITY_CERTIFICATE = "ca.pem"
@@ -77,7 +77,7 @@ def issue_to_job(state_dir: Path, job_id: str, user_id: int, clock: Clock, lifes
     Raises:
         InvalidInputError: the CA can't be made or used.
     """
-    return _issue(state_dir, "supervisor", job_name(job_id, user_id), clock, lifespan_seconds)
+    return _issue(state_dir, "supervisor", (job_name(job_id, user_id),), clock, lifespan_seconds)
 
 
 def issue_to_fleet(state_dir: Path, fleet_id: str, clock: Clock, lifespan_seconds: float) -> str:
@@ -86,15 +86,32 @@ def issue_to_fleet(state_dir: Path, fleet_id: str, clock: Clock, lifespan_second
     Raises:
         InvalidInputError: the CA can't be made or used.
     """
-    return _issue(state_dir, "feed", feed_name(fleet_id), clock, lifespan_seconds)
+    return _issue(state_dir, "feed", (feed_name(fleet_id),), clock, lifespan_seconds)
 
 
-def _issue(state_dir: Path, subject: str, name: str, clock: Clock, lifespan_seconds: float) -> str:
+def issue_to_node(state_dir: Path, node: str, placeholder: int | None, clock: Clock, lifespan_seconds: float) -> str:
+    """A certificate for the agent of one node. Otherwise as `issue_to_job`.
+
+    Args:
+        state_dir: State folder of the installation.
+        node: Name of the node.
+        placeholder: Number of the placeholder that it is for; None: an operator starts the agent.
+        clock: Wall clock.
+        lifespan_seconds: Lifespan of the certificate.
+
+    Raises:
+        InvalidInputError: the CA can't be made or used.
+    """
+    names = (node_name(node), *(() if placeholder is None else (placeholder_name(placeholder),)))
+    return _issue(state_dir, "agent", names, clock, lifespan_seconds)
+
+
+def _issue(state_dir: Path, subject: str, names: tuple[str, ...], clock: Clock, lifespan_seconds: float) -> str:
     try:
         authority = _authority(make_keys_folder(state_dir), clock.time())
     except OSError as error:
         raise InvalidInputError("state_dir", f"a folder with usable certificates ({error})", str(state_dir)) from error
-    return _text(issuing.issue(authority, subject, clock.time(), lifespan_seconds, (name,)))
+    return _text(issuing.issue(authority, subject, clock.time(), lifespan_seconds, names))
 
 
 def publish_authority(state_dir: Path, path: Path, clock: Clock) -> None:

@@ -20,6 +20,7 @@ from malletrain.v1 import (
 )
 
 _PREFIX = "ROLE_"
+_ACCESS = f"/{access_pb2.DESCRIPTOR.services_by_name['AccessService'].full_name}/"
 _FILES: tuple[FileDescriptor, ...] = tuple(
     module.DESCRIPTOR
     for module in (
@@ -60,12 +61,17 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(dict(_declared()))
 """Role that each method requires, by its full name, e.g. `/malletrain.v1.JobManagerService/GetJob`."""
 
 
-def allows(role: Role, required: Role) -> bool:
-    """Whether callers whose token has a role may call what requires another."""
+def allows(role: Role, method: str, required: Role) -> bool:
+    """Whether callers whose token has a role may call a method that requires another.
+
+    Services may call all but what makes and revokes tokens of people: with that, one of them could be anybody.
+    """
     if required in CERTIFICATE_ROLES:
         return False
-    if required is Role.ANYBODY or role is Role.SERVICE:
+    if required is Role.ANYBODY:
         return True
+    if role is Role.SERVICE:
+        return required is not Role.OPERATOR or not method.startswith(_ACCESS)
     if role in HUMAN_ROLES and required in HUMAN_ROLES:
         return HUMAN_ROLES.index(role) >= HUMAN_ROLES.index(required)
     return role is Role.JOB and required is Role.JOB

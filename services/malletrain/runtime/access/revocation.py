@@ -12,15 +12,15 @@ import structlog
 
 from malletrain.common.files import write_atomically
 from malletrain.runtime.access.identity import HUMAN_ROLES, Identity
-from malletrain.runtime.access.settings import LONGEST_LIFESPAN_SECONDS
+from malletrain.runtime.access.settings import MAX_LIFESPAN_SECONDS
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import InvalidInputError, UnavailableError
 
 REVOKED_FILE = "revoked.json"
 _LOOK_SECONDS = 0.25
-_KEPT_SECONDS = LONGEST_LIFESPAN_SECONDS + 86400.0
+_KEPT_SECONDS = MAX_LIFESPAN_SECONDS + 86400.0
 """The lifespan of any token, and a day for clocks that differ."""
-_MOST_ENTRIES = 100_000
+_MAX_ENTRIES = 100_000
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RevokedTokens:
         return RevokedTokens(self.tokens, {**self.users, user: now})
 
     def without_expired(self, now: float) -> RevokedTokens:
-        """Only entries that may still concern a token: no token lives longer than LONGEST_LIFESPAN_SECONDS."""
+        """Only entries that may still concern a token: no token lives longer than MAX_LIFESPAN_SECONDS."""
         since = now - _KEPT_SECONDS
 
         def newer(part: Mapping[str, float]) -> dict[str, float]:
@@ -110,9 +110,9 @@ class RevocationFile:
 
     def _write(self, revoked: RevokedTokens) -> None:
         kept = revoked.without_expired(self._clock.time())
-        if len(kept) > _MOST_ENTRIES:
+        if len(kept) > _MAX_ENTRIES:
             raise UnavailableError(
-                f"{_MOST_ENTRIES} tokens are revoked already; replace {self._path.with_name('token.key')} instead"
+                f"{_MAX_ENTRIES} tokens are revoked already; replace {self._path.with_name('token.key')} instead"
             )
         text = json.dumps({"tokens": dict(kept.tokens), "users": dict(kept.users)}, indent=1)
         try:

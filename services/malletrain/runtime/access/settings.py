@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LONGEST_LIFESPAN_SECONDS = 366 * 86400.0
+MAX_LIFESPAN_SECONDS = 366 * 86400.0
 """No token lives longer, whatever the settings say: revocations may be dropped after so long."""
 
 
@@ -28,7 +28,7 @@ class AccessSettings(BaseModel):
     max_lifespan_seconds: float = Field(
         default=30 * 86400.0,
         gt=0,
-        le=LONGEST_LIFESPAN_SECONDS,
+        le=MAX_LIFESPAN_SECONDS,
         description="Longest lifespan that may be asked for.",
     )
     leeway_seconds: float = Field(
@@ -45,6 +45,12 @@ class AccessSettings(BaseModel):
         description="Folder in which the services keep what a dashboard of another account or container needs: a token "
         "of the role viewer, and the certificate by which callers know the services. The files are readable by the "
         "folder's group; none: the services keep no such files.",
+    )
+    reports_without_tls: bool = Field(
+        default=False,
+        description="Whether trainers on this machine may report to Monitor without TLS, and are told to: for those "
+        "whose `malletrain.client` is of version 0.1, and jobs that were started by it. Who takes Monitor's port while "
+        "it is free then gets the tokens by which jobs report; no other call is taken without TLS.",
     )
     reflection: Literal["auto", "on", "off"] = Field(
         default="auto", description="Whether gRPC reflection needs no identity; auto: where a service is on loopback."

@@ -13,8 +13,8 @@ from malletrain.runtime.access.identity import CERTIFICATE_ROLES, HUMAN_ROLES, I
 from malletrain.runtime.clock import Clock
 
 _ALGORITHM = "HS256"
-_LONGEST_TOKEN = 4096
-_LONGEST_NAME = 256
+_MAX_TOKEN_LENGTH = 4096
+_MAX_NAME_LENGTH = 256
 # Times are checked here, by the clock that was passed in.
 _OPTIONS: Any = {
     "require": ["sub", "role", "jti", "iat", "exp"],
@@ -45,7 +45,9 @@ class Tokens:
         self._leeway = leeway_seconds
         self._new_id = new_id
 
-    def sign(self, user: str, role: Role, lifespan_seconds: float, job_id: str = "") -> tuple[str, Identity]:
+    def sign(
+        self, user: str, role: Role, lifespan_seconds: float, job_id: str = "", audience: str = ""
+    ) -> tuple[str, Identity]:
         """A new token, and whom it identifies.
 
         Args:
@@ -53,17 +55,20 @@ class Tokens:
             role: What it may do; not ANYBODY.
             lifespan_seconds: How long it is valid.
             job_id: The job, for the role JOB.
+            audience: The service that takes it, for the role SERVICE.
 
         Raises:
             ValueError: no such token may exist.
         """
         now = self._clock.time()
-        identity = Identity(user, role, self._new_id(), now, now + lifespan_seconds, job_id)
+        identity = Identity(user, role, self._new_id(), now, now + lifespan_seconds, job_id, audience)
         if not _is_sound(identity):
             raise ValueError(f"no token may exist for {identity}")
         claims = {"sub": user, "role": role.value, "jti": identity.token_id, "iat": now, "exp": identity.expires}
         if job_id:
             claims["job"] = job_id
+        if audience:
+            claims["aud"] = audience
         return jwt.encode(claims, self._key, _ALGORITHM), identity
 
     def verify(self, token: str) -> Identity:
@@ -72,7 +77,7 @@ class Tokens:
         Raises:
             UnauthenticatedError: it is not one of ours, has expired, or is not valid yet.
         """
-        if len(token) > _LONGEST_TOKEN:
+        if len(token) > _MAX_TOKEN_LENGTH:
             raise UnauthenticatedError("the token is not one of this installation")
         try:
             identity = _identity(jwt.decode(token, self._key, [_ALGORITHM], _OPTIONS))
@@ -99,14 +104,14 @@ class Tokens:
 
 
 def _identity(claims: dict[str, Any]) -> Identity:
-    texts = [claims["sub"], claims["role"], claims["jti"], claims.get("job", "")]
+    texts = [claims["sub"], claims["role"], claims["jti"], claims.get("job", ""), claims.get("aud", "")]
     times = [claims["iat"], claims["exp"]]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("expected text")
     if not all(isinstance(time, int | float) and not isinstance(time, bool) for time in times):
         raise TypeError("expected numbers")
-    user, role, token_id, job_id = texts
-    identity = Identity(user, Role(role), token_id, float(times[0]), float(times[1]), job_id)
+    user, role, token_id, job_id, audience = texts
+    identity = Identity(user, Role(role), token_id, float(times[0]), float(times[1]), job_id, audience)
     if not _is_sound(identity):
         raise ValueError("a token that is never signed")
     return identity
@@ -116,9 +121,10 @@ def _is_sound(identity: Identity) -> bool:
     """Whether the parts of an identity fit each other."""
     return (
         identity.role not in (Role.ANYBODY, *CERTIFICATE_ROLES)
-        and 0 < len(identity.user) <= _LONGEST_NAME
-        and 0 < len(identity.token_id) <= _LONGEST_NAME
+        and 0 < len(identity.user) <= _MAX_NAME_LENGTH
+        and 0 < len(identity.token_id) <= _MAX_NAME_LENGTH
         and (identity.role is Role.JOB) == bool(identity.job_id)
+        and (identity.role is Role.SERVICE) == bool(identity.audience)
         and math.isfinite(identity.issued)
         and math.isfinite(identity.expires)
         and identity.issued < identity.expires

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -23,18 +24,18 @@ _LOOK_SECONDS = 60.0
 class ViewerFolder:
     """Keeps a viewer's token, and the certificate by which callers know the services, in a folder."""
 
-    def __init__(self, folder: Path, token: TokenFile, authority: Path | None, lifespan_seconds: float) -> None:
+    def __init__(self, folder: Path, token: TokenFile, authorities: Sequence[Path], lifespan_seconds: float) -> None:
         """Write nothing yet.
 
         Args:
             folder: The folder; made if there is none.
             token: The token's file in it.
-            authority: Certificates by which callers know the services; None: the services are on loopback.
+            authorities: Files with the certificates by which callers know the services.
             lifespan_seconds: Lifespan of each token.
         """
         self._folder = folder
         self._token = token
-        self._authority = authority
+        self._authorities = authorities
         self._lifespan = lifespan_seconds
 
     def renew(self) -> bool:
@@ -62,9 +63,8 @@ class ViewerFolder:
             await asyncio.sleep(min(_LOOK_SECONDS, self._lifespan / 4))
 
     def _copy_authority(self) -> bool:
-        if self._authority is None:
-            return False
-        wanted, path = self._authority.read_text(encoding="ascii"), self._folder / VIEWER_AUTHORITY
+        wanted = "".join(path.read_text(encoding="ascii") for path in self._authorities)
+        path = self._folder / VIEWER_AUTHORITY
         if path.is_file() and path.read_text(encoding="ascii") == wanted:
             return False
         write_atomically(path, wanted, mode=READABLE, exact=True)

@@ -15,8 +15,8 @@ SETTINGS_FILE = "malletrain.restored.toml"
 """The TOML file of settings, which is not put in place: it may lie anywhere, and be for another machine."""
 STATE_FILE = "scavenger.json"
 KEYS_FOLDER = "keys"
-MOST_FILES = 10_000
-MOST_BYTES = 1 << 40
+MAX_FILES = 10_000
+MAX_BYTES = 1 << 40
 
 _PART = r"[A-Za-z0-9_@%+=][A-Za-z0-9._@%+=-]{0,199}"
 _NAME = re.compile(
@@ -29,7 +29,7 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: int = Field(ge=0, le=MOST_BYTES)
+    size: int = Field(ge=0, le=MAX_BYTES)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
@@ -50,7 +50,7 @@ class Manifest(BaseModel):
     version: str = Field(max_length=64)
     create_time: str = Field(max_length=64)
     revisions: dict[str, str | None] = Field(max_length=len(SERVICES))
-    files: dict[str, FileEntry] = Field(max_length=MOST_FILES)
+    files: dict[str, FileEntry] = Field(max_length=MAX_FILES)
 
 
 def may_contain(name: str) -> bool:

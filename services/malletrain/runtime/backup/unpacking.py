@@ -13,12 +13,12 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from malletrain.runtime.backup.manifest import MANIFEST, MOST_BYTES, Manifest, may_contain
+from malletrain.runtime.backup.manifest import MANIFEST, MAX_BYTES, Manifest, may_contain
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.database.schema_history import SchemaHistory
 from malletrain.runtime.errors import InvalidInputError
 
-_MOST_MANIFEST_BYTES = 4 << 20
+_MAX_MANIFEST_BYTES = 4 << 20
 _CHUNK = 1 << 20
 
 
@@ -44,10 +44,10 @@ def unpack(archive: Path, folder: Path) -> Manifest:
 
 def _manifest(archive: Path, found: tarfile.TarFile) -> Manifest:
     member = found.next()
-    if member is None or member.name != MANIFEST or not member.isreg() or member.size > _MOST_MANIFEST_BYTES:
+    if member is None or member.name != MANIFEST or not member.isreg() or member.size > _MAX_MANIFEST_BYTES:
         raise InvalidInputError("FILE", "an archive of `malletrain backup`", str(archive))
     try:
-        manifest = Manifest.model_validate_json(_content(found, member).read(_MOST_MANIFEST_BYTES))
+        manifest = Manifest.model_validate_json(_content(found, member).read(_MAX_MANIFEST_BYTES))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -59,8 +59,8 @@ def _manifest(archive: Path, found: tarfile.TarFile) -> Manifest:
     unknown = set(manifest.revisions).difference(SERVICES)
     if unknown or needed != {name for name in manifest.files if name.endswith(".sqlite") and "/" not in name}:
         raise InvalidInputError(f"FILE:{MANIFEST}", "a revision for each database", sorted(manifest.revisions))
-    if sum(entry.size for entry in manifest.files.values()) > MOST_BYTES:
-        raise InvalidInputError(f"FILE:{MANIFEST}", f"at most {MOST_BYTES} bytes in all")
+    if sum(entry.size for entry in manifest.files.values()) > MAX_BYTES:
+        raise InvalidInputError(f"FILE:{MANIFEST}", f"at most {MAX_BYTES} bytes in all")
     return manifest
 
 

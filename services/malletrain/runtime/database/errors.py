@@ -12,6 +12,13 @@ class DatabaseUnavailableError(UnavailableError):
         super().__init__(f"the database of {service} does not answer: {consequence}")
 
 
+class CommitUnknownError(DatabaseUnavailableError):
+    """The connection was lost while a change was committed. Storing the same change again stores it once."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__(service, "it is not known whether the change was stored; look before you repeat it")
+
+
 class DatabaseTakenError(MalleTrainError):
     """Another process has written to the database that this one took for its own."""
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from malletrain.runtime.method_handlers import Handler, behaviour_of, with_behaviour
+from malletrain.runtime.method_handlers import Handler, behaviour_of, responses_of, with_behaviour
 
 _METHOD = ("rpc_service", "rpc_method")
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -27,7 +27,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Add the metrics to a registry."""
         self._handled = Counter(
             "malletrain_rpc_handled",
             "Calls that have ended, by gRPC status code; streams count at their end.",
@@ -95,7 +94,7 @@ class _Method:
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
             begin, error = self._begin(), None
             try:
-                async for response in inner(request, context):
+                async for response in responses_of(inner, request, context):
                     yield response
             except BaseException as caught:
                 error = caught

@@ -14,12 +14,13 @@ import structlog
 from prometheus_client import CollectorRegistry, MetricsHandler
 from typing_extensions import override
 
+from malletrain.common.tasks import start_thread
 from malletrain.runtime.errors import UnavailableError
 
-_MOST_CONNECTIONS = 16
+_MAX_CONNECTIONS = 16
 _POLL_SECONDS = 0.05
 _SILENCE_SECONDS = 5.0
-_LONGEST_SECONDS = 15.0
+_MAX_SECONDS = 15.0
 """A connection is cut after so long, whatever it does."""
 
 
@@ -41,8 +42,7 @@ class MetricsEndpoint:
             self._server = _Server((host.strip("[]"), int(port)), registry)
         except OSError as error:
             raise UnavailableError(f"can't listen on {address} ({error})") from error
-        thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True)
-        thread.start()
+        start_thread(lambda: self._server.serve_forever(_POLL_SECONDS), "metrics")
 
     def close(self) -> None:
         """Accept no further connections."""
@@ -69,11 +69,11 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
-    request_queue_size = _MOST_CONNECTIONS
+    request_queue_size = _MAX_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._log = structlog.get_logger(__name__)
         super().__init__(address, type("_BoundHandler", (_Handler,), {"registry": registry}))
 
@@ -86,7 +86,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        deadline = threading.Timer(_LONGEST_SECONDS, _cut, [request])
+        deadline = threading.Timer(_MAX_SECONDS, _cut, [request])
         deadline.daemon = True
         deadline.start()
         try:

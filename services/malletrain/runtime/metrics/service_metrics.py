@@ -87,7 +87,7 @@ class ServiceMetrics:
         except UnavailableError as error:
             log.error("no metrics are served", address=self._address, error=str(error))
         else:
-            log.info("metrics", address=self._address)
+            log.info("serving metrics", address=self._address)
 
     def close(self) -> None:
         """Serve them no longer."""

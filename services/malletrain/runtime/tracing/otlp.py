@@ -3,35 +3,88 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 import grpc
+import structlog
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, StatusCode, TraceFlags, set_span_in_context
 from opentelemetry.trace import Span as SdkSpan
 from opentelemetry.trace import Tracer as SdkTracer
 
+from malletrain.common.backoff import Backoff
+from malletrain.common.tasks import start_thread
 from malletrain.common.trace_context import TraceContext
 from malletrain.common.version import VERSION
 from malletrain.runtime.access.keys import read_private
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.tracing.exporter import PatientExporter
+from malletrain.runtime.failures import log_failure
 from malletrain.runtime.tracing.settings import TracingSettings
 from malletrain.runtime.tracing.spans import Attribute, Span, attributes_of
+
+_FIRST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 60.0
+
+
+class PatientExporter(SpanExporter):
+    """Leaves a collector that fails alone for a while, longer each time; one warning until it answers again."""
+
+    def __init__(self, inner: SpanExporter, collector: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Send nothing yet.
+
+        Args:
+            inner: Sends spans.
+            collector: Its address, for the log.
+            monotonic: Seconds of a clock that never goes back.
+        """
+        self._inner = inner
+        self._collector = collector
+        self._monotonic = monotonic
+        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
+        self._next_at = 0.0
+        self._dropped = 0
+        self._log = structlog.get_logger(__name__)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans, or drop them."""
+        if self._backoff.active and self._monotonic() < self._next_at:
+            self._dropped += len(spans)
+            return SpanExportResult.FAILURE
+        result = self._inner.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            if self._backoff.active:
+                self._log.info("spans are sent again", collector=self._collector, dropped=self._dropped)
+            self._backoff.succeed()
+            self._dropped = 0
+            return result
+        self._dropped += len(spans)
+        if not self._backoff.active:
+            self._log.warning("spans can't be sent and are dropped, trying again", collector=self._collector)
+        self._next_at = self._monotonic() + self._backoff.fail()
+        return result
+
+    def shutdown(self) -> None:
+        """Send nothing any more."""
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing waits here."""
+        return self._inner.force_flush(timeout_millis)
+
 
 _EXPORT_SECONDS = 5.0
 _FLUSH_SECONDS = 2.0
 _DELAY_MS = 1000
 _BATCH = 512
-_LONGEST_ATTRIBUTE = 256
-_MOST_LINKS = 64
-_LARGEST_HEADERS = 16 << 10
+_MAX_ATTRIBUTE_LENGTH = 256
+_MAX_LINKS = 64
+_MAX_HEADERS = 16 << 10
 _NAMESPACE = "malletrain"
 
 
@@ -59,7 +112,7 @@ class OtlpTracer:
             sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
             resource=resource,
             shutdown_on_exit=False,
-            span_limits=SpanLimits(max_span_attribute_length=_LONGEST_ATTRIBUTE, max_links=_MOST_LINKS),
+            span_limits=SpanLimits(max_span_attribute_length=_MAX_ATTRIBUTE_LENGTH, max_links=_MAX_LINKS),
         )
         provider.add_span_processor(processor)
         self._processor = processor
@@ -93,9 +146,7 @@ class OtlpTracer:
 
     def close(self) -> None:
         """Send what waits, for two seconds at most."""
-        ending = threading.Thread(target=self._processor.shutdown, name="last-spans", daemon=True)
-        ending.start()
-        ending.join(_FLUSH_SECONDS)
+        start_thread(self._processor.shutdown, "last-spans", log_failure).join(_FLUSH_SECONDS)
 
 
 class _OtlpSpan:
@@ -115,7 +166,7 @@ class _OtlpSpan:
         if not self._span.is_recording():
             return
         if error:
-            self._span.set_status(StatusCode.ERROR, error[:_LONGEST_ATTRIBUTE])
+            self._span.set_status(StatusCode.ERROR, error[:_MAX_ATTRIBUTE_LENGTH])
         self._span.end(_nanoseconds(time))
 
 
@@ -159,8 +210,8 @@ def read_headers(settings: TracingSettings) -> tuple[tuple[str, str], ...]:
         raise InvalidInputError("tracing.headers_file", f"a readable file ({reason})") from None
     except InvalidInputError as error:
         raise InvalidInputError("tracing.headers_file", f"a private file ({error})") from None
-    if len(text) > _LARGEST_HEADERS:
-        raise InvalidInputError("tracing.headers_file", f"at most {_LARGEST_HEADERS} bytes")
+    if len(text) > _MAX_HEADERS:
+        raise InvalidInputError("tracing.headers_file", f"at most {_MAX_HEADERS} bytes")
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():

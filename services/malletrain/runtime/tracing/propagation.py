@@ -14,7 +14,7 @@ from malletrain.runtime.access.identity import Role, UnauthenticatedError, curre
 from malletrain.runtime.method_handlers import Handler
 from malletrain.v1 import resources_pb2
 
-_MOST_METADATA = 64
+_MAX_METADATA = 64
 _present: ContextVar[TraceContext | None] = ContextVar("malletrain_trace_context", default=None)
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
@@ -72,5 +72,5 @@ def _context_of(details: grpc.HandlerCallDetails) -> TraceContext | None:
             return None
     except UnauthenticatedError:
         return None
-    found = list(details.invocation_metadata or ())[:_MOST_METADATA]
+    found = list(details.invocation_metadata or ())[:_MAX_METADATA]
     return next((parse_traceparent(value) for key, value in found if key == HEADER), None)

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from malletrain.common.trace_context import TraceContext
 
 Attribute: TypeAlias = str | bool | int | float | list[str]
-_MOST_NAMES = 16
+_MAX_NAMES = 16
 
 
 class Span(Protocol):
@@ -105,7 +105,7 @@ class NoTracer:
 
 def names(some: Iterable[str]) -> list[str]:
     """Names for an attribute: sorted, and not too many."""
-    return sorted(some)[:_MOST_NAMES]
+    return sorted(some)[:_MAX_NAMES]
 
 
 def attribute_name(keyword: str) -> str:

@@ -4,65 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import grpc.aio
 import structlog
+from cryptography import x509
 from google.protobuf.unknown_fields import UnknownFieldSet
 from typing_extensions import override
 
+from malletrain.common.tasks import lasting, start_task
+from malletrain.runtime.access.audit import audit
+from malletrain.runtime.access.identity import PermissionDeniedError
+from malletrain.runtime.access.issuing import half_time
 from malletrain.runtime.access.peers import PeerInterceptor
+from malletrain.runtime.admission.connection_limiter import ConnectionLimiter
+from malletrain.runtime.admission.machines import MachineCalls
+from malletrain.runtime.admission.peers import PeerNames
 from malletrain.runtime.error_interceptor import ErrorInterceptor
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.node_names import check_node_name
 from malletrain.runtime.server import server_options
-from malletrain.scavenger.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
-from malletrain.tls.credentials import server_credentials
-from malletrain.tls.files import CertificateFileError
+from malletrain.scavenger.acquisition.agent_admission import UNSEEN, NodeHistory, RegisteredAgent, refusal_of
+from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
+from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
+from malletrain.tls.credentials import peer_certificate, peer_node, server_credentials
+from malletrain.tls.files import CertificateFileError, parse_certificate_file
+from malletrain.tls.names import PeerNode
 from malletrain.tls.options import KEEPALIVE
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1 import agent_pb2_grpc
 
 _LOST_SECONDS = 2.0
 """An agent whose connection breaks reconnects within a third of a second. One that does not has died."""
-_LONGEST_NAME = 256
-_LONGEST_VERSION = 64
-
-
-@dataclass(frozen=True)
-class RegisteredAgent:
-    """An agent that has reported.
-
-    Attributes:
-        node: Its node.
-        address: HOST:PORT on which it serves supervisors.
-        placeholder: The batch job that it runs in.
-        workers: How many workers it has.
-        version: Version of MalleTrain that it runs; empty: 0.1.0 or earlier.
-    """
-
-    node: str
-    address: str
-    placeholder: str
-    workers: int = 0
-    version: str = ""
+_REGISTER = "/malletrain.v1.AgentRegistryService/Register"
+_MAX_NAME_LENGTH = 256
+_MAX_VERSION_LENGTH = 64
 
 
 class _AgentStream:
-    """One stream of an agent: it can be told to leave, and the stream can be ended."""
+    """One stream of an agent: it can be told to leave, get a certificate, and the stream can be ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew_at: float = math.inf) -> None:
         self.told_to_leave = False
+        self.renew_at = renew_at
+        self._certificate: bytes | None = None
         self._ended = False
         self._changed = asyncio.Event()
 
     def tell_to_leave(self) -> None:
         self.told_to_leave = True
+        self._changed.set()
+
+    def renew(self, certificate: bytes, renew_at: float) -> None:
+        self._certificate = certificate
+        self.renew_at = renew_at
         self._changed.set()
 
     def end(self) -> None:
@@ -75,6 +77,10 @@ class _AgentStream:
             if self.told_to_leave and not told:
                 told = True
                 yield pb.RegisterResponse(leave=pb.LeaveNode())
+                continue
+            if self._certificate is not None:
+                certificate, self._certificate = self._certificate, None
+                yield pb.RegisterResponse(certificate=pb.AgentCertificate(pem=certificate))
                 continue
             self._changed.clear()
             await self._changed.wait()
@@ -89,6 +95,9 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         on_change: Callable[[], None],
         reclaim_timer: ReclaimTimer = ignore_time,
         limits: ServerLimits | None = None,
+        monitor: str | None = None,
+        certificates: NodeCertificates | None = None,
+        expects: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """Begin without agents.
 
@@ -97,7 +106,15 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             on_change: Called after every change of `present` or `leaving`.
             reclaim_timer: Told how long agents take to leave.
             limits: What agents are granted.
+            monitor: HOST:PORT at which agents reach Monitor, as they are told; None: they are told nothing.
+            certificates: Renews those of agents; None: they are not renewed, and none is accepted that names no node.
+            expects: Whether there may be a placeholder on a node. Where there is none, the certificate of one is not
+                accepted: it has ended.
         """
+        self._expects = expects
+        self._certificates = certificates
+        self._histories: dict[str, NodeHistory] = {}
+        self._monitor = monitor
         self._certificate = certificate
         self._on_change = on_change
         self._limits = limits or ServerLimits()
@@ -108,6 +125,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self._streams: dict[str, _AgentStream] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._server: grpc.aio.Server | None = None
+        self._watching: asyncio.Task[object] | None = None
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -133,7 +151,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
 
     def _tell_to_leave(self, node: str) -> None:
         if (stream := self._streams.get(node)) is not None:
-            self._log.info("agent told to leave", node=node)
+            self._log.info("agent asked to leave", node=node)
             stream.tell_to_leave()
 
     def take_departed(self) -> list[str]:
@@ -151,10 +169,12 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             OSError: the address or the certificate can't be used.
         """
         options = dict(server_options(self._limits)) | dict(KEEPALIVE)
+        # Each agent has one call: counted by machine, since there may be any number of nodes.
+        peers, most = PeerNames(f"{host}:{port}"), self._limits.max_connections_per_peer
+        machines = MachineCalls(peers, most, self._limits.first_message_seconds)
         server = grpc.aio.server(
-            interceptors=[PeerInterceptor(), ErrorInterceptor()],
+            interceptors=[machines, PeerInterceptor(with_tls=True), ErrorInterceptor()],
             options=tuple(options.items()),
-            maximum_concurrent_rpcs=self._limits.max_calls,
         )
         agent_pb2_grpc.add_AgentRegistryServiceServicer_to_server(self, server)
         try:
@@ -162,7 +182,10 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         except (RuntimeError, CertificateFileError) as error:
             raise OSError(f"can't listen for agents on {host}:{port} ({error})") from error
         await server.start()
-        self._server = server
+        self._server, peers.port = server, found
+        self._watching = start_task(
+            lasting(ConnectionLimiter(peers, most).watch(), "connections"), "agents' connections"
+        )
         return found
 
     async def close(self) -> None:
@@ -170,6 +193,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         for stream in self._streams.values():
             stream.end()
         self._streams.clear()
+        if self._watching is not None:
+            self._watching.cancel()
         if self._server is not None:
             await self._server.stop(None)
         for timer in self._timers.values():
@@ -180,8 +205,10 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self, request_iterator: AsyncIterator[pb.RegisterRequest], context: Any
     ) -> AsyncIterator[pb.RegisterResponse]:
         """Serve one agent, until it has gone or is lost, or until another one reports from its node."""
-        entry = _introduced(await anext(aiter(request_iterator), None), context.peer())
-        stream = _AgentStream()
+        shown = context.auth_context()
+        entry = _introduced(await anext(aiter(request_iterator), None), context.peer(), peer_node(shown))
+        self._admit(entry, context.peer())
+        stream = _AgentStream(_renewal_time(peer_certificate(shown)) if entry.name else math.inf)
         # However the call ends, also if it is cancelled while a response waits to be sent.
         context.add_done_callback(lambda _: self._lose(entry, stream))
         self._add(entry, stream)
@@ -189,6 +216,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         reading = asyncio.create_task(self._read(entry.node, stream, request_iterator), name=f"agent of {entry.node}")
         reading.add_done_callback(lambda _: stream.end())
         try:
+            if self._monitor is not None:
+                yield pb.RegisterResponse(monitor=pb.MonitorForNodes(address=self._monitor))
             async for response in stream.responses():
                 yield response
             if reading.done():
@@ -197,6 +226,64 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, InvalidInputError):
                 await reading
+
+    def _admit(self, entry: RegisteredAgent, peer: str) -> None:
+        """Refuse an agent that is not what it says.
+
+        Raises:
+            PermissionDeniedError: it is not.
+        """
+        history = self._histories.get(entry.node, UNSEEN)
+        certificates = self._certificates
+        accepts_shared = certificates is not None and certificates.accepts_shared
+        refusal = refusal_of(
+            entry,
+            history,
+            self._present.values(),
+            accepts_shared=accepts_shared,
+            is_expected=self._expects(entry.node),
+        )
+        if refusal:
+            audit(_REGISTER, None, None, peer, refusal)
+            raise PermissionDeniedError(refusal)
+        if entry.certificate is not None:
+            self._histories[entry.node] = history.after(entry)
+            if certificates is not None and entry.certificate.placeholder is not None:
+                certificates.note(entry.certificate.placeholder)
+
+    async def keep_certificates(self) -> None:
+        """Renew the certificates of agents, and see the end of the one that agents of 0.1 share, until cancelled."""
+        certificates = self._certificates
+        while certificates is not None:
+            try:
+                if await asyncio.to_thread(certificates.expire_shared):
+                    self.ask_sharing_to_leave()
+                await self.renew_certificates()
+            except (SourceError, OSError) as error:
+                self._log.error("certificates of agents not renewed", error=str(error))
+            await asyncio.sleep(certificates.look_seconds)
+
+    async def renew_certificates(self) -> None:
+        """Send agents whose certificate has had half of its lifespan another one.
+
+        Raises:
+            SourceError: the CA can't be used.
+        """
+        certificates = self._certificates
+        for node, stream in list(self._streams.items()):
+            entry = self._present.get(node)
+            if certificates is None or entry is None or entry.certificate is None:
+                continue
+            if not certificates.is_due(stream.renew_at):
+                continue
+            made = await asyncio.to_thread(certificates.renew, node, entry.certificate.placeholder)
+            found = made.encode("ascii")
+            stream.renew(found, _renewal_time(parse_certificate_file(found, Path(node)).certificate))
+            self._log.info("agent's certificate renewed", node=node)
+
+    def ask_sharing_to_leave(self) -> None:
+        """Tell agents of 0.1 to leave: by the certificate that they share, nobody reaches them any more."""
+        self.ask_to_leave([node for node, entry in self._present.items() if entry.certificate is None])
 
     def _add(self, entry: RegisteredAgent, stream: _AgentStream) -> None:
         if (earlier := self._streams.get(entry.node)) is not None:
@@ -265,7 +352,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         if entry is not None:
             if since is not None:
                 self._reclaim_timer(AGENT_LEFT, asyncio.get_running_loop().time() - since)
-            self._log.info("agent gone", node=node, placeholder=entry.placeholder)
+            self._log.info("agent disconnected", node=node, placeholder=entry.placeholder)
             self._departed.append(entry.placeholder)
 
 
@@ -274,7 +361,13 @@ def agent_placeholder_id(node: str) -> str:
     return f"agent on {node}"
 
 
-def _introduced(request: pb.RegisterRequest | None, peer: str) -> RegisteredAgent:
+def _renewal_time(certificate: bytes) -> float:
+    """When half of a certificate's lifespan is over, in seconds since the epoch."""
+    found = x509.load_pem_x509_certificate(certificate)
+    return half_time(found)
+
+
+def _introduced(request: pb.RegisterRequest | None, peer: str, certificate: PeerNode | None) -> RegisteredAgent:
     """The agent that a stream begins with.
 
     Raises:
@@ -286,10 +379,10 @@ def _introduced(request: pb.RegisterRequest | None, peer: str) -> RegisteredAgen
     check_node_name(told.node, "introduction.node")
     if not 0 < told.port <= 65535:
         raise InvalidInputError("introduction.port", "1 to 65535", told.port)
-    if len(told.placeholder) > _LONGEST_NAME:
-        raise InvalidInputError("introduction.placeholder", f"at most {_LONGEST_NAME} characters", told.placeholder)
-    if len(told.version) > _LONGEST_VERSION:
-        raise InvalidInputError("introduction.version", f"at most {_LONGEST_VERSION} characters", told.version)
+    if len(told.placeholder) > _MAX_NAME_LENGTH:
+        raise InvalidInputError("introduction.placeholder", f"at most {_MAX_NAME_LENGTH} characters", told.placeholder)
+    if len(told.version) > _MAX_VERSION_LENGTH:
+        raise InvalidInputError("introduction.version", f"at most {_MAX_VERSION_LENGTH} characters", told.version)
     host = unquote(peer.partition(":")[2].rpartition(":")[0])
     placeholder = told.placeholder or agent_placeholder_id(told.node)
-    return RegisteredAgent(told.node, f"{host}:{told.port}", placeholder, version=told.version)
+    return RegisteredAgent(told.node, f"{host}:{told.port}", placeholder, version=told.version, certificate=certificate)

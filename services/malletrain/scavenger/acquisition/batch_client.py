@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder
 
 UNKNOWN_END = EndedPlaceholder("the scheduler no longer knows it")
 
@@ -64,7 +66,7 @@ class AgentCommand:
     Attributes:
         python: Interpreter of the training environment, as the nodes see it.
         head: HOST:PORT on which the Scavenger listens for agents, as the nodes see it.
-        certificate: File with the agents' certificate, as the nodes see it.
+        issue: Makes the certificate of the agent of a node, in PEM; may raise SourceError.
         listen: Address on which agents serve supervisors.
         grace_seconds: How long workers may take to leave by themselves.
         installation: Identifier of our installation: the mark by which its placeholders and agents are known.
@@ -75,7 +77,7 @@ class AgentCommand:
 
     python: str
     head: str
-    certificate: str
+    issue: Callable[[str], str] = field(repr=False)
     listen: str
     grace_seconds: float
     installation: str
@@ -83,12 +85,26 @@ class AgentCommand:
     marks: str = ""
     standby_memory_mib: int = 0
 
-    def on(self, node: str, limit_seconds: float = math.inf) -> list[str]:
-        """The command for a node, in a placeholder with this time limit."""
+    async def certificate_line(self, node: str) -> str:
+        """A certificate for an agent that is started on a node, in base64 and as one line. A secret.
+
+        Raises:
+            SourceError: none can be made.
+        """
+        return base64.b64encode((await asyncio.to_thread(self.issue, node)).encode("ascii")).decode("ascii")
+
+    def on(self, node: str, source: str, limit_seconds: float = math.inf) -> list[str]:
+        """The command for a node, which everybody may read.
+
+        Args:
+            node: The node.
+            source: Where the agent gets its certificate: `stdin` or `pbs-script`.
+            limit_seconds: Time limit of the placeholder.
+        """
         stay = max(0.0, limit_seconds - self.margin_seconds)
         return [
             *(self.python, "-P", "-m", "malletrain.agent", "--node", node, "--head", self.head),
-            *("--certificate", self.certificate, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
+            *("--certificate-from", source, "--listen", self.listen, "--grace", f"{self.grace_seconds:g}"),
             *("--installation", self.installation),
             *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Protocol
 
-from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.channel import open_channel
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import FINAL_JOB_STATES
@@ -30,7 +30,7 @@ class JobManagerDemand:
     largest scale.
     """
 
-    def __init__(self, job_manager: Peer | str, credential: Credential | None) -> None:
+    def __init__(self, job_manager: Peer, credential: ServiceCredential | None) -> None:
         """Begin without jobs.
 
         Args:

@@ -7,35 +7,32 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
-from malletrain.runtime.access.certificate_keeper import CertificateKeeper
+from malletrain.common.tasks import Crew
+from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import AgentCommand, BatchClient
 from malletrain.scavenger.acquisition.demand import NodeDemand
+from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
 from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
-from malletrain.scavenger.acquisition.placeholders import PlaceholderPolicy
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient
 from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
-from malletrain.scavenger.acquisition.submission_backoff import BackoffPolicy
-from malletrain.scavenger.acquisition.validation import validate_held
-from malletrain.scavenger.metrics import ReclaimTimer, ignore_time
-from malletrain.scavenger.sources.base import (
-    NodeSource,
-    NoPlaceholders,
-    Observation,
-    PlaceholderView,
-    SourceStatus,
-)
+from malletrain.scavenger.machine.observations import Observation
+from malletrain.scavenger.machine.placeholder_validation import validate_held
+from malletrain.scavenger.machine.placeholders import PlaceholderPolicy
+from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
+from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus
 from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
+from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
 
 _RETURN_SECONDS = 3.0
 """How long the agents of an earlier life of this service have to report before the first observation."""
 _LOOK_SECONDS = 0.05
-_OWN_ROLE, _AGENT_ROLE = "scavenger", "agent"
+_OWN_ROLE = "scavenger"
 _LEAVE_SECONDS = 2.0
 """How long agents may take to leave, beyond the grace of their workers, when this service ends."""
 
@@ -52,7 +49,7 @@ class HeldSource:
         address: tuple[str, int],
         debounce_seconds: float,
         clock: Clock,
-        certificates: CertificateKeeper,
+        certificates: CertificateRenewal,
         *,
         margin_seconds: float = 0.0,
         grace_seconds: float = 0.0,
@@ -70,7 +67,7 @@ class HeldSource:
             address: Host and port of the registry.
             debounce_seconds: How long a node must be idle before it is taken.
             clock: Wall clock.
-            certificates: Keeps those of the Scavenger and of its agents.
+            certificates: Keeps that of the Scavenger.
             margin_seconds: How long before a reservation a node is left.
             grace_seconds: How long the workers of an agent that leaves may take.
             give_back: Whether all nodes are given back at a graceful end.
@@ -145,20 +142,18 @@ class HeldSource:
         if not self._listening:
             await self._registry.open(*self._address)
             self._listening = True
-        tasks = [
-            asyncio.create_task(self._follow_inner()),
-            asyncio.create_task(self._controller.run()),
-            asyncio.create_task(self._demand.follow()),
-            asyncio.create_task(self._certificates.keep()),
-        ]
+        crew = Crew(self._news.set)
+        crew.start(self._follow_inner(), "observations of the scheduler")
+        crew.start(self._controller.run(), "placeholders")
+        crew.start(self._demand.follow(), "demand")
+        crew.start(self._certificates.keep(), "certificates")
+        crew.start(self._registry.keep_certificates(), "certificates of agents")
         try:
-            await self._wait_for_earlier_agents(tasks)
+            await self._wait_for_earlier_agents(crew)
             while True:
                 await self._news.wait()
                 self._news.clear()
-                for task in tasks:
-                    if task.done():
-                        task.result()
+                crew.check()
                 self._give_nodes_back()
                 self._offer_candidates()
                 if self._seen is not None:
@@ -166,9 +161,7 @@ class HeldSource:
                     self._check(held)
                     yield held
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await crew.close()
 
     async def _follow_inner(self) -> None:
         try:
@@ -178,14 +171,14 @@ class HeldSource:
         finally:
             self._news.set()
 
-    async def _wait_for_earlier_agents(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _wait_for_earlier_agents(self, crew: Crew) -> None:
         """Wait for the agents of an earlier life: without them, the first observation would make jobs shrink.
 
         Placeholders tell which agents there are. Without placeholders the whole time is waited: an agent that has not
         reported by then would be started a second time.
         """
         deadline = self._clock.monotonic() + _RETURN_SECONDS
-        while self._clock.monotonic() < deadline and not any(task.done() for task in tasks):
+        while self._clock.monotonic() < deadline and crew.failure is None:
             known = self._controller.has_listed and not self._watched_only
             if known and self._controller.state.running <= self._controller.nodes():
                 return
@@ -233,6 +226,7 @@ class HeldSource:
             idle=dict(self._since),
             watched=seen.idle,
             agents={node: agent.address for node, agent in present.items()},
+            agent_names={node: agent.name for node, agent in present.items()},
         )
 
     def _check(self, held: Observation) -> None:
@@ -258,7 +252,7 @@ def build_held_source(
         scheduler: "slurm" or "pbs".
         section: How they are held.
         open_inner: Makes the source that tells which nodes are idle.
-        settings: Common settings. The agents' certificate is kept in the state folder, where they read it.
+        settings: Common settings.
         debounce_seconds: How long a node must be idle before it is taken.
         clock: Wall clock.
         demand: How many nodes there is work for.
@@ -267,14 +261,23 @@ def build_held_source(
     Raises:
         InvalidInputError: the certificates can't be made or used.
     """
-    certificates = CertificateKeeper(settings.state_dir, (_OWN_ROLE, _AGENT_ROLE), clock, settings.tls.lifespan_seconds)
+    lifespan = settings.tls.lifespan_seconds
+    certificates = CertificateRenewal(settings.state_dir, (_OWN_ROLE,), clock, lifespan)
     certificates.renew()
+    of_nodes = NodeCertificates(settings.state_dir, clock, lifespan, section.patience_seconds)
     by_ssh = bool(section.ssh)
     installation = installation_id(settings.state_dir)
     registry = AgentRegistry(
-        certificates.path(_OWN_ROLE), lambda: source.agents_changed(), reclaim_timer, settings.limits
+        certificates.path(_OWN_ROLE),
+        lambda: source.agents_changed(),
+        reclaim_timer,
+        settings.limits,
+        settings.monitor_as_nodes_see_it,
+        of_nodes,
+        # Over ssh no scheduler says which agents there are.
+        lambda node: by_ssh or controller.expects(node),
     )
-    client = _batch_client(scheduler, section, str(certificates.path(_AGENT_ROLE)), installation, registry)
+    client = _batch_client(scheduler, section, of_nodes.issue, installation, registry)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
@@ -315,12 +318,12 @@ def _policy(section: HoldSettings) -> PlaceholderPolicy:
 
 
 def _batch_client(
-    scheduler: str, section: HoldSettings, certificate: str, installation: str, registry: AgentRegistry
+    scheduler: str, section: HoldSettings, issue: Callable[[str], str], installation: str, registry: AgentRegistry
 ) -> BatchClient:
     agent = AgentCommand(
         section.python,
         section.head or section.agents_address,
-        certificate,
+        issue,
         section.listen,
         section.grace_seconds,
         installation,

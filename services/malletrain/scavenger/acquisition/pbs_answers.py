@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.schedulers.availability import UnreadableError
+from malletrain.scavenger.sources.schedulers.pbs_jobs import read_jobs
 
 _IDENTIFIER = re.compile(r"\d+\.\S+\Z")
 _REQUESTED = re.compile(r"(?:host|vnode)=([^:+]+)")
 _HOST = re.compile(r"\(?([^/+()]+)")
 _TAG = re.compile(r"<[^<>]*>")
+_ARGUMENT = "jsdl-hpcpa:Argument"
+_SEPARATORS = frozenset("<>&,\"'\\")
 _PHASES = {
     "Q": PlaceholderPhase.PENDING,
     "H": PlaceholderPhase.PENDING,
@@ -23,6 +26,10 @@ _PHASES = {
     "R": PlaceholderPhase.RUNNING,
     "E": PlaceholderPhase.ENDING,
 }
+_ATTRIBUTES = (
+    *("Exit_status", "Job_Name", "Job_Owner", "Resource_List", "argument_list", "comment", "exec_host", "job_state"),
+    "queue",
+)
 _BLOCKED = re.compile(r"queue not (started|enabled)|has reached|limit|not allowed|hold", re.IGNORECASE)
 """What PBS says in the comment of a job that does not only wait for its node."""
 _KILLED = (256 + 15, 256 + 9)
@@ -56,6 +63,17 @@ class PbsMark:
         )
 
 
+def argument_element(word: str) -> str:
+    """An argument of a job's program, as the attribute `argument_list` has it.
+
+    Raises:
+        SourceError: `qsub -W` could not tell where it ends.
+    """
+    if set(word) & _SEPARATORS or not word.isprintable():
+        raise SourceError(f"qsub: expected an argument without {' '.join(sorted(_SEPARATORS))}, got {word!r}")
+    return f"<{_ARGUMENT}>{word}</{_ARGUMENT}>"
+
+
 def parse_job_id(text: str) -> str:
     """The answer to `qsub`.
 
@@ -69,7 +87,7 @@ def parse_job_id(text: str) -> str:
 
 
 def parse_pbs_jobs(text: str, mark: PbsMark) -> dict[str, ListedPlaceholder]:
-    """The answer to `qstat -f -F json`, without jobs that have ended and jobs of others.
+    """The answer to `qstat -f -w`, without jobs that have ended and jobs of others.
 
     Raises:
         SourceError: the text has another form.
@@ -85,7 +103,7 @@ def parse_pbs_jobs(text: str, mark: PbsMark) -> dict[str, ListedPlaceholder]:
 
 
 def parse_pbs_ends(text: str) -> dict[str, EndedPlaceholder | None]:
-    """The answer to `qstat -x -f -F json`: how jobs have ended; None for those that have not.
+    """The answer to `qstat -x -f -w`: how jobs have ended; None for those that have not.
 
     Raises:
         SourceError: the text has another form.
@@ -95,22 +113,21 @@ def parse_pbs_ends(text: str) -> dict[str, EndedPlaceholder | None]:
         if job.get("job_state") in _PHASES:
             found[identifier] = None
             continue
-        status = job.get("Exit_status")
+        status = _number(job.get("Exit_status"))
         reason = f"exit status {status} ({job.get('comment', 'no comment')})"
         found[identifier] = EndedPlaceholder(reason, failed=status not in _KILLED)
     return found
 
 
 def _jobs(text: str) -> dict[str, dict[str, Any]]:
-    """The jobs of an answer. Without any, PBS leaves the key out."""
     try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"qstat: expected jobs in JSON, got {text[:80]!r}") from error
-    jobs = answer.get("Jobs", {}) if isinstance(answer, dict) and "pbs_version" in answer else None
-    if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
-        raise SourceError(f"qstat: expected jobs in JSON, got {text[:80]!r}")
-    return jobs
+        return read_jobs(text, _ATTRIBUTES)
+    except UnreadableError as error:
+        raise SourceError(f"qstat: {error}") from error
+
+
+def _number(value: object) -> int | None:
+    return int(str(value)) if re.fullmatch(r"-?\d{1,9}", str(value)) else None
 
 
 def _node(job: Mapping[str, Any]) -> str:

@@ -12,10 +12,11 @@ import structlog
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import BatchClient
-from malletrain.scavenger.acquisition.placeholder_state import PlaceholderState
-from malletrain.scavenger.acquisition.placeholders import PlaceholderPhase, PlaceholderPolicy
-from malletrain.scavenger.acquisition.validation import validate_actions, validate_state
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, PlaceholderStatus, SourceError
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.placeholder_state import PlaceholderState
+from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_state
+from malletrain.scavenger.machine.placeholders import PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.sources.base import PlaceholderStatus, SourceError
 
 _DECIDE_SECONDS = 1.0
 _FIND_SECONDS = 5.0
@@ -61,6 +62,7 @@ class PlaceholderController:
         self._error = ""
         self._asked_at = -math.inf
         self._listed = False
+        self._unconfirmed: set[str] = set()
         self._unsure = False
         self._changed = asyncio.Event()
         self._log = structlog.get_logger(__name__).bind(scheduler=scheduler)
@@ -82,6 +84,13 @@ class PlaceholderController:
     def jobs(self) -> frozenset[str]:
         """Identifiers of our placeholders."""
         return frozenset(self._state.placeholders)
+
+    def expects(self, node: str) -> bool:
+        """Whether there may be a placeholder on a node: one that is known, or that the scheduler has not confirmed yet.
+
+        Before the scheduler has listed them, those of an earlier life of this service may be anywhere.
+        """
+        return not self._listed or node in self._unconfirmed or node in self._state.nodes
 
     def status(self) -> PlaceholderStatus:
         """How many placeholders there are, and whether submission is backed off."""
@@ -209,6 +218,7 @@ class PlaceholderController:
         now = self._clock.time()
         self._listed = True
         self._unsure = False
+        self._unconfirmed.clear()
         for identifier, end in ends.items():
             self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
             self._state = self._state.ended_early(identifier, end, now, self._policy)
@@ -236,6 +246,7 @@ class PlaceholderController:
 
     async def _submit(self, node: str, seconds: float) -> bool:
         begun = self._clock.time()
+        self._unconfirmed.add(node)
         try:
             identifier = await self._client.submit(node, seconds, self._facts.get(node, NO_FACTS))
         except SourceError as error:
@@ -248,6 +259,7 @@ class PlaceholderController:
         self._log.info("placeholder submitted", node=node, id=identifier, seconds=round(seconds))
         now = self._clock.time()
         self._state = self._state.submitted(identifier, node, now, now + seconds)
+        self._unconfirmed.discard(node)
         return True
 
     def _log_backoff(self, before: PlaceholderState) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from malletrain.scavenger.acquisition.batch_client import UNKNOWN_END, AgentCommand
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts, SourceError
-from malletrain.scavenger.sources.schedulers.commands import RunCommand
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.sources.base import SourceError
+from malletrain.scavenger.sources.schedulers.commands import Input, RunCommand
 
 _SECONDS_PER_MINUTE = 60.0
 _PHASES = {
@@ -69,6 +70,9 @@ class SlurmBatchClient:
     async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
         """See `BatchClient`.
 
+        The script goes to the standard input of sbatch, and from there to the node, where the agent's certificate is
+        written to the standard input of the step: no command line and no environment has it.
+
         GPUs and memory are asked for: a step gets none of the GPUs, and only a share of the memory, that an exclusive
         job was given without asking.
         """
@@ -79,18 +83,21 @@ class SlurmBatchClient:
                 "--ntasks=1",
                 "--cpu-bind=none",
                 "--export=ALL",
-                *self.agent.on(node, minutes * _SECONDS_PER_MINUTE),
+                *self.agent.on(node, "stdin", minutes * _SECONDS_PER_MINUTE),
             ]
         )
+        line = await self.agent.certificate_line(node)
+        # printf is part of every shell; were it a program, its command line would show the key.
+        script = f"#!/bin/sh\nprintf '%s\\n' {line} | {step} && {_END_AT_ONCE}\n"
         answer = await self.run(
             [
                 *("sbatch", "--parsable", f"--partition={self.partition}", f"--nodelist={node}", "--nodes=1"),
                 *("--exclusive", "--mem=0", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
                 *([f"--gres=gpu:{facts.gpus}"] if facts.gpus else []),
                 *(f"--output={self.log}", "--open-mode=append", *self.options, f"--comment={self._mark}"),
-                f"--wrap={step} && {_END_AT_ONCE}",
             ],
             self.timeout_seconds,
+            Input(script),
         )
         identifier = answer.strip().partition(";")[0]
         if not identifier.isdigit():

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, agent_placeholder_id
 from malletrain.scavenger.acquisition.batch_client import AgentCommand
-from malletrain.scavenger.acquisition.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
-from malletrain.scavenger.sources.base import NO_FACTS, NodeFacts
-from malletrain.scavenger.sources.schedulers.commands import RunCommand
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
+from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
+from malletrain.scavenger.sources.schedulers.commands import Input, RunCommand
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,15 @@ class SshAgentStarter:
     timeout_seconds: float = 10.0
 
     async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
-        """Start an agent that outlives the connection, without a time limit. See `BatchClient`."""
+        """Start an agent that outlives the connection, without a time limit. See `BatchClient`.
+
+        The shell on the node reads the certificate before it starts the agent, and hands it on by a pipe.
+        """
         del seconds, facts
-        log = shlex.quote(self.log)
-        line = f"setsid {shlex.join(self.agent.on(node))} </dev/null >>{log} 2>&1 &"
-        await self.run([*self.ssh, node, line], self.timeout_seconds)
+        agent, log = shlex.join(self.agent.on(node, "stdin")), shlex.quote(self.log)
+        line = f"IFS= read -r line && {{ printf '%s\\n' \"$line\" | setsid {agent} >>{log} 2>&1 & }}"
+        certificate = Input(f"{await self.agent.certificate_line(node)}\n")
+        await self.run([*self.ssh, node, line], self.timeout_seconds, certificate)
         return agent_placeholder_id(node)
 
     async def find(self) -> Mapping[str, ListedPlaceholder]:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
-from malletrain.scavenger.metrics import ReclaimTimer, ignore_time
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
 from malletrain.scavenger.sources.mixed import MixedSource
@@ -19,6 +18,7 @@ from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
+from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
 from malletrain.scavenger.trace_files import read_trace
 
 
@@ -27,7 +27,7 @@ def build_source(
     settings: Settings,
     state_file: ScavengerStateFile,
     clock: Clock,
-    credential: Credential | None = None,
+    credential: ServiceCredential | None = None,
     reclaim_timer: ReclaimTimer = ignore_time,
 ) -> NodeSource:
     """The source that the settings name.
@@ -68,7 +68,7 @@ def _scheduler_source(
     settings: Settings,
     state_file: ScavengerStateFile,
     clock: Clock,
-    credential: Credential | None,
+    credential: ServiceCredential | None,
     reclaim_timer: ReclaimTimer,
 ) -> NodeSource:
     # The parsers' libraries take time to load, and other sources don't need them.

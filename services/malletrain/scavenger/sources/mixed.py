@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from malletrain.scavenger.sources.base import NodeFacts, NodeSource, Observation, SourceStatus
+from malletrain.scavenger.machine.observations import NodeFacts, Observation
+from malletrain.scavenger.sources.base import NodeSource, SourceStatus
 
 
 class MixedSource:
@@ -110,6 +111,7 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
         ends=_earliest(observation.ends for observation in observations),
         facts=facts,
         agents={name: address for observation in observations for name, address in observation.agents.items()},
+        agent_names={name: dns for observation in observations for name, dns in observation.agent_names.items()},
         watched=_watched(observations),
         reserved=_earliest(observation.reserved for observation in observations),
         offline=frozenset().union(*(observation.offline for observation in observations)),

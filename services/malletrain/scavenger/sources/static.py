@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.sources.base import Observation, SourceStatus
+from malletrain.scavenger.machine.observations import Observation
+from malletrain.scavenger.sources.base import SourceStatus
 
 
 class StaticSource:

@@ -9,10 +9,11 @@ from itertools import groupby
 
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.idle_trace import Fragment, Trace
-from malletrain.scavenger.sources.base import Observation, SourceStatus
+from malletrain.scavenger.machine.observations import Observation
+from malletrain.scavenger.sources.base import SourceStatus
 
 # Long sleeps are cut into pieces, so that changes of the wall clock are noticed.
-_LONGEST_SLEEP_SECONDS = 1.0
+_MAX_SLEEP_SECONDS = 1.0
 
 
 class TraceSource:
@@ -117,7 +118,7 @@ class TraceSource:
 
     async def _sleep_until(self, second: float) -> None:
         while (left := self._left(second)) > 0:
-            await self._sleep(min(left, _LONGEST_SLEEP_SECONDS))
+            await self._sleep(min(left, _MAX_SLEEP_SECONDS))
 
     def _left(self, second: float) -> float:
         now = self._clock.time()  # which may move the origin

@@ -18,7 +18,7 @@ from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 
 _HOUR_S = 3600
 _TB = 1000
-_MEASURED = (0.1, 0.9)
+MEASURED = (0.1, 0.9)
 """Shares of the submitted time between which metrics are measured."""
 
 
@@ -32,7 +32,7 @@ class MachineProfile:
         policy: Base scheduler.
         sizes: Numbers of nodes, each with its weight and the limits in hours that such jobs ask for.
         asking: Share of the jobs that ask for burst buffer.
-        most_gb: Largest request in GB.
+        max_gb: Largest request in GB.
         like_jobs: Mean number of like jobs that are submitted together.
     """
 
@@ -41,7 +41,7 @@ class MachineProfile:
     policy: PolicyName
     sizes: Mapping[int, tuple[float, tuple[float, ...]]]
     asking: float
-    most_gb: int
+    max_gb: int
     like_jobs: float
 
 
@@ -117,7 +117,7 @@ def generate(profile: MachineProfile, jobs: int, load: float, seed: int) -> Batc
     for number, ((nodes, run_s, limit_s, gb, _), gap) in enumerate(zip(shapes, gaps, strict=True), 1):
         now += gap * scale
         rows.append(BatchJob(number, float(int(now)), nodes, float(run_s), float(limit_s), 0, gb))
-    measured = (_MEASURED[0] * rows[-1].submit_s, _MEASURED[1] * rows[-1].submit_s)
+    measured = (MEASURED[0] * rows[-1].submit_s, MEASURED[1] * rows[-1].submit_s)
     resources = MachineResources(profile.nodes, profile.burst_buffer_gb)
     return BatchWorkload(tuple(rows), profile.nodes, resources=resources, measured_s=measured)
 
@@ -132,6 +132,6 @@ def _like_jobs(profile: MachineProfile, rng: random.Random) -> list[tuple[int, i
     found = []
     for index in range(min(count, 20)):
         share = min(1.0, max(0.003, usual * rng.uniform(0.7, 1.3)))
-        gb = min(profile.most_gb, max(1, int(rng.lognormvariate(0.0, 2.2) * 10 * _TB))) if asks else 0
+        gb = min(profile.max_gb, max(1, int(rng.lognormvariate(0.0, 2.2) * 10 * _TB))) if asks else 0
         found.append((nodes, max(1, int(share * limit_s)), limit_s, gb, index == 0))
     return found

@@ -17,6 +17,7 @@ from malletrain.simulator.batch.policies import policy_named
 from malletrain.simulator.batch.running import schedule_of
 from malletrain.simulator.batch.schedule import Schedule, node_names
 from malletrain.simulator.batch.workload import read_workload
+from malletrain.simulator.traces.row_counts import RowCounts
 
 _Gap = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
@@ -38,12 +39,13 @@ def idle_trace_of(
     overrun: Overrun = Overrun.KILL,
     window: Window = Window.SUBMITS,
     min_idle_s: float = 0.0,
+    counts: RowCounts | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
     """The trace of idle nodes that a scheduler would leave with the jobs of an SWF file.
 
     Args:
-        path: The log, plain or gzip.
+        path: The log, plain or compressed.
         policy: `fcfs`, `easy` or `wfp`.
         nodes: Nodes of the machine; None: the header's MaxNodes, or its MaxProcs divided by `processors_per_node`.
         processors_per_node: Processors of a node; None: the header's ratio, or 1.
@@ -51,13 +53,16 @@ def idle_trace_of(
         overrun: What happens to jobs that run longer than their estimate.
         window: End of the trace; it begins at the first submission.
         min_idle_s: Shortest fragment of the trace in seconds.
+        counts: Counts lines that can't be used; None: the first one is an error.
         progress: Called now and then with how many jobs have started, and how many there are.
 
     Raises:
         InvalidInputError: the file or an argument is not valid; the error names file and line, or the argument.
     """
     chosen = policy_named(policy)
-    workload = read_workload(path, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large)
+    workload = read_workload(
+        path, nodes=nodes, processors_per_node=processors_per_node, skip_too_large=skip_too_large, counts=counts
+    )
     count = len(workload.jobs)
     started = None if progress is None else lambda done: progress(done, count)
     schedule = schedule_of(workload, chosen, overrun=overrun, progress=started)[0]

@@ -13,8 +13,8 @@ from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 
 COLUMNS = ("job", "submit_s", "nodes", "run_s", "estimate_s", "burst_buffer_gb", "ssd_gb")
 _REQUIRED = 5
-_MOST_SECONDS = 1e11
-_MOST_AMOUNT = 10**12
+_MAX_SECONDS = 1e11
+_MAX_AMOUNT = 10**12
 
 
 def read_jobs(path: Path) -> tuple[BatchJob, ...]:
@@ -98,7 +98,7 @@ def _job(values: dict[str, str], place: str, line: int) -> BatchJob:
 
 def _whole(values: dict[str, str], column: str, place: str, least: int) -> int:
     text = values[column].strip()
-    if not (text.isascii() and text.isdigit()) or not least <= int(text[:14]) <= _MOST_AMOUNT:
+    if not (text.isascii() and text.isdigit()) or not least <= int(text[:14]) <= _MAX_AMOUNT:
         raise InvalidInputError(f"{place}: {column}", f"a whole number, at least {least}", text)
     return int(text)
 
@@ -109,7 +109,7 @@ def _seconds(values: dict[str, str], column: str, place: str, above: float | Non
         value = float(text)
     except ValueError:
         value = float("nan")
-    if "_" in text or not 0 <= value <= _MOST_SECONDS or (above is not None and not value > above):
+    if "_" in text or not 0 <= value <= _MAX_SECONDS or (above is not None and not value > above):
         expected = "seconds above 0" if above is not None else "seconds, at least 0"
         raise InvalidInputError(f"{place}: {column}", expected, text)
     return value

@@ -13,7 +13,7 @@ from malletrain.simulator.batch.workload import BatchJob, BatchWorkload
 _TB = 1000
 _MEDIAN_GB, _SIGMA = 10 * _TB, 2.2
 """Where a log has no requests of its own, they are drawn from a lognormal distribution."""
-_MOST_GB = 285 * _TB
+_MAX_GB = 285 * _TB
 _SMALL_GB, _LARGE_GB = 128, 256
 _DRAWS = 100_000
 
@@ -63,16 +63,16 @@ def derive(workload: BatchWorkload, recipe: WorkloadRecipe, seed: int) -> BatchW
     return _with_ssd(drawn, _SHARE_OF_SMALL[recipe], random.Random(f"{seed} SSD"))
 
 
-def _with_burst_buffer(workload: BatchWorkload, share: float, least_gb: int, rng: random.Random) -> BatchWorkload:
+def _with_burst_buffer(workload: BatchWorkload, share: float, min_gb: int, rng: random.Random) -> BatchWorkload:
     machine = workload.resources
-    most_gb = min(_MOST_GB, machine.burst_buffer_gb if machine else 0)
-    if machine is None or most_gb <= least_gb:
-        raise InvalidInputError("burst_buffer", f"a machine with more than {least_gb} GB, as the recipe asks", most_gb)
-    originals = [job.burst_buffer_gb for job in workload.jobs if least_gb < job.burst_buffer_gb <= most_gb]
+    max_gb = min(_MAX_GB, machine.burst_buffer_gb if machine else 0)
+    if machine is None or max_gb <= min_gb:
+        raise InvalidInputError("burst_buffer", f"a machine with more than {min_gb} GB, as the recipe asks", max_gb)
+    originals = [job.burst_buffer_gb for job in workload.jobs if min_gb < job.burst_buffer_gb <= max_gb]
     jobs = tuple(
         replace(
             job,
-            burst_buffer_gb=_request_gb(originals, least_gb, most_gb, rng) if rng.random() < share else 0,
+            burst_buffer_gb=_request_gb(originals, min_gb, max_gb, rng) if rng.random() < share else 0,
             ssd_gb=0,
         )
         for job in workload.jobs
@@ -80,14 +80,14 @@ def _with_burst_buffer(workload: BatchWorkload, share: float, least_gb: int, rng
     return replace(workload, jobs=jobs, resources=MachineResources(workload.nodes, machine.burst_buffer_gb))
 
 
-def _request_gb(originals: list[int], least_gb: int, most_gb: int, rng: random.Random) -> int:
+def _request_gb(originals: list[int], min_gb: int, max_gb: int, rng: random.Random) -> int:
     if originals:
         return rng.choice(originals)
     for _ in range(_DRAWS):
         drawn = rng.lognormvariate(0.0, _SIGMA) * _MEDIAN_GB
-        if least_gb < drawn <= most_gb:
+        if min_gb < drawn <= max_gb:
             return int(drawn)
-    raise InvalidInputError("burst_buffer", f"more than {least_gb} GB by far, so that requests can be drawn", most_gb)
+    raise InvalidInputError("burst_buffer", f"more than {min_gb} GB by far, so that requests can be drawn", max_gb)
 
 
 def _with_ssd(workload: BatchWorkload, share: float, rng: random.Random) -> BatchWorkload:

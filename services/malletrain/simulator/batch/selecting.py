@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.selection.problem import MOST_JOBS
+from malletrain.selection.problem import MAX_JOBS
 from malletrain.selection.select import SelectionSettings
 
 
@@ -48,8 +48,8 @@ class WindowSettings:
     backfill_depth: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= MOST_JOBS:
-            raise InvalidInputError("selection_window", f"1 to {MOST_JOBS} jobs", self.window)
+        if not 1 <= self.window <= MAX_JOBS:
+            raise InvalidInputError("selection_window", f"1 to {MAX_JOBS} jobs", self.window)
         if self.starvation_bound < 1:
             raise InvalidInputError("starvation_bound", "at least 1 pass", self.starvation_bound)
         if self.backfill_depth is not None and self.backfill_depth < 1:

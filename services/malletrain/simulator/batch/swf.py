@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.batch.machine import parse_burst_buffer, parse_ssd
+from malletrain.simulator.traces.opening import UNREADABLE, open_log, unreadable
+from malletrain.simulator.traces.row_counts import RowCounts
+from malletrain.simulator.traces.runs import SkippedRow
 
 FIELDS = (
     "job number",
@@ -36,13 +36,13 @@ FIELDS = (
 FURTHER_FIELDS = ("burst buffer", "local SSD")
 _WHOLE = (0, 4, 7, 10)
 # Times beyond 3,000 years are errors in the log, and their sums would not be exact to the second.
-_MOST_SECONDS = 1e11
-_MOST_PROCESSORS = 1e9
+_MAX_SECONDS = 1e11
+_MAX_PROCESSORS = 1e9
 _COMMENT = re.compile(r";\s*(\w+)\s*:\s*(-?\d+)(?![\w.])")
 _FURTHER = re.compile(r";\s*(BurstBuffer|LocalSSD)\s*:\s*(.*)", re.IGNORECASE)
+_AMOUNT = re.compile(r"-?[\d.]+")
 _BURST_BUFFER, _LOCAL_SSD = "burstbuffer", "localssd"
 _START = "unixstarttime"
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +97,39 @@ class SwfLog:
     local_ssd: str | None = None
 
 
-def read_log(path: Path) -> SwfLog:
-    """Read a log, plain or gzip.
+def read_log(path: Path, counts: RowCounts | None = None) -> SwfLog:
+    """Read a log, plain or compressed.
+
+    Args:
+        path: The log.
+        counts: See `parse_log`.
 
     Raises:
         InvalidInputError: the file is not SWF; the error names file, line and field.
     """
     try:
-        with path.open("rb") as file:
-            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-            file.seek(0)
-            return parse_log(io.BufferedReader(gzip.GzipFile(fileobj=file)) if packed else file, str(path))
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InvalidInputError(str(path), f"a complete gzip file ({error})") from error
-    except OSError as error:
-        raise InvalidInputError(str(path), f"a readable SWF file ({error})") from error
+        with open_log(path) as log:
+            return parse_log(log.file, str(path), counts)
+    except UNREADABLE as error:
+        raise unreadable(error, path) from error
 
 
-def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
+def parse_log(lines: Iterable[bytes], name: str, counts: RowCounts | None = None) -> SwfLog:
     """Parse the lines of a log.
 
     The header comments MaxNodes, MaxProcs and UnixStartTime are used if their value is a whole number; the first one of
-    each counts. With BurstBuffer each line has a field 19, and with LocalSSD also a field 20.
+    each counts. With BurstBuffer each line has a field 19, and with LocalSSD also a field 20. Without these, lines of
+    21 fields and more, or with words in fields 19 and 20, are those of the standard and further ones that are not used,
+    as in the logs of MetaCentrum.
+
+    Args:
+        lines: The log.
+        name: Of the log, for errors.
+        counts: Counts lines that can't be used; None: the first one is an error.
 
     Raises:
         InvalidInputError: a line is neither a comment nor 18 numbers (with BurstBuffer 19, with LocalSSD 20), or a
-            number is out of its range.
+            number is out of its range, or too many are.
     """
     records: list[SwfRecord] = []
     header: dict[str, int] = {}
@@ -141,11 +148,24 @@ def parse_log(lines: Iterable[bytes], name: str) -> SwfLog:
             found = _COMMENT.match(text)
             if found:
                 header.setdefault(found[1].lower(), int(found[2]))
-                if header.get(_START, 0) > _MOST_SECONDS:
+                if header.get(_START, 0) > _MAX_SECONDS:
                     place = f"{name}:{line}: UnixStartTime"
                     raise InvalidInputError(place, "seconds since the epoch", found[2])
         elif text:
-            records.append(_record(text.split(), name, line, _fields_beyond(further, name, line)))
+            try:
+                record = _record(text.split(), name, line, _fields_beyond(further, name, line))
+            except InvalidInputError as error:
+                if counts is None:
+                    raise
+                counts.skip(SkippedRow("a line that is no job", error))
+            else:
+                records.append(record)
+                if counts is not None:
+                    counts.use()
+    if counts is not None:
+        if not records:
+            raise counts.first_skipped or InvalidInputError(name, "at least one job, got none")
+        counts.check()
     nodes, processors = header.get("maxnodes", 0), header.get("maxprocs", 0)
     start_s = header.get(_START, -1)
     return SwfLog(
@@ -173,6 +193,9 @@ def _fields_beyond(further: dict[str, str], name: str, line: int) -> int:
 def _record(words: list[str], name: str, line: int, beyond: int) -> SwfRecord:
     place = f"{name}:{line}"
     fields = len(FIELDS) + beyond
+    further = words[len(FIELDS) :]
+    if beyond == 0 and (len(further) > len(FURTHER_FIELDS) or any(_AMOUNT.fullmatch(word) is None for word in further)):
+        words = words[: len(FIELDS)]
     if len(words) != fields:
         hint = ""
         if len(FIELDS) < len(words) <= len(FIELDS) + len(FURTHER_FIELDS):
@@ -216,8 +239,8 @@ def _value(word: str, index: int, place: str) -> float:
     if index in _WHOLE:
         if not value.is_integer():
             raise InvalidInputError(f"{place}: {FIELDS[index]}", "a whole number (-1 where unknown)", word)
-        if value > _MOST_PROCESSORS:
-            raise InvalidInputError(f"{place}: {FIELDS[index]}", f"at most {_MOST_PROCESSORS:.0f}", word)
-    elif index in (1, 3, 8) and value > _MOST_SECONDS:
-        raise InvalidInputError(f"{place}: {FIELDS[index]}", f"seconds, at most {_MOST_SECONDS:.0f}", word)
+        if value > _MAX_PROCESSORS:
+            raise InvalidInputError(f"{place}: {FIELDS[index]}", f"at most {_MAX_PROCESSORS:.0f}", word)
+    elif index in (1, 3, 8) and value > _MAX_SECONDS:
+        raise InvalidInputError(f"{place}: {FIELDS[index]}", f"seconds, at most {_MAX_SECONDS:.0f}", word)
     return value

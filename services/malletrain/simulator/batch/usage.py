@@ -12,7 +12,7 @@ from malletrain.selection.problem import MachineResources
 from malletrain.simulator.batch.idle_causes import IdleCauses, idle_causes
 from malletrain.simulator.batch.schedule import BatchRun, Schedule
 
-_SHORTEST_RUN_S = 60.0
+_MIN_RUN_S = 60.0
 """Shorter runs are abnormal and leave the slowdown."""
 _HOUR_S = 3600.0
 _TB = 1000
@@ -42,7 +42,7 @@ class UsageMetrics:
         ssd_wasted: GB-hours of SSD on jobs' nodes beyond what they asked for, likewise.
         jobs: Number of jobs submitted in the measured seconds.
         mean_wait_s: Mean wait, seconds.
-        longest_wait_s: Longest wait, seconds.
+        max_wait_s: Longest wait, seconds.
         mean_slowdown: Mean of (wait + run) / run, without runs below 60 s.
         mean_bounded_slowdown: Mean of max(1, (wait + run) / max(run, 10 s)).
         makespan_s: From second 0 to the last end, seconds.
@@ -58,7 +58,7 @@ class UsageMetrics:
     ssd_wasted: float | None
     jobs: int
     mean_wait_s: float
-    longest_wait_s: float
+    max_wait_s: float
     mean_slowdown: float
     mean_bounded_slowdown: float
     makespan_s: float
@@ -93,7 +93,7 @@ def usage_of(schedule: Schedule, machine: MachineResources, measured_s: tuple[fl
         return math.fsum(amount_of(run) * length_s for run, length_s in lengths) / (span_s * total) if total else 0.0
 
     ssd = machine.ssd_gb if machine.has_ssd else None
-    slowdowns = [_slowdown(run) for run in runs if run.end_s - run.start_s >= _SHORTEST_RUN_S]
+    slowdowns = [_slowdown(run) for run in runs if run.end_s - run.start_s >= _MIN_RUN_S]
     return UsageMetrics(
         node_usage=share(lambda run: run.job.nodes, machine.nodes),
         burst_buffer_usage=share(lambda run: run.job.burst_buffer_gb, machine.burst_buffer_gb),
@@ -101,7 +101,7 @@ def usage_of(schedule: Schedule, machine: MachineResources, measured_s: tuple[fl
         ssd_wasted=None if ssd is None else share(lambda run: _held_gb(run, machine) - _asked_gb(run), ssd),
         jobs=len(runs),
         mean_wait_s=fmean(run.wait_s for run in runs),
-        longest_wait_s=max(run.wait_s for run in runs),
+        max_wait_s=max(run.wait_s for run in runs),
         mean_slowdown=fmean(slowdowns) if slowdowns else 1.0,
         mean_bounded_slowdown=fmean(run.bounded_slowdown for run in runs),
         makespan_s=schedule.last_end_s,

@@ -10,6 +10,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.problem import MachineResources, ResourceRequest
 from malletrain.simulator.batch.machine import MachineSpec, beyond, machine_of, parse_burst_buffer, parse_ssd
 from malletrain.simulator.batch.swf import SwfLog, SwfRecord, read_log
+from malletrain.simulator.traces.row_counts import RowCounts
 
 _PARTIAL = (2, 3, 4)
 _NOTHING_KNOWN = MachineSpec()
@@ -121,14 +122,15 @@ def read_workload(
     processors_per_node: int | None = None,
     skip_too_large: bool = False,
     spec: MachineSpec = _NOTHING_KNOWN,
+    counts: RowCounts | None = None,
 ) -> BatchWorkload:
-    """The jobs in an SWF file; see `workload_of`.
+    """The jobs in an SWF file; see `workload_of`, and `parse_log` for `counts`.
 
     Raises:
         InvalidInputError: the file is not SWF, the size of the machine is not known, or a job is larger than it.
     """
     return workload_of(
-        read_log(path),
+        read_log(path, counts),
         nodes=nodes,
         processors_per_node=processors_per_node,
         skip_too_large=skip_too_large,
@@ -188,6 +190,44 @@ def workload_of(
         raise InvalidInputError(log.name, f"at least one job that ran, among {len(log.records)} lines")
     return BatchWorkload(
         in_order(jobs), size, per_node, Skipped(**counts), log.unix_start_s, resources, spec.measured_s
+    )
+
+
+def workload_of_jobs(
+    path: Path, jobs: Iterable[BatchJob], nodes: int, spec: MachineSpec, *, skip_too_large: bool
+) -> BatchWorkload:
+    """The jobs of a table whose sizes are nodes.
+
+    Args:
+        path: The table.
+        jobs: Its jobs.
+        nodes: Size of the machine in nodes.
+        spec: What else is known of the machine.
+        skip_too_large: Whether to skip jobs that ask for more than the machine has.
+
+    Raises:
+        InvalidInputError: a job is larger than the machine, or none is left.
+    """
+    resources = machine_of(nodes, spec)
+    kept, too_large = list[BatchJob](), 0
+    for job in jobs:
+        excess = beyond(job, resources)
+        if job.nodes > nodes:
+            excess = "nodes", f"at most {nodes} nodes, the size of the machine", job.nodes
+        if excess and not skip_too_large:
+            raise InvalidInputError(
+                f"{path}:{job.line}: {excess[0]}", f"{excess[1]} (or skip jobs that are too large)", excess[2]
+            )
+        too_large += bool(excess)
+        kept += [] if excess else [job]
+    if not kept:
+        raise InvalidInputError(str(path), "at least one job that fits on the machine")
+    return BatchWorkload(
+        in_order(kept),
+        nodes,
+        skipped=Skipped(too_large=too_large),
+        resources=resources,
+        measured_s=spec.measured_s,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from malletrain.allocator.forward_time import FORWARD_SECONDS
+from malletrain.allocator.problem.forward_time import FORWARD_SECONDS
 from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.flotilla import Flotilla, create_flotilla
 from malletrain.fleet.makespan import Replanning

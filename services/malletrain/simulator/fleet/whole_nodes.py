@@ -35,8 +35,8 @@ def whole_nodes(problem: FleetProblem) -> FleetRun:
     event = NodeEvent(0.0, tuple((name, 0.0) for name in names), ())
     # Long enough for any plan: each on one node, one after the other, with a stall at each start and end of another.
     slowest = sum(job.samples / job.curve[0].rate for job in jobs)
-    longest_s = 2 * (slowest + sequential(problem).seconds) + len(jobs) ** 2 * 2 * Replanning().stall_s
-    options = ReplayOptions(duration_s=longest_s, max_parallel=len(jobs))
+    max_s = 2 * (slowest + sequential(problem).seconds) + len(jobs) ** 2 * 2 * Replanning().stall_s
+    options = ReplayOptions(duration_s=max_s, max_parallel=len(jobs))
     ended = {record.job: record.ended_s for record in run_replay([event], names, jobs, options).jobs}
-    ends = tuple(float(ended[job.id] or longest_s) for job in jobs)
+    ends = tuple(float(ended[job.id] or max_s) for job in jobs)
     return FleetRun(max(ends), ends)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from statistics import fmean
 
-from malletrain.allocator.idle_history import IdleRow, IdleRowKind
+from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.simulator.journal.decided import changes_of, curve_of, recorded_progress
 from malletrain.simulator.journal.record import Journal, RecordedJob
@@ -113,6 +113,7 @@ def _replay_job(recorded: RecordedJob, begin_unix: float) -> ReplayJob | None:
         curve=curve,
         owner=job.owner,
         burst_buffer_gb=job.spec.burst_buffer_gb,
+        boot_s=mean_boot(recorded),
     )
 
 
@@ -140,6 +141,15 @@ def mean_stalls(recorded: RecordedJob) -> tuple[float, float]:
         fmean(ups) if ups else default_up or _DEFAULT_STALL_S,
         fmean(downs) if downs else default_down or _DEFAULT_STALL_S,
     )
+
+
+def mean_boot(recorded: RecordedJob) -> float:
+    """How long new workers of a job have booted before growths, in seconds: the mean; 0 where none was measured."""
+    measured = recorded.measured
+    if measured is None or not measured.rescales:
+        return 0.0
+    changes = [change for change in changes_of(recorded) if change.before and change.growth]
+    return fmean(change.boot_s for change in changes) if changes else 0.0
 
 
 def _notes(journal: Journal, present: Sequence[RecordedJob], begin_unix: float) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from malletrain.allocator.idle_history import IdleRow
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.state import JobEvent
+from malletrain.allocator.history.idle_history import IdleRow
+from malletrain.allocator.utilization.definition import MINUTE_S, MinuteUse
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.state import JobEvent
 from malletrain.model.scaling import ScalingPoint
-from malletrain.monitor.stalls import MeasuredRescale
+from malletrain.monitor.machine.stalls import MeasuredRescale
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,13 @@ class Journal:
         idle: Changes of the idle set, oldest first.
         jobs: Jobs in the order of their submission.
         pools: Names of the pools that plans were made for; one or none: all nodes are alike.
+        utilization: U by minute as the Allocator has recorded it, oldest first; empty: it has not.
     """
 
     idle: tuple[IdleRow, ...]
     jobs: tuple[RecordedJob, ...]
     pools: frozenset[str] = frozenset()
+    utilization: tuple[MinuteUse, ...] = ()
 
     @property
     def begin_unix(self) -> float:
@@ -94,6 +97,7 @@ class Journal:
     def end_unix(self) -> float:
         """When something was last recorded, in seconds since the epoch."""
         last = [self.idle[-1].unix_seconds]
+        last += [minute.start + MINUTE_S for minute in self.utilization[-1:]]
         for job in self.jobs:
             last += [event.unix_seconds for event in job.events[-1:]]
             last += [job.measured.unix_seconds] if job.measured is not None else []

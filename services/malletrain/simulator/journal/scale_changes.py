@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.transitions import JobReason
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
-from malletrain.monitor.stalls import MeasuredRescale
+from malletrain.monitor.machine.stalls import MeasuredRescale
 
 _HOLDING = frozenset((JobState.STARTING, JobState.RUNNING, JobState.RESCALING))
 _CHANGING = frozenset((JobState.STARTING, JobState.RESCALING))
@@ -27,12 +27,14 @@ class RecordedChange:
         before: Scale before, in nodes.
         nodes: Scale from then on, in nodes; 0: it was stopped.
         stall_s: How long it stood still, in seconds; infinite: until the next change.
+        boot_s: How long it had trained on before, since the command, in seconds; 0 where that is not known.
     """
 
     unix_seconds: float
     before: int
     nodes: int
     stall_s: float
+    boot_s: float = 0.0
 
     @property
     def growth(self) -> bool:
@@ -93,12 +95,13 @@ def _with_measured(
             None,
         )
         if measured is None:
-            least_s = 0.0 if not change.nodes else up_s if change.growth else down_s
-            found.append(replace(change, stall_s=max(change.stall_s, least_s)))
+            min_s = 0.0 if not change.nodes else up_s if change.growth else down_s
+            found.append(replace(change, stall_s=max(change.stall_s, min_s)))
             continue
         remaining.remove(measured)
         began = min(max(change.unix_seconds, measured.unix_seconds - measured.seconds), end)
-        found.append(replace(change, unix_seconds=began, stall_s=measured.seconds))
+        boot_s = began - change.unix_seconds
+        found.append(replace(change, unix_seconds=began, stall_s=measured.seconds, boot_s=boot_s))
     return found
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.job_manager.transitions import JobReason
+from malletrain.allocator.utilization.definition import Utilization, utilization_of
+from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.journal.conversion import journal_input
 from malletrain.simulator.journal.decided import recorded_progress
 from malletrain.simulator.journal.record import Journal, RecordedJob
+from malletrain.simulator.journal.utilization import by_minute, recorded_minutes, samples_at
 from malletrain.simulator.replay.evaluation import Evaluation, Scenario, evaluate
 from malletrain.simulator.replay.fast_engine import Progress
 from malletrain.simulator.replay.options import ReplayOptions
@@ -30,7 +32,8 @@ class PastOutcome:
 
     Attributes:
         samples: Samples, net.
-        efficiency: U; None where it is not known.
+        efficiency: U, by minute; None where it is not known.
+        bound: U if rescaling were free, in the same minutes.
         rescales: How often a plan changed a job's scale; None where that means nothing.
         preemptions: How often a job lost nodes to the main scheduler; None where that means nothing.
         course: Samples up to each time of the comparison.
@@ -38,6 +41,7 @@ class PastOutcome:
 
     samples: float
     efficiency: float | None
+    bound: float | None
     rescales: int | None
     preemptions: int | None
     course: tuple[float, ...]
@@ -70,7 +74,7 @@ class WhatIfComparison:
         times_unix: Times of the courses, in seconds since the epoch; the first and the last are the ends of this part.
         node_hours: Node-hours that were idle.
         held: Share of these that jobs held in the replay.
-        really: What happened, of the jobs that are replayed. U is over the same static nodes as that of the replay.
+        really: What happened: samples of the jobs that are replayed, and U of all.
         replay: What would have happened.
         free: The same if rescaling were free.
         jobs: Jobs that are replayed, those with the most samples first.
@@ -105,7 +109,13 @@ def what_if(
     found = journal_input(journal, begin_unix, end_unix)
     if not found.jobs:
         raise InvalidInputError("past", " ".join(("a time in which jobs trained.", *found.notes)))
-    evaluation = evaluate(Scenario.of(found.trace, end_unix - begin_unix), found.jobs, options, progress=progress)
+    evaluation = by_minute(
+        evaluate(Scenario.of(found.trace, end_unix - begin_unix), found.jobs, options, progress=progress),
+        found.jobs,
+        begin_unix,
+        end_unix,
+    )
+    used = utilization_of(recorded_minutes(journal, begin_unix, end_unix))
     times = np.linspace(begin_unix, end_unix, _TIMES)
     replayed = {job.id for job in found.jobs}
     courses = {
@@ -119,7 +129,7 @@ def what_if(
         times_unix=tuple(times.tolist()),
         node_hours=evaluation.metrics.resource_integral_node_hours,
         held=evaluation.metrics.occupied_fraction,
-        really=_really(jobs, sum(courses.values(), np.zeros(_TIMES)), (begin_unix, end_unix), evaluation),
+        really=_really(jobs, sum(courses.values(), np.zeros(_TIMES)), (begin_unix, end_unix), used),
         replay=_replayed(evaluation, times - begin_unix),
         free=_free(evaluation, times - begin_unix),
         jobs=_compared(jobs, {job_id: float(course[-1]) for job_id, course in courses.items()}, evaluation),
@@ -128,15 +138,13 @@ def what_if(
 
 
 def _really(
-    jobs: Sequence[RecordedJob], course: NDArray[np.float64], span: tuple[float, float], evaluation: Evaluation
+    jobs: Sequence[RecordedJob], course: NDArray[np.float64], span: tuple[float, float], used: Utilization | None
 ) -> PastOutcome:
     codes = [event.reason_code for job in jobs for event in job.events if span[0] <= event.unix_seconds <= span[1]]
-    # Of another metric than throughput, samples are not the outcome.
-    units = {job.unit for job in evaluation.result.jobs}
-    static = evaluation.metrics.static_outcome if units <= {1.0} else 0.0
     return PastOutcome(
         samples=float(course[-1]),
-        efficiency=float(course[-1]) / static if static else None,
+        efficiency=used.efficiency if used is not None else None,
+        bound=used.bound if used is not None else None,
         rescales=sum(code in _RESCALED for code in codes),
         preemptions=sum(code in _PREEMPTED for code in codes),
         course=tuple(course.tolist()),
@@ -148,6 +156,7 @@ def _replayed(evaluation: Evaluation, times_s: NDArray[np.float64]) -> PastOutco
     return PastOutcome(
         metrics.samples,
         metrics.utilization_efficiency,
+        metrics.zero_cost_bound,
         metrics.rescales,
         metrics.preempted_jobs,
         _course(evaluation.result, times_s),
@@ -158,15 +167,12 @@ def _free(evaluation: Evaluation, times_s: NDArray[np.float64]) -> PastOutcome:
     if evaluation.free is None:
         raise RuntimeError("it was evaluated with the bound")
     samples = sum(job.samples for job in evaluation.free.jobs)
-    return PastOutcome(samples, evaluation.metrics.zero_cost_bound, None, None, _course(evaluation.free, times_s))
+    bound = evaluation.metrics.zero_cost_bound
+    return PastOutcome(samples, bound, bound, None, None, _course(evaluation.free, times_s))
 
 
 def _course(result: ReplayResult, times_s: NDArray[np.float64]) -> tuple[float, ...]:
-    """Samples up to each time: linear between decisions, and from the last one to the end."""
-    decisions = result.decisions
-    times = np.append(np.repeat(decisions["time_s"], 2), times_s[-1])
-    pairs = np.ravel(np.column_stack((decisions["samples_before"], decisions["samples"])))
-    return tuple(np.interp(times_s, times, np.append(pairs, sum(job.samples for job in result.jobs))).tolist())
+    return tuple(samples_at(result, times_s, float(times_s[-1])).tolist())
 
 
 def _compared(jobs: Sequence[RecordedJob], really: dict[str, float], evaluation: Evaluation) -> tuple[ComparedJob, ...]:

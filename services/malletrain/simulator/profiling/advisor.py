@@ -8,16 +8,17 @@ from math import inf
 
 import numpy as np
 
-from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters
-from malletrain.allocator.objective import ScaleRates, scale_rates
-from malletrain.allocator.scale_pins import ScalePin, pinned_counts
+from malletrain.allocator.problem.objective import ScaleRates, scale_rates
+from malletrain.allocator.problem.scale_pins import ScalePin, pinned_counts
+from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
 from malletrain.model.scaling import ScalingPoint, permitted_scales
-from malletrain.profiler.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements, JobProfile
-from malletrain.profiler.points import CurvePoint, CurveSource
-from malletrain.profiler.profile_scheduler import ClusterView, JobView, ProfilingState, advance
-from malletrain.profiler.profiling_policy import CurveBasedPolicy
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
-from malletrain.profiler.settings import ProfilerSettings, ProfilingMode
+from malletrain.profiler.machine.curve_estimator import CurveEstimator, JobDeclaration, JobMeasurements, JobProfile
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.profiler.machine.points import CurvePoint, CurveSource
+from malletrain.profiler.machine.profile_scheduler import ClusterView, JobView, ProfilingState, advance
+from malletrain.profiler.machine.profiling_policy import CurveBasedPolicy
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.settings import ProfilerSettings
 from malletrain.simulator.profiling.simulated_steps import (
     FULL_WINDOW,
     StepNoise,
@@ -33,7 +34,7 @@ Declare = Callable[[ReplayJob], tuple[ScalingPoint, ...]]
 """The curve that a user declares for a job; empty for none."""
 
 _MOMENT_S = 1e-6
-_LEAST_LOOK_S = 0.25
+_MIN_LOOK_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class ProfilingAdvisor:
         self._options = options
         self._pool = pool
         self._rng = rng
-        self.curves = CurveEstimator(learning.settings)
+        self.curves = CurveEstimator(learning.settings.options())
         self.state = ProfilingState()
         self.ended: list[ProfileRun] = []
         self._jobs: set[str] = set()
@@ -154,11 +155,11 @@ class ProfilingAdvisor:
 
     def _advance(self, now_s: float, jobs: Sequence[RunningJob], pool: int) -> None:
         """Let Profiler recompute curves and take the next step of its runs."""
-        settings = self._learning.settings
+        options = self.curves.options
         self.curves.refresh(now_s)
         view = ClusterView(now_s, pool, tuple(_view(run, now_s) for run in jobs), {"": pool})
-        policy = CurveBasedPolicy(self.curves, settings, [run.job.id for run in jobs], now_s)
-        self.state = advance(self.state, view, policy, settings.profiling_parameters())
+        policy = CurveBasedPolicy(self.curves, options, [run.job.id for run in jobs], now_s)
+        self.state = advance(self.state, view, policy, options.profiling)
 
     def _measure(self, run: RunningJob, now_s: float) -> None:
         """Measure the job at its present scale up to now, before a decision may change the scale."""
@@ -231,7 +232,7 @@ class ProfilingAdvisor:
             active.nodes, rate, self._learning.batch, noise, settings.least_steps, settings.target_error
         )
         end = active.arrived + min(needed, settings.visit_seconds)
-        return end if end > now_s + _LEAST_LOOK_S else now_s + noise.publish_s
+        return end if end > now_s + _MIN_LOOK_S else now_s + noise.publish_s
 
 
 def _view(run: RunningJob, now_s: float) -> JobView:

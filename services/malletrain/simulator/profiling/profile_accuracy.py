@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from malletrain.model.scaling import ScalingPoint
-from malletrain.profiler.runs import ProfileRun, ProfileRunState
-from malletrain.profiler.scale_selection import ScaleStrategy
-from malletrain.profiler.settings import ProfilerSettings, ProfilingMode
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.profiler.machine.runs import ProfileRun, ProfileRunState
+from malletrain.profiler.machine.scale_selection import ScaleStrategy
+from malletrain.profiler.settings import ProfilerSettings
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.simulator.profiling.advisor import LearningOptions, ProfilingAdvisor
 from malletrain.simulator.profiling.simulated_steps import StepNoise

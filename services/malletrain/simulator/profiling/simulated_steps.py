@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malletrain.monitor.throughput import relative_error, robust_rate, without_outliers
-from malletrain.profiler.points import CurvePoint
+from malletrain.monitor.machine.throughput import relative_error, robust_rate, without_outliers
+from malletrain.profiler.machine.points import CurvePoint
 
-_FENCE, _MOST_OUTLIERS = 5.0, 0.1
+_FENCE, _MAX_OUTLIERS = 5.0, 0.1
 FULL_WINDOW = 256
 """Number of newest steps of a stay that count."""
 
@@ -58,10 +58,10 @@ def measured_point(
     kept = min(count, FULL_WINDOW)
     times = scattered(kept, noise, rng) * (samples / rate)
     steps = [(float(time), samples) for time in times]
-    found = robust_rate(steps, _FENCE, _MOST_OUTLIERS)
+    found = robust_rate(steps, _FENCE, _MAX_OUTLIERS)
     if found is None:
         return None
-    error = relative_error(without_outliers(steps, _FENCE, _MOST_OUTLIERS))
+    error = relative_error(without_outliers(steps, _FENCE, _MAX_OUTLIERS))
     return CurvePoint(nodes, found, count, max(error, 1e-6), end_s)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, floor
+from math import floor
 
-from malletrain.allocator.choice_table import ChoiceTable, ObjectiveParameters
-from malletrain.allocator.objective import metric_scale, scale_rates
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.objective import scale_rates
+from malletrain.allocator.solvers.choice_table import ChoiceTable, ObjectiveParameters
+from malletrain.simulator.replay.arrivals import places
 from malletrain.simulator.replay.fast_engine import run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import Accounting, ReplayEngine, ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.records import ReplayResult
-
-_GENEROUS = 1.3
 
 
 def outcome_of(result: ReplayResult) -> float:
@@ -38,12 +37,18 @@ def free_options(options: ReplayOptions) -> ReplayOptions:
     )
 
 
+def endless_work(jobs: Sequence[ReplayJob], options: ReplayOptions) -> ReplayOptions:
+    """Options with which there is always work: the set is repeated, and never more of it trains at once than it has."""
+    return replace(options, repeat_jobs=True, max_parallel=places(jobs, options))
+
+
 def static_outcome(jobs: Sequence[ReplayJob], nodes: float, options: ReplayOptions) -> float:
     """A_s: the outcome of the same job mix on static nodes (BFTrainer, section 4.1.2).
 
     It is found by a replay on nodes that are always idle, with free rescaling. If the number of nodes is not whole, the
     outcome is interpolated linearly between the two whole numbers around it. A_s requires more jobs than can be done:
-    the job set is repeated as often as necessary.
+    the job set is repeated as often as necessary. Of a set with fewer jobs than places, no more train at once than it
+    has.
 
     Args:
         jobs: Jobs in the order of submission.
@@ -71,22 +76,4 @@ def _static(jobs: Sequence[ReplayJob], nodes: int, options: ReplayOptions) -> fl
         return 0.0
     names = [f"static{index}" for index in range(nodes)]
     event = NodeEvent(0.0, tuple((name, 0.0) for name in names), ())
-    repeats = ceil(_about_done(jobs, nodes, options) / len(jobs))
-    while True:
-        result = run_replay([event], names, _repeated(jobs, repeats), free_options(options))
-        if any(job.ended_s is None for job in result.jobs) or jobs[-1].submit_s >= options.duration_s:
-            return outcome_of(result)
-        repeats *= 2
-
-
-def _about_done(jobs: Sequence[ReplayJob], nodes: int, options: ReplayOptions) -> float:
-    """Estimate of the number of jobs that will be done, rather too high. It only affects how long the replay takes."""
-    rate = static_rate(jobs[: options.max_parallel], nodes, options.metric)
-    size = sum(job.samples * metric_scale(job.demand(), options.metric) for job in jobs) / len(jobs)
-    return _GENEROUS * rate * options.duration_s / size + options.max_parallel
-
-
-def _repeated(jobs: Sequence[ReplayJob], repeats: int) -> list[ReplayJob]:
-    last_s = jobs[-1].submit_s
-    again = [replace(job, id=f"{job.id}#{turn}", submit_s=last_s) for turn in range(1, repeats) for job in jobs]
-    return [*jobs, *again]
+    return outcome_of(run_replay([event], names, jobs, endless_work(jobs, free_options(options))))

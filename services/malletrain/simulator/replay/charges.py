@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from malletrain.allocator.problem import CostModel
+from malletrain.allocator.problem.allocation_problem import CostModel
+from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayOptions
 from malletrain.simulator.replay.running_job import RunningJob
 
@@ -27,6 +28,9 @@ class Charges(Protocol):
         Returns:
             Cost of the chosen rescale in samples; 0 if only the main scheduler changed the scale.
         """
+
+    def growth_stall_s(self, job: ReplayJob) -> float:
+        """How long a job stands still in a growth, in seconds."""
 
 
 def charges_of(options: ReplayOptions) -> Charges:
@@ -57,6 +61,11 @@ class PaperCharges:
         run.done -= cost
         run.rescale_samples += cost
         return cost
+
+    def growth_stall_s(self, job: ReplayJob) -> float:
+        """See `Charges`."""
+        del job
+        return 0.0
 
 
 class StallCharges:
@@ -92,6 +101,10 @@ class StallCharges:
         run.stalled_until_s = max(run.stalled_until_s, now_s + max(forced, chosen))
         return run.rate * max(0.0, chosen - forced)
 
+    def growth_stall_s(self, job: ReplayJob) -> float:
+        """See `Charges`."""
+        return job.scale_up_s
+
 
 class FreeCharges:
     """Rescales and preemptions cost nothing."""
@@ -104,4 +117,9 @@ class FreeCharges:
     def rescale(self, run: RunningJob, before: int, held: int, now_s: float) -> float:
         """See `Charges`."""
         del run, before, held, now_s
+        return 0.0
+
+    def growth_stall_s(self, job: ReplayJob) -> float:
+        """See `Charges`."""
+        del job
         return 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace
-from malletrain.simulator.replay.baselines import free_options, outcome_of, static_outcome
+from malletrain.simulator.replay.baselines import endless_work, free_options, outcome_of, static_outcome
 from malletrain.simulator.replay.burst_buffer_figures import BurstBufferFigures, burst_buffer_figures
 from malletrain.simulator.replay.fast_engine import Progress, run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
@@ -39,6 +39,10 @@ class Scenario:
         if not events:
             raise InvalidInputError("--hours", "a time in which at least one node is idle", duration_s / 3600.0)
         return cls(trace.nodes, tuple(events), duration_s)
+
+    def until(self, seconds: float) -> Scenario:
+        """The same until an earlier end, in seconds."""
+        return Scenario(self.nodes, tuple(event for event in self.events if event.time_s < seconds), seconds)
 
     @property
     def node_hours(self) -> float:
@@ -88,6 +92,9 @@ def evaluate(
 ) -> Evaluation:
     """Replay, and compute the figures.
 
+    U and its bound suppose that there is always work. Where the queue runs empty before the end, they are of the time
+    until then, in which free rescaling may need the job set once more.
+
     The quota of burst buffer is the replay's alone: neither the zero-cost bound nor the static nodes know one.
 
     Args:
@@ -106,12 +113,18 @@ def evaluate(
     run = run_services_replay if options.engine is ReplayEngine.SERVICES else run_replay
     result = run(scenario.events, scenario.nodes, jobs, options, progress)
     wall_seconds = seconds() - started
+    empty = result.queue_empty
+    busy = scenario if empty is None else scenario.until(empty.time_s)
+    compared = replace(options, duration_s=busy.duration_s)
     free = run_replay(scenario.events, scenario.nodes, jobs, free_options(options)) if bound else None
+    bounding = free
+    if free is not None and (empty is not None or free.queue_empty is not None):
+        bounding = run_replay(busy.events, busy.nodes, jobs, endless_work(jobs, free_options(compared)))
     baselines = Baselines(
         scenario.node_hours,
         scenario.equivalent_nodes,
-        static_outcome(jobs, scenario.equivalent_nodes, options),
-        None if free is None else outcome_of(free),
+        static_outcome(jobs, busy.equivalent_nodes, compared),
+        None if bounding is None else outcome_of(bounding),
     )
     several = len({job.owner for job in jobs}) > 1
     owners = owner_figures(jobs, result.jobs, scenario.duration_s) if several else ()

@@ -7,20 +7,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf
 
-from malletrain.allocator.placement import rearrange
-from malletrain.job_manager.admission import Places, first_in_line
-from malletrain.job_manager.admission_window import AdmissionCandidate, AdmissionQueue, admission_pass
-from malletrain.scavenger.stays import LearnedStay
+from malletrain.allocator.solvers.placement import rearrange
+from malletrain.job_manager.machine.admission import Places, first_in_line
+from malletrain.job_manager.machine.admission_window import AdmissionCandidate, AdmissionQueue, admission_pass
+from malletrain.scavenger.machine.stays import LearnedStay
+from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.charges import charges_of
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import STAY_HORIZON_S, Accounting, ReplayOptions
 from malletrain.simulator.replay.owner_accounts import OwnerAccounts
 from malletrain.simulator.replay.policies import Advisor, decider
-from malletrain.simulator.replay.records import Decision, Decisions, JobRecord, ReplayResult, job_record
+from malletrain.simulator.replay.records import (
+    Decision,
+    Decisions,
+    JobRecord,
+    ReplayResult,
+    job_record,
+    outcome_so_far,
+)
 from malletrain.simulator.replay.running_job import RunningJob, admit
 
 _REFIT_SHARE = 0.1
@@ -62,7 +70,7 @@ class _Replay:
         advisor: Advisor | None,
     ) -> None:
         self._events = events
-        self._jobs = [job.free() for job in jobs] if options.free else jobs
+        self._arrivals = Arrivals(jobs, options)
         self._options = options
         self._eager = options.accounting is Accounting.EVENT
         self._order = {node: index for index, node in enumerate(nodes)}
@@ -77,13 +85,13 @@ class _Replay:
         self._active: list[RunningJob] = []
         self._ended: list[JobRecord] = []
         self._ended_samples = 0.0
-        self._next_job = 0
+        self._queue_empty: QueueEmpty | None = None
         # What owners have used, where it matters whose job is whose; jobs that wait, where more than order matters.
         self._accounts = (
             OwnerAccounts(options.fair_share_half_life_s) if options.shares([job.owner for job in jobs]) else None
         )
         self._waiting: list[ReplayJob] = []
-        self._asks_for_burst_buffer = any(job.burst_buffer_gb for job in self._jobs)
+        self._asks_for_burst_buffer = not options.free and any(job.burst_buffer_gb for job in jobs)
         self._passed_over: Counter[str] = Counter()
         self._decisions = Decisions()
 
@@ -108,10 +116,9 @@ class _Replay:
         return inf if self._advisor is None else max(self._now, self._advisor.next_look_s())
 
     def _next_arrival(self) -> float:
-        full = len(self._active) >= self._options.max_parallel
-        if full or self._next_job == len(self._jobs):
+        if len(self._active) >= self._options.max_parallel or self._arrivals.room(len(self._waiting)) == 0:
             return inf
-        return max(self._now, self._jobs[self._next_job].submit_s)
+        return max(self._now, self._arrivals.next_submit_s)
 
     def _step(self, now: float, event: NodeEvent | None) -> None:
         self._now = now
@@ -123,6 +130,8 @@ class _Replay:
             ended = self._complete()
             taken = {run: count for run, count in taken.items() if run.ended_s is None}
         admitted = self._admit()
+        if self._queue_empty is None and self._arrivals.is_empty(len(self._waiting), len(self._active)):
+            self._queue_empty = QueueEmpty(now, outcome_so_far(self._ended, self._active, now))
         preempted_jobs = len(taken)
         if self._accounts is not None:
             self._accounts.settle(now, self._active, weigh=True)
@@ -196,19 +205,16 @@ class _Replay:
         return cost
 
     def _admit(self) -> int:
-        later = islice(self._jobs, self._next_job, None)
-        waiting = takewhile(lambda job: job.submit_s <= self._now, later)
+        arrived = self._arrivals.submitted(self._now)
         if self._accounts is None and not self._asks_for_burst_buffer:
-            admitted = first_in_line(waiting, len(self._active), self._options.max_parallel)
-            self._next_job += len(admitted)
+            admitted = first_in_line(arrived, len(self._active), self._options.max_parallel)
         else:
-            admitted = self._admit_from_all(list(waiting))
+            admitted = self._admit_from_all(list(islice(arrived, self._arrivals.room(len(self._waiting)))))
         self._active += [admit(job, self._options, len(self._order), self._now) for job in admitted]
         return len(admitted)
 
     def _admit_from_all(self, arrived: Sequence[ReplayJob]) -> list[ReplayJob]:
         """Where the order depends on all jobs that wait: on their owners, or on the burst buffer that they ask for."""
-        self._next_job += len(arrived)
         self._waiting += arrived
         if len(self._active) >= self._options.max_parallel:
             return []
@@ -277,4 +283,4 @@ class _Replay:
             run.settle(self._now)
             run.done = min(run.done, run.job.samples)  # with paper accounting, a job may be past its end
         records = [*self._ended, *(job_record(run) for run in self._active)]
-        return ReplayResult(self._decisions.columns(), tuple(records), len(self._events))
+        return ReplayResult(self._decisions.columns(), tuple(records), len(self._events), self._queue_empty)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from malletrain.allocator.problem import JobDemand
-from malletrain.job_manager.admission_window import MOST_BURST_BUFFER_GB
+from malletrain.allocator.problem.allocation_problem import JobDemand
+from malletrain.job_manager.machine.admission_window import MAX_BURST_BUFFER_GB
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 
@@ -34,6 +34,8 @@ class ReplayJob:
         curve: Its scaling curve.
         owner: Name of the user who submits it.
         burst_buffer_gb: Burst buffer that it holds from admission to its end, in GB.
+        boot_s: How long new workers boot before a growth, while the others train on, in seconds. The fast engine takes
+            no notice of it.
     """
 
     id: str
@@ -47,25 +49,41 @@ class ReplayJob:
     curve: tuple[ScalingPoint, ...]
     owner: str = ""
     burst_buffer_gb: int = 0
+    boot_s: float = 0.0
 
     def demand(self) -> JobDemand:
         """The job as part of an allocation problem."""
         return JobDemand(self.id, self.min_nodes, self.max_nodes, self.curve, self.scale_up_s, self.scale_down_s)
 
     def free(self) -> ReplayJob:
-        """The same job for the zero-cost bound: no stalls, and no burst buffer that it would wait for."""
-        return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0)
+        """The same job for the zero-cost bound: no stalls, nothing to boot, and no burst buffer to wait for."""
+        return replace(self, scale_up_s=0.0, scale_down_s=0.0, burst_buffer_gb=0, boot_s=0.0)
 
     def with_costs(self, factor: float) -> ReplayJob:
         """The same job with its stalls multiplied by a factor (BFTrainer, Fig. 16)."""
         return replace(self, scale_up_s=self.scale_up_s * factor, scale_down_s=self.scale_down_s * factor)
 
 
+@dataclass(frozen=True)
+class Workload:
+    """Jobs to replay.
+
+    Attributes:
+        jobs: In the order of submission, at least one.
+        title: What to call them.
+        repeats: Whether they begin again until the trace ends: only how they scale matters, not how many there are.
+    """
+
+    jobs: tuple[ReplayJob, ...]
+    title: str
+    repeats: bool = False
+
+
 def read_job_set(jobs: Path, scaling: Path) -> tuple[ReplayJob, ...]:
     """Read a job set (CSV `job,model,submit_s,…`) with its scaling table (CSV `model,nodes,samples_per_s`).
 
     A job set may have the column `owner`; without it all jobs are one owner's. It may have the column
-    `burst_buffer_gb`; without it no job asks for any.
+    `burst_buffer_gb`; without it no job asks for any. It may have the column `boot_s`; without it nothing boots.
 
     Returns:
         The jobs in the order of their submission; equal times keep the file's order.
@@ -108,6 +126,8 @@ def read_scaling(path: Path) -> Curves:
     for model, curve in points.items():
         if not any(nodes > 0 for nodes in curve):
             raise InvalidInputError(str(path), f"a row above 0 nodes for model {model}")
+        if not any(rate > 0 for rate in curve.values()):
+            raise InvalidInputError(f"{path}: samples_per_s", f"a rate above 0 at one scale at least of model {model}")
     return {model: tuple(ScalingPoint(n, curve[n]) for n in sorted(curve)) for model, curve in points.items()}
 
 
@@ -136,14 +156,15 @@ def _job(at: str, row: dict[str, str], curves: Curves, scaling: Path) -> ReplayJ
         curve=curves[model],
         owner=row.get("owner", "").strip(),
         burst_buffer_gb=_burst_buffer(at, row),
+        boot_s=_number(at, row, "boot_s", "seconds, at least 0") if "boot_s" in row else 0.0,
     )
 
 
 def _burst_buffer(at: str, row: dict[str, str]) -> int:
     if "burst_buffer_gb" not in row:
         return 0
-    most = float(MOST_BURST_BUFFER_GB)
-    expected = f"whole GB, 0 to {MOST_BURST_BUFFER_GB}"
+    most = float(MAX_BURST_BUFFER_GB)
+    expected = f"whole GB, 0 to {MAX_BURST_BUFFER_GB}"
     return int(_number(at, row, "burst_buffer_gb", expected, lambda gb: gb.is_integer() and gb <= most))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.simulator.replay.records import Columns, ReplayResult
+from malletrain.simulator.replay.records import Columns, ReplayResult, work_ended_s
+from malletrain.simulator.replay.slices import HOUR_S
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Baselines:
     Attributes:
         resource_integral_node_hours: Node-hours offered (Eq. 17).
         equivalent_nodes: N_eq (Eq. 18): resource integral over the duration.
-        static_outcome: A_s: outcome on N_eq static nodes; see `baselines.static_outcome`.
-        free_outcome: Outcome on the same events with free rescaling; None if it was not asked for.
+        static_outcome: A_s: outcome on N_eq static nodes, of the time that U is of; see `baselines.static_outcome`.
+        free_outcome: Outcome on the same events with free rescaling, of the same time; None if it was not asked for.
     """
 
     resource_integral_node_hours: float
@@ -33,7 +34,8 @@ class Metrics:
     """The figures of a replay.
 
     Attributes:
-        utilization_efficiency: U = A_e / A_s: the outcome over that on static nodes (§4.1.2).
+        utilization_efficiency: U = A_e / A_s: the outcome over that on static nodes (§4.1.2), of the time until the
+            queue ran empty.
         zero_cost_bound: The same with free rescaling; None if it was not asked for.
         resource_integral_node_hours: Node-hours offered (Eq. 17).
         equivalent_nodes: N_eq (Eq. 18).
@@ -51,6 +53,10 @@ class Metrics:
         decisions: Number of decisions.
         mean_runtime_hours: Mean time from admission to the end of the jobs that were done, by model (Tables 3, 4).
         static_outcome: A_s.
+        queue_empty_hours: When the queue ran empty: no further job is to come, and there are fewer than could train at
+            once. None: there was work until the end.
+        work_ended_hours: When the last of all jobs was done; None: there was work until the end.
+        by_minute: Whether U and its bound are of the minutes with jobs, as those of a running system.
     """
 
     utilization_efficiency: float
@@ -70,6 +76,25 @@ class Metrics:
     decisions: int
     mean_runtime_hours: Mapping[str, float]
     static_outcome: float
+    queue_empty_hours: float | None = None
+    work_ended_hours: float | None = None
+    by_minute: bool = False
+
+    def work_in_words(self, duration_s: float) -> str:
+        """A sentence: from when on there was no work, and what U is of. Empty where there was work until the end.
+
+        Args:
+            duration_s: Duration of the replay in seconds.
+        """
+        empty, ended, whole = self.queue_empty_hours, self.work_ended_hours, _hours(duration_s / HOUR_S)
+        if empty is None or (self.by_minute and ended is None):
+            return ""
+        counted = f"U is of the first {_hours(empty)} h, until the queue ran empty"
+        if self.by_minute:
+            counted = "U is of the minutes with jobs"
+        if ended is None:
+            return f"Fewer jobs than could train at once from hour {_hours(empty)} of {whole} on; {counted}."
+        return f"No work left from hour {_hours(ended)} of {whole} on; {counted}."
 
 
 def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Metrics:
@@ -80,8 +105,9 @@ def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Met
         baselines: Its baselines.
         forward_s: T_fwd in seconds.
     """
-    jobs = result.jobs
-    outcome = sum(job.samples * job.unit for job in jobs)
+    jobs, empty = result.jobs, result.queue_empty
+    outcome = sum(job.samples * job.unit for job in jobs) if empty is None else empty.outcome
+    ended_s = work_ended_s(result)
     static, free = baselines.static_outcome, baselines.free_outcome
     return Metrics(
         utilization_efficiency=_share(outcome, static),
@@ -89,7 +115,7 @@ def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Met
         resource_integral_node_hours=baselines.resource_integral_node_hours,
         equivalent_nodes=baselines.equivalent_nodes,
         occupied_fraction=_share(
-            sum(job.node_seconds for job in jobs) / 3600.0, baselines.resource_integral_node_hours
+            sum(job.node_seconds for job in jobs) / HOUR_S, baselines.resource_integral_node_hours
         ),
         samples=sum(job.samples for job in jobs),
         preemption_cost_samples=sum(job.preemption_samples for job in jobs),
@@ -103,6 +129,8 @@ def measure(result: ReplayResult, baselines: Baselines, forward_s: float) -> Met
         decisions=len(result.decisions["time_s"]),
         mean_runtime_hours=mean_runtime_hours(result),
         static_outcome=static,
+        queue_empty_hours=None if empty is None else empty.time_s / HOUR_S,
+        work_ended_hours=None if ended_s is None else ended_s / HOUR_S,
     )
 
 
@@ -139,7 +167,7 @@ def mean_runtime_hours(result: ReplayResult) -> dict[str, float]:
     runtimes: dict[str, list[float]] = {}
     for job in result.jobs:
         if job.ended_s is not None:
-            runtimes.setdefault(job.model, []).append((job.ended_s - job.admitted_s) / 3600.0)
+            runtimes.setdefault(job.model, []).append((job.ended_s - job.admitted_s) / HOUR_S)
     return {model: float(np.mean(runtimes[model])) for model in sorted(runtimes)}
 
 
@@ -153,6 +181,11 @@ def cumulative_samples(decisions: Columns, times_s: Sequence[float]) -> NDArray[
 def sums_between(decisions: Columns, column: str, edges_s: Sequence[float]) -> NDArray[np.float64]:
     """Sum of a column over the decisions in each interval between two edges, shape (edges - 1,)."""
     return np.histogram(decisions["time_s"], bins=np.asarray(edges_s), weights=decisions[column])[0].astype(np.float64)
+
+
+def _hours(hours: float) -> str:
+    """Hours for people, with a digit after the point; below 10 with two digits."""
+    return f"{float(f'{hours:.2g}') if hours < 10 else round(hours, 1):,g}"
 
 
 def _share(part: float, whole: float) -> float:

@@ -7,19 +7,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from malletrain.allocator.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
-from malletrain.allocator.problem import CostModel, ObjectiveMetric
-from malletrain.job_manager.admission_window import (
-    LONGEST_WINDOW,
-    MOST_BURST_BUFFER_GB,
-    MOST_PLACES,
+from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
+from malletrain.job_manager.machine.admission_window import (
+    MAX_BURST_BUFFER_GB,
+    MAX_PLACES,
+    MAX_WINDOW,
     AdmissionRule,
     BurstBufferPolicy,
 )
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.simulator.replay.job_set import ReplayJob
 
-_LONGEST_HALF_LIFE_S = 1e9
+_MAX_HALF_LIFE_S = 1e9
 STAY_HORIZON_S = 1800.0
 """How far expected stays look ahead in a replay, in seconds."""
 
@@ -77,6 +77,7 @@ class ReplayOptions:
         fixed_nodes: Scale of every job under `fixed`, in nodes; None: its max_nodes.
         paper_quirks: Whether to follow the published code where it differs from the paper (docs/replay.md).
         engine: What runs the replay.
+        repeat_jobs: Whether the job set begins again when all of it is submitted, so that there is always work.
         free: Whether rescales cost nothing and the allocator knows it, for the zero-cost bound. No job asks for burst
             buffer then.
     """
@@ -103,6 +104,7 @@ class ReplayOptions:
     fixed_nodes: int | None = None
     paper_quirks: bool = False
     engine: ReplayEngine = ReplayEngine.FAST
+    repeat_jobs: bool = False
     free: bool = False
 
     def __post_init__(self) -> None:
@@ -126,9 +128,9 @@ class ReplayOptions:
         ):
             if limit < 0:
                 raise InvalidInputError(option, "at least 0", limit)
-        if not 0 <= self.fair_share_half_life_s <= _LONGEST_HALF_LIFE_S:
+        if not 0 <= self.fair_share_half_life_s <= _MAX_HALF_LIFE_S:
             raise InvalidInputError(
-                "--fair-share-half-life", f"0 to {_LONGEST_HALF_LIFE_S:g} seconds", self.fair_share_half_life_s
+                "--fair-share-half-life", f"0 to {_MAX_HALF_LIFE_S:g} seconds", self.fair_share_half_life_s
             )
         self._check_admission()
         if self.max_nodes_per_owner and self.policy is not ReplayPolicy.MILP:
@@ -140,15 +142,15 @@ class ReplayOptions:
 
     def _check_admission(self) -> None:
         for option, value, least, most in (
-            ("--burst-buffer", self.burst_buffer_gb, 0, MOST_BURST_BUFFER_GB),
-            ("--window", self.window, 1, LONGEST_WINDOW),
+            ("--burst-buffer", self.burst_buffer_gb, 0, MAX_BURST_BUFFER_GB),
+            ("--window", self.window, 1, MAX_WINDOW),
             ("--starvation-bound", self.starvation_bound, 1, 10**6),
         ):
             if not least <= value <= most:
                 raise InvalidInputError(option, f"{least} to {most}", value)
-        if self.admission is AdmissionRule.WINDOW and self.max_parallel > MOST_PLACES:
+        if self.admission is AdmissionRule.WINDOW and self.max_parallel > MAX_PLACES:
             raise InvalidInputError(
-                "--max-parallel", f"at most {MOST_PLACES} with --admission window", self.max_parallel
+                "--max-parallel", f"at most {MAX_PLACES} with --admission window", self.max_parallel
             )
 
     def check_requests(self, jobs: Iterable[ReplayJob]) -> None:

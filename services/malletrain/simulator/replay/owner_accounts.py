@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from malletrain.job_manager.fair_share import OwnerUse, settled, weighed
+from malletrain.job_manager.machine.fair_share import OwnerUse, settled, weighed
 from malletrain.simulator.replay.running_job import RunningJob
 
 
 class OwnerAccounts:
-    """The ledger of a replay by the fast engine; `malletrain.job_manager.sharing` keeps the production one."""
+    """The ledger of a replay by the fast engine; `malletrain.job_manager.machine.sharing` keeps the production one."""
 
     def __init__(self, half_life_s: float) -> None:
         """Begin without any use.

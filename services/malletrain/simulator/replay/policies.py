@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from malletrain.allocator.change_gaps import ChangeGaps
-from malletrain.allocator.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
-from malletrain.allocator.forward_time import NOTHING_OBSERVED, ForwardPolicy, start_seconds
-from malletrain.allocator.owner_knapsack import OwnerGroup, owner_groups
+from malletrain.allocator.machine.change_gaps import ChangeGaps
+from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardPolicy, start_seconds
+from malletrain.allocator.solvers.choice_table import NO_LIMIT, ChoiceTable, ObjectiveParameters
+from malletrain.allocator.solvers.owner_knapsack import OwnerGroup, owner_groups
 from malletrain.simulator.replay.options import ReplayOptions, ReplayPolicy
 from malletrain.simulator.replay.running_job import RunningJob
 

@@ -1,9 +1,12 @@
-"""Built-in job sets: published scaling curves, and jobs as in BFTrainer's evaluation."""
+"""Built-in job sets: published scaling curves, and jobs as in BFTrainer's evaluation.
+
+They stand for work that never ends: who replays them on a trace sets `ReplayOptions.repeat_jobs`.
+"""
 
 from __future__ import annotations
 
 from malletrain.model.scaling import ScalingPoint
-from malletrain.simulator.replay.job_set import ReplayJob
+from malletrain.simulator.replay.job_set import ReplayJob, Workload
 
 _SCALES = (1, 2, 4, 8, 16, 32, 64)
 # BFTrainer, Table 2: thousands of samples/s on Summit, minibatch of 32 per GPU.
@@ -29,6 +32,11 @@ def preset_jobs(name: str, count: int = 1000) -> tuple[ReplayJob, ...]:
     """A built-in job set: `hpo`, trials of ShuffleNet (BFTrainer, §5.1), or `imagenet`, seven networks (§5.2)."""
     models = ("ShuffleNet",) if name == "hpo" else MODELS
     return tuple(_job(index, models[index % len(models)]) for index in range(count))
+
+
+def preset_workload(name: str) -> Workload:
+    """A built-in job set, repeated until the trace ends."""
+    return Workload(preset_jobs(name), f"the built-in job set {name}, repeated to the end", repeats=True)
 
 
 def _job(index: int, model: str) -> ReplayJob:

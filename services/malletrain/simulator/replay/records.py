@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.simulator.replay.arrivals import QueueEmpty
 from malletrain.simulator.replay.running_job import RunningJob
 
 
@@ -57,20 +59,28 @@ class Decision(NamedTuple):
 Columns = Mapping[str, NDArray[Any]]
 
 
+_STORED_AS = {bool: "b", int: "q", float: "d"}
+_COLUMN_TYPES = {bool: np.bool_, int: np.int64, float: np.float64}
+_FIELD_TYPES: tuple[type, ...] = tuple(get_type_hints(Decision).values())
+
+
 class Decisions:
-    """Collects rows, of about 150 bytes each."""
+    """Collects rows, of about 130 bytes each: a year of a large machine has millions."""
 
     def __init__(self) -> None:
-        self._rows: list[Decision] = []
+        self._columns: tuple[array[Any], ...] = tuple(array(_STORED_AS[kind]) for kind in _FIELD_TYPES)
 
     def add(self, row: Decision) -> None:
         """Add the newest row."""
-        self._rows.append(row)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
 
     def columns(self) -> Columns:
-        """All rows, by column."""
-        columns = list(zip(*self._rows, strict=True)) or [()] * len(Decision._fields)
-        return {name: np.asarray(column) for name, column in zip(Decision._fields, columns, strict=True)}
+        """All rows, by column. No row can be added afterwards."""
+        return {
+            name: np.frombuffer(column, dtype=_COLUMN_TYPES[kind])
+            for name, column, kind in zip(Decision._fields, self._columns, _FIELD_TYPES, strict=True)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +122,23 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """A whole replay: columns of `Decision`, the jobs that were admitted, and the number of node events."""
+    """A whole replay.
+
+    Attributes:
+        decisions: Columns of `Decision`.
+        jobs: The jobs that were admitted.
+        node_events: Number of node events.
+        queue_empty: From when on there was less work than there were places; None: there was work until the end.
+    """
 
     decisions: Columns
     jobs: tuple[JobRecord, ...]
     node_events: int
+    queue_empty: QueueEmpty | None = None
 
 
 def job_record(run: RunningJob) -> JobRecord:
     """The record of a job in its present state."""
-    one = next(count for count, rate in enumerate(run.speeds) if rate > 0) if any(run.speeds) else 0
-    unit = float(run.choices.held_rates[one] / run.speeds[one]) if one else 1.0
     return JobRecord(
         job=run.job.id,
         model=run.job.model,
@@ -131,7 +147,7 @@ def job_record(run: RunningJob) -> JobRecord:
         started_s=run.started_s,
         ended_s=run.ended_s,
         samples=run.done,
-        unit=unit,
+        unit=unit_of(run),
         node_seconds=run.node_seconds,
         preemptions=run.preemptions,
         rescales=run.rescales,
@@ -139,3 +155,21 @@ def job_record(run: RunningJob) -> JobRecord:
         rescale_samples=run.rescale_samples,
         owner=run.job.owner,
     )
+
+
+def work_ended_s(result: ReplayResult) -> float | None:
+    """When the last of all jobs was done, in seconds; None: there was work until the end."""
+    ends = [job.ended_s for job in result.jobs if job.ended_s is not None]
+    return max(ends) if result.queue_empty is not None and ends and len(ends) == len(result.jobs) else None
+
+
+def unit_of(run: RunningJob) -> float:
+    """Value of a sample of a job in the metric."""
+    one = next((count for count, rate in enumerate(run.speeds) if rate > 0), 0)
+    return float(run.choices.held_rates[one] / run.speeds[one]) if one else 1.0
+
+
+def outcome_so_far(ended: Iterable[JobRecord], running: Iterable[RunningJob], now_s: float) -> float:
+    """Samples processed up to `now_s` by jobs that are done and by those that are not, each weighted by its unit."""
+    done = sum(job.samples * job.unit for job in ended)
+    return done + sum(run.done_at(now_s) * unit_of(run) for run in running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from malletrain.allocator.objective import ScaleRates, rates, scale_rates
+from malletrain.allocator.problem.objective import ScaleRates, rates, scale_rates
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.options import ReplayOptions
 

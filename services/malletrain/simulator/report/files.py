@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow
 from pyarrow import parquet
 
+from malletrain.common.files import write_atomically
 from malletrain.simulator.replay.evaluation import Evaluation
 from malletrain.simulator.replay.records import Columns, JobRecord
 
@@ -25,7 +26,7 @@ def write_tables(evaluation: Evaluation, folder: Path) -> list[Path]:
     result = evaluation.result
     parquet.write_table(decision_table(result.decisions), folder / EVENTS)
     parquet.write_table(job_table(result.jobs), folder / JOBS)
-    (folder / METRICS).write_text(json.dumps(asdict(evaluation.metrics), indent=2) + "\n", encoding="utf-8")
+    write_atomically(folder / METRICS, json.dumps(asdict(evaluation.metrics), indent=2) + "\n")
     return [folder / EVENTS, folder / JOBS, folder / METRICS]
 
 

@@ -1,30 +1,10 @@
-"""HTML pages from templates, with the figures embedded."""
+"""HTML pages from templates, each one file that loads nothing else."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from malletrain.simulator.report.plots import as_source
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure of a page.
-
-    Attributes:
-        caption: What it shows.
-        content: The PNG.
-    """
-
-    caption: str
-    content: bytes
-
-    @property
-    def source(self) -> str:
-        """The figure as `src` of an image."""
-        return as_source(self.content)
+from malletrain.simulator.report import palette, wording
 
 
 def render(template: str, **values: object) -> str:
@@ -37,10 +17,6 @@ def render(template: str, **values: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["share"] = lambda value: "–" if value is None else f"{100 * value:.1f} %"
-    environment.filters["number"] = _number
+    environment.filters |= {"share": wording.share, "number": wording.number, "span": wording.span}
+    environment.globals |= {"light": palette.declarations(0), "dark": palette.declarations(1)}
     return str(environment.get_template(template).render(**values))
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"

@@ -1,62 +1,225 @@
-"""Plots with a common style."""
+"""Charts with a common style, drawn anew for each size in which they are shown."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
-OURS, BASELINE, LIMIT, MUTED = "#1f6f8b", "#e07a3f", "#5b8c5a", "#9aa0a6"
-_SIZE = (7.2, 3.6)
+from malletrain.simulator.report.axes import Axis, TimeAxis
+from malletrain.simulator.report.palette import BACKGROUND, FAINT, GRID, MUTED, OURS, SERIES, TEXT
+
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """Lines by label: x and y values."""
+WIDE_INCHES, NARROW_INCHES = 11.0, 4.3
+_HEIGHT_INCHES = 3.6
+_LEGEND_POINTS = (34.0, 5.3)
+"""Width of an entry of a legend: of its sign, and of each letter."""
+_MAX_LABEL = 60
+_THEIRS: dict[str, Any] = {
+    "color": TEXT,
+    "marker": "D",
+    "markersize": 7,
+    "markerfacecolor": BACKGROUND,
+    "linestyle": "--",
+    "linewidth": 1.2,
+}
+"""How what a paper reports is drawn."""
 
 
-def lines(title: str, x: str, y: str, series: Series, *, log: bool = False, zero: bool = True) -> Figure:
-    """Line plot, with markers if there are few points."""
-    figure, axes = _axes(title, x, y)
-    for (label, (places, values)), color in zip(series.items(), _colors(), strict=False):
-        marker = "o" if len(places) <= 40 else None
-        axes.plot(places, values, label=label, color=color, marker=marker, markersize=3.5, linewidth=1.4)
-    if log:
-        axes.set_yscale("log")
-    elif zero:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    return _legend(figure, series)
+@dataclass(frozen=True)
+class Chart:
+    """A chart.
+
+    Attributes:
+        title: What it shows.
+        draw: Draws it on a new figure, whose size says how much room there is.
+        height: Height in inches.
+    """
+
+    title: str
+    draw: Callable[[Figure], None]
+    height: float = _HEIGHT_INCHES
+
+    def figure(self, width: float = WIDE_INCHES, *, titled: bool = True) -> Figure:
+        """Draw it.
+
+        Args:
+            width: Width in inches.
+            titled: Whether the title stands above it.
+        """
+        figure = Figure(figsize=(width, self.height), layout="constrained", facecolor=BACKGROUND)
+        self.draw(figure)
+        if titled:
+            figure.axes[0].set_title(as_label(self.title), fontsize=11, loc="left", color=TEXT)
+        return figure
+
+    def png(self) -> bytes:
+        """It as a PNG, for slides. The same chart gives the same bytes."""
+        buffer = io.BytesIO()
+        self.figure().savefig(buffer, format="png", dpi=130, metadata={"Software": None})
+        return buffer.getvalue()
 
 
-def steps(title: str, x: str, y: str, series: Series) -> Figure:
-    """Filled step plots, one behind the other."""
-    figure, axes = _axes(title, x, y)
-    for (label, (places, values)), color in zip(series.items(), (MUTED, OURS), strict=False):
-        axes.fill_between(places, values, step="post", label=label, color=color, linewidth=0.0, alpha=0.75)
-    axes.set_ylim(bottom=0.0)
-    return _legend(figure, series)
+def lines(
+    title: str, x: Axis | TimeAxis | str, y: Axis | str, series: Series, *, published: Series | None = None
+) -> Chart:
+    """Lines, with markers where there are few points.
+
+    Args:
+        title: What the chart shows.
+        x: Its x axis.
+        y: Its y axis.
+        series: Lines by label.
+        published: What a paper reports, drawn dashed and hollow, in the colour of our line of the same label.
+    """
+    theirs = published or {}
+    colours = dict(zip(series, SERIES, strict=False))
+
+    def draw(figure: Figure) -> None:
+        axes = new_axes(figure)
+        for label, (places, values) in series.items():
+            marker = "o" if len(places) <= 40 else None
+            style = {"color": colours.get(label, MUTED), "marker": marker, "markersize": 4, "linewidth": 1.7}
+            axes.plot(_placed(x, places), values, label=as_label(label), **style)
+        for label, (places, values) in theirs.items():
+            axes.plot(_placed(x, places), values, **_THEIRS | {"color": colours.get(label, MUTED)})
+        if theirs:
+            axes.plot([], [], label="published", **_THEIRS)
+        every = [*series.values(), *theirs.values()]
+        _set_up(axes, x, y, [entry[0] for entry in every], [entry[1] for entry in every])
+        legend(figure)
+
+    return Chart(title, draw)
+
+
+def stacked(title: str, x: TimeAxis, y: Axis | str, edges_s: ArrayLike, layers: Mapping[str, Sequence[float]]) -> Chart:
+    """Layers over time, one on the other, so that none is behind another.
+
+    Args:
+        title: What the chart shows.
+        x: Its time.
+        y: Its y axis.
+        edges_s: Begins of slices in seconds, and the end of the last one; shape (slices + 1,).
+        layers: Values of the slices by label, from below; a layer of less than half a per cent of all is left out.
+    """
+    whole = sum(float(np.sum(values)) for values in layers.values())
+    shown = {label: values for label, values in layers.items() if float(np.sum(values)) >= 0.005 * whole}
+
+    def draw(figure: Figure) -> None:
+        axes = new_axes(figure)
+        base = np.zeros(len(np.asarray(edges_s)) - 1)
+        for (label, values), colour in zip(shown.items(), (OURS, SERIES[4], MUTED), strict=False):
+            top = base + np.asarray(values, np.float64)
+            places = x.places(edges_s)
+            axes.stairs(top, places, baseline=base, fill=True, color=colour, label=as_label(label), linewidth=0.0)
+            base = top
+        _set_up(axes, x, y, [], [base])
+        legend(figure)
+
+    return Chart(title, draw)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A level that is marked across a chart.
+
+    Attributes:
+        label: What it is.
+        value: Where it is.
+        low: Lower end of its interval; None: there is none.
+        high: Upper end.
+    """
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def time_bars(
+    title: str,
+    x: TimeAxis,
+    y: Axis | str,
+    edges_s: ArrayLike,
+    series: Mapping[str, Sequence[float]],
+    *,
+    marks: Sequence[Mark] = (),
+) -> Chart:
+    """Bars for slices of time.
+
+    Args:
+        title: What the chart shows.
+        x: Its time.
+        y: Its y axis.
+        edges_s: Begins of slices in seconds, and the end of the last one; shape (slices + 1,).
+        series: Values of the slices by label.
+        marks: Levels to mark.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = new_axes(figure)
+        places = x.places(edges_s)
+        widths = 0.86 * np.diff(places) / max(1, len(series))
+        for index, ((label, values), colour) in enumerate(zip(series.items(), SERIES, strict=False)):
+            left = places[:-1] + 0.07 * np.diff(places) + widths * index
+            axes.bar(left, values, width=widths, align="edge", label=as_label(label), color=colour)
+        for mark, colour in zip(marks, SERIES[len(series) :], strict=False):
+            axes.axhline(mark.value, color=colour, linewidth=1.4, label=as_label(mark.label))
+            if mark.low is not None and mark.high is not None:
+                axes.axhspan(mark.low, mark.high, color=colour, alpha=0.22, linewidth=0.0, zorder=0.5)
+        _set_up(axes, x, y, [], [*series.values(), *([mark.value] for mark in marks)])
+        legend(figure, first=list(series))
+
+    return Chart(title, draw)
 
 
 def bars(
-    title: str, x: str, y: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], *, log: bool = False
-) -> Figure:
-    """Grouped bar chart."""
-    figure, axes = _axes(title, x, y)
-    width = 0.8 / max(1, len(series))
-    for index, ((label, values), color) in enumerate(zip(series.items(), _colors(), strict=False)):
-        places = [group - 0.4 + width * (index + 0.5) for group in range(len(groups))]
-        axes.bar(places, values, width=width, label=label, color=color)
-    axes.set_xticks(range(len(groups)), groups, rotation=45 if len(groups) > 12 else 0, fontsize=8)
-    if log:
-        axes.set_yscale("log")
-    return _legend(figure, series)
+    title: str,
+    y: Axis | str,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    published: Mapping[str, Sequence[float | None]] | None = None,
+) -> Chart | None:
+    """Grouped bars; None where there is a single one, which shows nothing that its number does not.
 
+    Args:
+        title: What the chart shows.
+        y: Its y axis.
+        groups: Names of the groups.
+        series: A value for each group by label; None: there is none.
+        published: What a paper reports, as hollow marks at our bars of the same label.
+    """
+    if len(groups) * len(series) < 2:
+        return None
+    theirs = {
+        label: values for label, values in (published or {}).items() if any(value is not None for value in values)
+    }
 
-def png(figure: Figure) -> bytes:
-    """A figure as PNG. The same figure gives the same bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()
+    def draw(figure: Figure) -> None:
+        axes = new_axes(figure)
+        width = 0.84 / max(1, len(series))
+        for index, ((label, values), colour) in enumerate(zip(series.items(), SERIES, strict=False)):
+            places = [group - 0.42 + width * (index + 0.5) for group in range(len(groups))]
+            heights = [np.nan if value is None else value for value in values]
+            axes.bar(places, heights, width=0.94 * width, label=as_label(label), color=colour)
+            if label in theirs:
+                at = [np.nan if value is None else value for value in theirs[label]]
+                axes.plot(places, at, **_THEIRS | {"linestyle": "none"})
+        if theirs:
+            axes.plot([], [], label="published", **_THEIRS | {"linestyle": "none"})
+        _set_up(axes, Axis(), y, [], [*_known(series), *_known(theirs)])
+        _label_groups(axes, groups, figure)
+        legend(figure, first=list(series))
+
+    return Chart(title, draw)
 
 
 def as_source(content: bytes) -> str:
@@ -64,23 +227,79 @@ def as_source(content: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def _axes(title: str, x: str, y: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
+def as_label(text: str) -> str:
+    """A text as a label: dollars are no formulas, what can't be printed stands for nothing, and long ones are cut."""
+    text = text if len(text) <= _MAX_LABEL else f"{text[:_MAX_LABEL]}…"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
+
+
+def new_axes(figure: Figure, **options: Any) -> Any:
+    """Axes in the common style."""
+    axes = figure.add_subplot(facecolor="none", **options)
+    axes.tick_params(colors=FAINT, labelsize=9)
+    axes.grid(visible=True, axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom", "polar"))
+        spine.set_color(FAINT if side != "polar" else GRID)
+    return axes
 
 
-def _legend(figure: Figure, series: Mapping[str, Any]) -> Figure:
-    if len(series) > 1:
-        figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    return figure
+def legend(figure: Figure, first: Sequence[str] = ()) -> None:
+    """Put a legend below, in as many columns as there is room for, where there is more than one entry.
+
+    Args:
+        figure: The figure.
+        first: Entries that come before the others.
+    """
+    names = [as_label(name) for name in first]
+    entries = list(zip(*figure.axes[0].get_legend_handles_labels(), strict=True))
+    entries.sort(key=lambda entry: names.index(entry[1]) if entry[1] in names else len(names))
+    if len(entries) < 2:
+        return
+    handles, labels = [entry[0] for entry in entries], [str(entry[1]) for entry in entries]
+    sign, letter = _LEGEND_POINTS
+    each = sign + letter * max(len(label) for label in labels)
+    columns = max(1, min(len(labels), int(72.0 * figure.get_figwidth() / each)))
+    placed = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend(handles, labels, labelcolor=TEXT, **placed)
 
 
-def _colors() -> Sequence[str]:
-    return (OURS, BASELINE, LIMIT, "#7a5195", "#bc5090", MUTED, "#003f5c", "#ffa600", "#2f4b7c", "#665191")
+def _known(series: Mapping[str, Sequence[float | None]]) -> list[list[float]]:
+    return [[value for value in values if value is not None] for values in series.values()]
+
+
+def _placed(x: Axis | TimeAxis | str, places: Sequence[float]) -> ArrayLike:
+    return x.places(places) if isinstance(x, TimeAxis) else places
+
+
+def _set_up(
+    axes: Any, x: Axis | TimeAxis | str, y: Axis | str, places: Sequence[ArrayLike], values: Sequence[ArrayLike]
+) -> None:
+    up = Axis(y, zero=True) if isinstance(y, str) else y
+    if isinstance(x, TimeAxis):
+        x.set_up(axes)
+    else:
+        (Axis(x) if isinstance(x, str) else x).set_up(axes.xaxis, _together(places))
+    up.set_up(axes.yaxis, _together(values))
+    if up.zero and not up.log:
+        low, high = axes.get_ylim()
+        bottom = low if np.min(_together(values), initial=0.0) < 0 else 0.0
+        axes.set_ylim(bottom, high + 0.03 * (high - bottom))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=FAINT, size=9)
+
+
+def _together(values: Sequence[ArrayLike]) -> ArrayLike:
+    return np.concatenate([np.asarray(part, np.float64).ravel() for part in values]) if values else np.zeros(0)
+
+
+def _label_groups(axes: Any, groups: Sequence[str], figure: Figure) -> None:
+    """Names of groups: turned where they are too long to stand beside each other."""
+    room = 72.0 * 0.88 * figure.get_figwidth() / len(groups)
+    names = [as_label(group) for group in groups]
+    turned = max(map(len, names)) * 5.0 > room
+    axes.set_xticks(
+        range(len(groups)), names, fontsize=9, rotation=35 if turned else 0, ha="right" if turned else "center"
+    )
+    axes.tick_params(axis="x", length=0)

@@ -1,22 +1,27 @@
-"""The HTML page of a replay: its figures and plots in a single file."""
+"""The HTML page of a replay: what it answers a manager, its charts, and all its figures, in a single file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
-from malletrain.simulator.replay.evaluation import Evaluation
-from malletrain.simulator.replay.metrics import cumulative_samples, sums_between
+from malletrain.common.files import write_atomically
+from malletrain.simulator.replay.metrics import Metrics
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.report.page import Plot, render
-from malletrain.simulator.report.plots import bars, lines, png, steps
+from malletrain.simulator.report.answer_cards import cards_of, warnings_of
+from malletrain.simulator.report.answers import Answers, Replayed
+from malletrain.simulator.report.delays import MeasuredDelay
+from malletrain.simulator.report.hourly_rates import HourlyRates
+from malletrain.simulator.report.page import render
+from malletrain.simulator.report.replay_charts import CaptionedChart, detail_charts, main_charts
+from malletrain.simulator.report.svg import as_markup
+from malletrain.simulator.report.trace_notes import notes_of
+from malletrain.simulator.report.wording import moment_of, number, period, share, zone_of
 
-_HOUR_S = 3600.0
-_SLICE_HOURS = 6
+PAGE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -27,72 +32,98 @@ class Titles:
     jobs: str
 
 
-def write_page(evaluation: Evaluation, options: ReplayOptions, titles: Titles, folder: Path) -> list[Path]:
-    """Write `report.html`, a self-contained page, and its figures as PNG into an existing folder.
+@dataclass(frozen=True)
+class PageInput:
+    """What a page is of.
+
+    Attributes:
+        replayed: The replay.
+        options: Its options.
+        titles: What trace and jobs are called.
+        answers: What it answers a manager.
+        rates: What node-hours are counted in.
+        metadata: The JSON beside the trace.
+        said: Further sentences about the input.
+        delay: How long main jobs wait, where that was measured.
+    """
+
+    replayed: Replayed
+    options: ReplayOptions
+    titles: Titles
+    answers: Answers
+    rates: HourlyRates = field(default_factory=HourlyRates)
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    said: Sequence[str] = ()
+    delay: MeasuredDelay | None = None
+
+
+@dataclass(frozen=True)
+class DrawnChart:
+    """A chart on a page."""
+
+    title: str
+    caption: str
+    markup: Markup
+
+    @classmethod
+    def of(cls, found: CaptionedChart) -> DrawnChart:
+        """Draw a chart."""
+        return cls(found.chart.title, found.caption, as_markup(found.chart))
+
+
+def write_page(found: PageInput, folder: Path) -> list[Path]:
+    """Write `report.html`, a self-contained page, and its charts as PNG into an existing folder.
 
     Raises:
         OSError: a file can't be written.
     """
-    written = []
-    plots = []
-    for name, caption, figure in replay_figures(evaluation, options):
-        content = png(figure)
-        (folder / f"{name}.png").write_bytes(content)
-        written.append(folder / f"{name}.png")
-        plots.append(Plot(caption, content))
-    page = folder / "report.html"
-    page.write_text(
-        render("replay.html", titles=titles, options=options, metrics=evaluation.metrics, plots=plots), encoding="utf-8"
+    main, details = main_charts(found.replayed, found.answers), detail_charts(found.replayed)
+    pictures = {folder / f"{entry.name}.png": entry.chart.png() for entry in (*main, *details)}
+    content = page_of(found, main, details)
+    for path, picture in pictures.items():
+        path.write_bytes(picture)
+    write_atomically(folder / PAGE, content)
+    return [folder / PAGE, *pictures]
+
+
+def page_of(found: PageInput, main: Sequence[CaptionedChart], details: Sequence[CaptionedChart]) -> str:
+    """The page as HTML."""
+    metrics, answers = found.replayed.evaluation.metrics, found.answers
+    notes = notes_of(found.metadata)
+    begin = moment_of(found.replayed.trace.origin, answers.duration_s)
+    return render(
+        "replay.html",
+        titles=found.titles,
+        dates="" if begin is None else f"{period(begin, answers.duration_s)} ({zone_of(begin.tzinfo)})",
+        warnings=warnings_of(answers, notes, metrics.work_in_words(answers.duration_s)),
+        cards=cards_of(answers, found.rates, found.delay, begin, notes, found.titles.jobs, found.options),
+        charts=[DrawnChart.of(entry) for entry in main],
+        notes=notes,
+        assumptions=[*notes.assumptions, *found.said],
+        options=found.options,
+        metrics=metrics,
+        figures=figures_of(metrics),
+        details=[DrawnChart.of(entry) for entry in details],
     )
-    return [page, *written]
 
 
-def replay_figures(evaluation: Evaluation, options: ReplayOptions) -> list[tuple[str, str, Figure]]:
-    """Name, caption and figure of each plot."""
-    found = [_nodes(evaluation), _progress(evaluation, options), _costs(evaluation, options)]
-    if evaluation.metrics.mean_runtime_hours:
-        found.append(_runtimes(evaluation))
-    return found
-
-
-def _nodes(evaluation: Evaluation) -> tuple[str, str, Figure]:
-    columns = evaluation.result.decisions
-    hours = (columns["time_s"] / _HOUR_S).tolist()
-    series = {"idle": (hours, columns["pool"].tolist()), "used by jobs": (hours, columns["used"].tolist())}
-    figure = steps("Idle nodes and those in use", "hours", "nodes", series)
-    return "nodes", "Nodes that the main scheduler leaves idle, and how many of them train.", figure
-
-
-def _progress(evaluation: Evaluation, options: ReplayOptions) -> tuple[str, str, Figure]:
-    times = np.linspace(0.0, options.duration_s, 337)
-    hours = (times / _HOUR_S).tolist()
-    series = {"this replay": (hours, cumulative_samples(evaluation.result.decisions, times.tolist()).tolist())}
-    if evaluation.free is not None:
-        free = cumulative_samples(evaluation.free.decisions, times.tolist())
-        series["free rescaling"] = (hours, free.tolist())
-    figure = lines("Samples processed, net", "hours", "samples", series)
-    return "progress", "Samples over time. No allocator can do more than where rescaling is free.", figure
-
-
-def _costs(evaluation: Evaluation, options: ReplayOptions) -> tuple[str, str, Figure]:
-    edges = slices(options.duration_s)
-    columns = evaluation.result.decisions
-    groups = [f"{int(edge / _HOUR_S)}" for edge in edges[:-1]]
-    invested = sums_between(columns, "invested_samples", edges)
-    preempted = sums_between(columns, "preempted", edges)
-    series = {"samples invested in rescaling": invested.tolist()}
-    figure = bars("Cost of rescaling every six hours", "hours", "samples", groups, series)
-    caption = f"What decisions to rescale cost; nodes were taken from jobs {int(preempted.sum())} times."
-    return "costs", caption, figure
-
-
-def _runtimes(evaluation: Evaluation) -> tuple[str, str, Figure]:
-    runtimes = evaluation.metrics.mean_runtime_hours
-    figure = bars("Mean runtime", "", "hours", list(runtimes), {"hours": list(runtimes.values())})
-    return "runtimes", "From admission to the end, of the jobs that were done.", figure
-
-
-def slices(duration_s: float) -> Sequence[float]:
-    """Edges of six-hour slices, in seconds; the last one may be shorter."""
-    edges = np.arange(0.0, duration_s, _SLICE_HOURS * _HOUR_S)
-    return [*edges.tolist(), duration_s]
+def figures_of(metrics: Metrics) -> list[tuple[str, str]]:
+    """All figures of a replay, for engineers."""
+    return [
+        ("Utilization efficiency U", share(metrics.utilization_efficiency)),
+        ("U if rescaling were free", share(metrics.zero_cost_bound)),
+        ("Idle node-hours (resource integral)", number(metrics.resource_integral_node_hours)),
+        ("Equivalent nodes", number(metrics.equivalent_nodes, 1)),
+        ("Idle node-hours that jobs held", share(metrics.occupied_fraction)),
+        ("Samples processed, net", number(metrics.samples)),
+        ("Samples lost to preemption", number(metrics.preemption_cost_samples)),
+        ("Samples spent on rescaling", number(metrics.rescale_cost_samples)),
+        ("Return on investment: samples for each one spent on rescaling", number(metrics.return_on_investment, 1)),
+        ("Node events that a preemption follows within T_fwd", share(metrics.preemption_within_forward)),
+        ("Times that a job lost nodes", number(metrics.preempted_jobs)),
+        ("Rescales", number(metrics.rescales)),
+        ("Jobs done", number(metrics.jobs_completed)),
+        ("Node events", number(metrics.events)),
+        ("Decisions", number(metrics.decisions)),
+        *((f"Mean runtime, {model}", f"{number(hours, 2)} h") for model, hours in metrics.mean_runtime_hours.items()),
+    ]

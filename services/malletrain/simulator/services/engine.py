@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby, islice, takewhile
+from itertools import groupby, islice
 
-from malletrain.allocator.cluster_cache import CachedProfile
-from malletrain.allocator.planner import JobCurve
+from malletrain.allocator.machine.cluster_cache import CachedProfile
+from malletrain.allocator.problem.planner import JobCurve
 from malletrain.allocator.settings import AllocatorSettings
-from malletrain.job_manager.jobs import JobSpec, job_id
+from malletrain.job_manager.machine.jobs import JobSpec, job_id
+from malletrain.job_manager.machine.state import JobEvent
+from malletrain.job_manager.machine.stimuli import Completion, Outcome
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.job_manager.state import JobEvent
-from malletrain.job_manager.stimuli import Completion, Outcome
 from malletrain.model.job_state import JobState
+from malletrain.simulator.replay.arrivals import Arrivals, QueueEmpty
 from malletrain.simulator.replay.fast_engine import Progress
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent
 from malletrain.simulator.replay.options import STAY_HORIZON_S, ReplayOptions
-from malletrain.simulator.replay.records import Decision, Decisions, ReplayResult, job_record
+from malletrain.simulator.replay.records import Decision, Decisions, ReplayResult, job_record, outcome_so_far
 from malletrain.simulator.replay.running_job import RunningJob
 from malletrain.simulator.services.event_queue import EventQueue
 from malletrain.simulator.services.replay_training import ReplayTraining
-from malletrain.simulator.services.simulated_services import ServicesOptions, SimulatedServices
+from malletrain.simulator.services.simulated_services import OnPlan, ServicesOptions, SimulatedServices
 
 _WAITING_JOBS = 2
 """Most jobs per place that wait in JobManager's queue. Later ones are submitted when places become free: the order is
@@ -39,6 +40,7 @@ def run_services_replay(
     options: ReplayOptions,
     progress: Progress = lambda _: None,
     settings: ServicesOptions | None = None,
+    on_plan: OnPlan = lambda *_: None,
 ) -> ReplayResult:
     """Replay elastic jobs on the idle nodes of a trace, as `fast_engine.run_replay` does.
 
@@ -52,16 +54,18 @@ def run_services_replay(
         options: Options of the replay.
         progress: Told the simulated second after every row.
         settings: Settings of the services; None: those of `services_options`.
+        on_plan: Called with the simulated second, each plan and its answer.
 
     Returns:
         Every row and every job that was admitted. The same arguments give the same result.
     """
-    return _ServicesReplay(events, nodes, jobs, options, settings or services_options(options, jobs)).run(progress)
+    settings = settings or services_options(options, jobs)
+    return _ServicesReplay(events, nodes, jobs, options, settings, on_plan).run(progress)
 
 
 def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> ServicesOptions:
     """The services' settings for a replay; what the options do not say is as by default."""
-    longest_stall = max((max(job.scale_up_s, job.scale_down_s) for job in jobs), default=0.0)
+    max_stall = max((max(job.scale_up_s, job.scale_down_s) for job in jobs), default=0.0)
     defaults = JobManagerSettings()
     return ServicesOptions(
         allocator=AllocatorSettings(
@@ -80,7 +84,7 @@ def services_options(options: ReplayOptions, jobs: Sequence[ReplayJob]) -> Servi
             admission=options.admission,
             window=options.window,
             starvation_bound=options.starvation_bound,
-            rescale_deadline_seconds=max(defaults.rescale_deadline_seconds, _DEADLINE_STALLS * longest_stall),
+            rescale_deadline_seconds=max(defaults.rescale_deadline_seconds, _DEADLINE_STALLS * max_stall),
         ),
         stay_horizon_seconds=STAY_HORIZON_S,
     )
@@ -94,21 +98,25 @@ class _ServicesReplay:
         jobs: Sequence[ReplayJob],
         options: ReplayOptions,
         settings: ServicesOptions,
+        on_plan: OnPlan,
     ) -> None:
         self._events = events
-        self._jobs = [job.free() for job in jobs] if options.free else jobs
+        self._arrivals = Arrivals(jobs, options)
         self._options = options
         self._queue = EventQueue()
         self._training = ReplayTraining(self._queue, options, len(nodes), self._finish)
-        self._services = SimulatedServices(self._queue, self._training, settings, nodes=nodes, record=self._record)
-        self._by_id = {job_id(number): job for number, job in enumerate(self._jobs, 1)}
+        self._services = SimulatedServices(
+            self._queue, self._training, settings, nodes=nodes, record=self._record, on_plan=on_plan
+        )
+        self._by_id: dict[str, ReplayJob] = {}
         self._submitted = self._waiting = 0
-        shares = options.shares([job.owner for job in self._jobs])
-        all_matter = shares or any(job.burst_buffer_gb for job in self._jobs)
-        self._room = len(self._jobs) if all_matter else _WAITING_JOBS * options.max_parallel
+        shares = options.shares([job.owner for job in jobs])
+        all_matter = shares or (not options.free and any(job.burst_buffer_gb for job in jobs))
+        self._room = len(jobs) if all_matter else _WAITING_JOBS * options.max_parallel
         self._idle: dict[str, float] = {}
         self._event: NodeEvent | None = None
         self._admitted = self._ended = 0
+        self._queue_empty: QueueEmpty | None = None
         self._decisions = Decisions()
 
     def run(self, progress: Progress) -> ReplayResult:
@@ -120,6 +128,7 @@ class _ServicesReplay:
             self._training.begin_instant()
             self._event, self._admitted, self._ended = None, 0, 0
             self._queue.run_instant()
+            self._note_queue()
             if self._add_row(before):
                 progress(self._queue.now)
         return self._result()
@@ -132,24 +141,27 @@ class _ServicesReplay:
         self._training.lose(event.left)
         self._services.set_idle(self._idle)
 
+    def _note_queue(self) -> None:
+        """Note when the queue is empty for good."""
+        running = self._training.running.values()
+        if self._queue_empty is None and self._arrivals.is_empty(self._waiting, len(running)):
+            now = self._queue.now
+            self._queue_empty = QueueEmpty(now, outcome_so_far(self._training.ended, running, now))
+
     def _submit_later(self) -> None:
-        if self._submitted < len(self._jobs):
-            self._queue.at(self._jobs[self._submitted].submit_s, self._submit)
+        if not self._arrivals.over:
+            self._queue.at(max(self._queue.now, self._arrivals.next_submit_s), self._submit)
 
     def _submit(self) -> None:
         first, room = self._submitted, self._room - self._waiting
-        later = islice(self._jobs, first, first + room)
-        batch = list(takewhile(lambda job: job.submit_s <= self._queue.now, later))
+        batch = list(islice(self._arrivals.submitted(self._queue.now), room))
         if not batch:
             return
         self._submitted += len(batch)
         self._waiting += len(batch)
+        self._by_id.update((job_id(number), job) for number, job in enumerate(batch, first + 1))
         for owner, jobs in groupby(batch, lambda job: job.owner):
-            specs = [
-                JobSpec(job.id, ("replay",), "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)
-                for job in jobs
-            ]
-            self._services.submit(specs, owner)
+            self._services.submit([_spec(job) for job in jobs], owner)
         self._services.set_profiles(
             [
                 CachedProfile(job_id(number), JobCurve(job.curve, job.scale_up_s, job.scale_down_s))
@@ -166,7 +178,7 @@ class _ServicesReplay:
     def _record(self, events: Sequence[JobEvent]) -> None:
         for event in events:
             if event.from_state is JobState.QUEUED and event.to_state is JobState.WAITING:
-                self._training.admit(event.job_id, self._by_id[event.job_id])
+                self._training.admit(event.job_id, self._by_id.pop(event.job_id))
                 self._admitted += 1
                 self._waiting -= 1
             elif event.to_state is JobState.COMPLETED:
@@ -206,4 +218,10 @@ class _ServicesReplay:
             run.settle(self._options.duration_s)
             run.done = min(run.done, run.job.samples)
         records = [*self._training.ended, *map(job_record, self._training.running.values())]
-        return ReplayResult(self._decisions.columns(), tuple(records), len(self._events))
+        return ReplayResult(self._decisions.columns(), tuple(records), len(self._events), self._queue_empty)
+
+
+def _spec(job: ReplayJob) -> JobSpec:
+    """What is submitted. Jobs of one model have one program, so that growths of one tell how long others boot."""
+    program = (job.model or "replay",)
+    return JobSpec(job.id, program, "/", job.min_nodes, job.max_nodes, burst_buffer_gb=job.burst_buffer_gb)

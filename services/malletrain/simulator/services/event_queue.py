@@ -21,7 +21,6 @@ class EventQueue:
     """
 
     def __init__(self, now: float = 0.0) -> None:
-        """Begin at `now` without any action."""
         self.now = now
         self._entries: list[tuple[float, int, int, Action]] = []
         self._numbers = count()

@@ -61,6 +61,7 @@ class ReplayTraining:
         self._finish = finish
         self._charges = charges_of(options)
         self._before_loss: dict[str, int] = {}
+        self._booting: dict[str, float] = {}
 
     def begin_instant(self) -> None:
         """Begin to collect the figures of another instant."""
@@ -78,6 +79,7 @@ class ReplayTraining:
     def end(self, job_id: str) -> None:
         """A job is done."""
         run = self.running.pop(job_id)
+        self._booting.pop(job_id, None)
         run.settle(self._queue.now)
         run.done = run.job.samples
         run.ended_s = self._queue.now
@@ -99,21 +101,39 @@ class ReplayTraining:
 
     def start(self, job_id: str, nodes: tuple[str, ...]) -> float:
         """See `TrainingModel`."""
-        return self._move(job_id, nodes)
+        return self._move(job_id, nodes, self.running[job_id].count)
 
     def rescale(self, job_id: str, nodes: tuple[str, ...]) -> float:
         """See `TrainingModel`."""
-        return self._move(job_id, nodes)
+        run = self.running[job_id]
+        self._booting.pop(job_id, None)
+        if run.job.boot_s and 0 < run.count < len(nodes) and job_id not in self._before_loss:
+            return self._boot(run, job_id, nodes)
+        return self._move(job_id, nodes, run.count)
 
     def stop(self, job_id: str) -> None:
         """See `TrainingModel`."""
+        self._booting.pop(job_id, None)
         if job_id in self.running:
-            self._move(job_id, ())
+            self._move(job_id, (), self.running[job_id].count)
 
-    def _move(self, job_id: str, nodes: tuple[str, ...]) -> float:
-        """Bring a job to these nodes, and charge for it."""
+    def _boot(self, run: RunningJob, job_id: str, nodes: tuple[str, ...]) -> float:
+        """Train on at the present rate while new workers boot. The growth follows, unless a command comes before."""
+        held, ready = run.count, self._queue.now + run.job.boot_s
+        run.settle(self._queue.now)
+        run.nodes = set(nodes)
+        self._booting[job_id] = ready
+        self._queue.at(ready, partial(self._end_boot, job_id, ready, nodes, held))
+        return max(run.stalled_until_s, ready + self._charges.growth_stall_s(run.job))
+
+    def _end_boot(self, job_id: str, ready: float, nodes: tuple[str, ...], held: int) -> None:
+        if self._booting.get(job_id) == ready:
+            del self._booting[job_id]
+            self._move(job_id, nodes, held)
+
+    def _move(self, job_id: str, nodes: tuple[str, ...], held: int) -> float:
+        """Bring a job from the nodes that it held to these, and charge for it."""
         now, run = self._queue.now, self.running[job_id]
-        held = run.count
         run.settle(now)
         run.nodes = set(nodes)
         run.rate = run.speeds[run.count]

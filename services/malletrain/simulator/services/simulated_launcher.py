@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from malletrain.job_manager.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
-from malletrain.job_manager.jobs import Job
-from malletrain.job_manager.stimuli import (
+from malletrain.job_manager.machine.effects import Effect, ReleaseHosts, SetHosts, StartSupervisor, StopSupervisor
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.stimuli import (
     Completion,
     NodesReleased,
     Outcome,
@@ -43,7 +43,7 @@ class TrainingModel(Protocol):
 
 @dataclass
 class _Supervisor:
-    """A supervisor; the attributes are those of `malletrain.job_manager.stimuli.SupervisorSeen`."""
+    """A supervisor; the attributes are those of `malletrain.job_manager.machine.stimuli.SupervisorSeen`."""
 
     job_id: str
     incarnation: int

@@ -12,22 +12,40 @@ from functools import partial
 from itertools import chain
 from math import ceil, floor, inf
 
-from malletrain.allocator.cluster_cache import CachedProfile
-from malletrain.allocator.problem import Allocation
+from malletrain.allocator.machine.cluster_cache import CachedProfile
+from malletrain.allocator.machine.machine import AllocatorMachine
+from malletrain.allocator.machine.stimuli import (
+    JobsReported,
+    NodesReported,
+    Plan,
+    PlanAnswered,
+    PlanOutcome,
+    ProfilesReported,
+)
+from malletrain.allocator.problem.planner import PlannableNode
 from malletrain.allocator.settings import AllocatorSettings
-from malletrain.job_manager.jobs import Job, JobSpec
+from malletrain.job_manager.machine.hangs import change_deadline
+from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.state import JobEvent, ManagerPolicy, ManagerState
+from malletrain.job_manager.machine.state_machine import TransactionResult, advance
+from malletrain.job_manager.machine.stimuli import IdleSetSeen, NodesChanged, PlanReceived, Stimulus, Submitted, Ticked
+from malletrain.job_manager.machine.validation import check_result
 from malletrain.job_manager.settings import JobManagerSettings
-from malletrain.job_manager.state import JobEvent, ManagerPolicy, ManagerState
-from malletrain.job_manager.state_machine import TransactionResult, advance
-from malletrain.job_manager.stimuli import IdleSetSeen, NodesChanged, PlanReceived, Stimulus, Submitted, Ticked
-from malletrain.job_manager.validation import check_result
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import StalePlanError
-from malletrain.scavenger.idle_set import IdleEvent
+from malletrain.runtime.kernel.recording import Moment
+from malletrain.scavenger.machine.idle_set import IdleEvent, IdleSet
+from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
+from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy
+from malletrain.scavenger.machine.stays import StayEstimator
+from malletrain.scavenger.machine.stimuli import AnnounceEvent, Due, NodesObserved, StaysRequested
+from malletrain.scavenger.machine.stimuli import Stimulus as ScavengerStimulus
+from malletrain.simulator.services.driven_allocator import DrivenAllocator, job_as_reported
 from malletrain.simulator.services.event_queue import EventQueue
-from malletrain.simulator.services.simulated_allocator import SimulatedAllocator
 from malletrain.simulator.services.simulated_launcher import SimulatedLauncher, TrainingModel
-from malletrain.simulator.services.simulated_scavenger import SimulatedScavenger
+
+OnPlan = Callable[[float, Plan, PlanAnswered], object]
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,7 @@ class SimulatedServices:
         nodes: Sequence[str] = (),
         pools: Mapping[str, str] | None = None,
         record: Callable[[Sequence[JobEvent]], object] = lambda _: None,
+        on_plan: OnPlan = lambda *_: None,
     ) -> None:
         """Begin without idle nodes and jobs.
 
@@ -81,6 +100,7 @@ class SimulatedServices:
             nodes: All nodes in the source's order.
             pools: Pool of each node; nodes that are missing are in the pool "".
             record: Takes new rows of JobManager's journal.
+            on_plan: Called with the time in seconds, each plan and its answer.
         """
         self.state = ManagerState()
         self.refusals: list[tuple[float, str]] = []
@@ -89,15 +109,22 @@ class SimulatedServices:
         self._options = options
         self._policy = options.job_manager.policy()
         self._record = record
+        self._on_plan = on_plan
         self._next_tick = inf
-        self._scavenger = SimulatedScavenger(options.debounce_seconds, options.stay_horizon_seconds, nodes, pools)
-        self._allocator = SimulatedAllocator(
-            queue,
-            options.allocator,
-            options.plan_seconds,
-            lambda: self._scavenger.nodes(queue.now),
-            self._apply_plan,
+        self._facts = {name: NodeFacts(pool) for name, pool in (pools or {}).items()}
+        self._scavenger = ScavengerMachine(
+            IdleSet(options.debounce_seconds, nodes),
+            StayEstimator(horizon_seconds=options.stay_horizon_seconds),
+            Quarantine(QuarantinePolicy()),
         )
+        self._allocator = DrivenAllocator(
+            queue,
+            AllocatorMachine(options.allocator.machine_options),
+            options.plan_seconds,
+            self._ask_stays,
+            self._answer_plan,
+        )
+        self._allocator.apply(JobsReported((), snapshot=True))
 
     def set_idle(self, idle: Mapping[str, float]) -> None:
         """The source shows these nodes as idle.
@@ -105,7 +132,8 @@ class SimulatedServices:
         Args:
             idle: Each idle node with the time since when, in seconds.
         """
-        self._announce(self._scavenger.observe(self._queue.now, idle))
+        now = self._queue.now
+        self._tell_scavenger(NodesObserved(Observation(now, idle, facts=self._facts)))
 
     def submit(self, specs: Sequence[JobSpec], owner: str = "") -> None:
         """A user submits jobs. Their identifiers are "j000001", "j000002", … in the order of all submissions."""
@@ -113,7 +141,7 @@ class SimulatedServices:
 
     def set_profiles(self, profiles: Sequence[CachedProfile]) -> None:
         """The Profiler reports curves and pinned scales."""
-        self._allocator.update_profiles(profiles)
+        self._allocator.apply(ProfilesReported(tuple(profiles)))
 
     def apply(self, stimulus: Stimulus) -> TransactionResult:
         """JobManager handles a stimulus.
@@ -132,12 +160,16 @@ class SimulatedServices:
             self._record(result.events)
         self.launcher.dispatch(result.effects)
         if result.changed:
-            self._allocator.update_jobs(result.changed)
+            self._allocator.apply(
+                JobsReported(tuple(map(job_as_reported, result.changed)), False, self.state.generation)
+            )
         self._plan_tick()
         return result
 
-    def _announce(self, event: IdleEvent) -> None:
+    def _tell_scavenger(self, stimulus: ScavengerStimulus) -> None:
         """Tell JobManager of nodes that join and leave, which releases nodes at once, and then the Allocator."""
+        effects = self._scavenger.advance(stimulus, Moment(self._queue.now, self._queue.now))
+        event = next((effect.event for effect in effects if isinstance(effect, AnnounceEvent)), IdleEvent())
         joined = frozenset(node.name for node in event.joined)
         first = self.state.idle is None
         if first:
@@ -145,24 +177,42 @@ class SimulatedServices:
         elif event:
             self.apply(NodesChanged(joined, frozenset(event.left), self._queue.now))
         if first or event:
-            nodes = [node for node in self._scavenger.nodes(self._queue.now) if node.name in joined]
-            self._allocator.update_nodes(nodes, event.left, snapshot=first)
-        if self._scavenger.next_join is not None:
-            self._queue.at(self._scavenger.next_join, self._end_debounce)
+            nodes = tuple(node for node in self._nodes() if node.name in joined)
+            self._allocator.apply(NodesReported(nodes, event.left, first))
+        deadline = self._scavenger.idle.next_deadline()
+        if deadline is not None:
+            self._queue.at(deadline, self._end_debounce)
 
     def _end_debounce(self) -> None:
-        event = self._scavenger.tick(self._queue.now)
-        if event:
-            self._announce(event)
+        deadline = self._scavenger.idle.next_deadline()
+        if deadline is not None and deadline <= self._queue.now:
+            self._tell_scavenger(Due())
 
-    def _apply_plan(self, generation: int, allocation: Allocation) -> bool:
-        assignments = tuple((entry.job_id, entry.nodes) for entry in allocation.assignments)
+    def _ask_stays(self) -> list[PlannableNode]:
+        self._scavenger.advance(StaysRequested(), Moment(self._queue.now, self._queue.now))
+        return self._nodes()
+
+    def _nodes(self) -> list[PlannableNode]:
+        """All nodes that count as idle, with their present stays."""
+        scavenger, now = self._scavenger, self._queue.now
+        return [
+            PlannableNode(node.name, scavenger.expected_stay(node, now), self._facts.get(node.name, NO_FACTS).pool_key)
+            for node in scavenger.idle.members()
+        ]
+
+    def _answer_plan(self, plan: Plan) -> PlanAnswered:
+        answer = self._apply_plan(plan)
+        self._on_plan(self._queue.now, plan, answer)
+        return answer
+
+    def _apply_plan(self, plan: Plan) -> PlanAnswered:
+        assignments = tuple((entry.job_id, entry.nodes) for entry in plan.assignments)
         try:
-            self.apply(PlanReceived(generation, assignments))
+            result = self.apply(PlanReceived(plan.generation, assignments, partial=True))
         except StalePlanError as error:
             self.refusals.append((self._queue.now, str(error)))
-            return False
-        return True
+            return PlanAnswered(PlanOutcome.REFUSED, str(error))
+        return PlanAnswered(PlanOutcome.APPLIED, omissions=tuple(entry.reason for entry in result.omitted))
 
     def _plan_tick(self) -> None:
         """JobManager ticks at a fixed interval. Ticks before the first limit of a job do nothing and are left out."""
@@ -192,10 +242,10 @@ def _limits(job: Job, policy: ManagerPolicy) -> Iterator[float]:
     if not job.supervised or job.stop is not None:
         return
     if job.state is not JobState.RUNNING:
-        yield job.changed_at + policy.rescale_deadline_seconds
+        yield change_deadline(job, policy)
     if job.done_since is not None:
         yield job.done_since + policy.finish_seconds
     if job.stalled_since is not None:
-        yield job.stalled_since + policy.stall_seconds
+        yield job.stalled_since + job.spec.limits.step
     if job.counted_failures and job.good_since is not None:
         yield job.good_since + policy.restart_forgive_seconds

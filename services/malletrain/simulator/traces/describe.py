@@ -74,7 +74,7 @@ class Description:
         leave_events: Number of events in which at least one node leaves.
         inc_per_hour: join_events per hour, INC/h in Table 1.
         dec_per_hour: leave_events per hour, DEC/h in Table 1.
-        idle_ratio: Idle node-hours over all node-hours, ratio in Table 1.
+        idle_ratio: Idle node-hours over all node-hours, ratio in Table 1. A node counts while it is part of the system.
         resource_integral_node_hours: Idle nodes integrated over the duration (Eq. 17), in node-hours.
         equivalent_nodes: Resource integral over the duration (Eq. 18), eq-Nodes in Table 1.
         mean_fragment_s: Mean length of the fragments in seconds.
@@ -133,7 +133,7 @@ def describe(trace: Trace) -> Description:
         leave_events=leaves.size,
         inc_per_hour=joins.size / hours,
         dec_per_hour=leaves.size / hours,
-        idle_ratio=idle_s / (len(trace.nodes) * trace.duration_s),
+        idle_ratio=idle_s / trace.node_s if trace.node_s else 0.0,
         resource_integral_node_hours=idle_s / _HOUR_S,
         equivalent_nodes=idle_s / trace.duration_s,
         mean_fragment_s=float(lengths.mean()) if lengths.size else 0.0,

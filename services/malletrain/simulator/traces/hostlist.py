@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from malletrain.runtime.errors import InvalidInputError
 
-MOST_NODES = 1_000_000
+MAX_NODES = 1_000_000
 """More nodes than any machine has. A longer expression is an error, and would exhaust the memory."""
 
 _NAME = re.compile(r"[^\s\[\],|;]+")
@@ -26,11 +26,11 @@ def expand(expression: str, place: str = "hostlist") -> tuple[str, ...]:
         place: Where the expression comes from, for errors.
 
     Raises:
-        InvalidInputError: the expression is not a hostlist, or has more than `MOST_NODES` names.
+        InvalidInputError: the expression is not a hostlist, or has more than `MAX_NODES` names.
     """
-    names = tuple(itertools.islice(_names(expression, place), MOST_NODES + 1))
-    if len(names) > MOST_NODES:
-        raise InvalidInputError(place, f"a node list of at most {MOST_NODES} nodes", _shortened(expression))
+    names = tuple(itertools.islice(_names(expression, place), MAX_NODES + 1))
+    if len(names) > MAX_NODES:
+        raise InvalidInputError(place, f"a node list of at most {MAX_NODES} nodes", _shortened(expression))
     return names
 
 
@@ -67,7 +67,7 @@ def _numbers(inside: str, expression: str, place: str) -> Iterator[str]:
         if not found:
             raise _malformed(expression, place)
         first, last = found[1], found[2] or found[1]
-        if not 0 <= int(last) - int(first) < MOST_NODES:
+        if not 0 <= int(last) - int(first) < MAX_NODES:
             raise _malformed(expression, place)
         width = len(first)
         yield from (f"{number:0{width}d}" for number in range(int(first), int(last) + 1))

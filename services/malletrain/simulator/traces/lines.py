@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.traces.opening import UNREADABLE, open_log, unreadable
 
+MAX_LINE_BYTES = 4 * 1024 * 1024
+"""Longer than any line of a scheduler: a node list of a whole machine has some hundred kilobytes."""
 _LINES_PER_PROGRESS = 1000
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class Line(NamedTuple):
     """One line of a log.
 
     Attributes:
-        place: `file:number`.
+        file: Path of the file.
+        number: Number of the line, from 1.
         text: The line without its end.
+        unit: What stands between file and number where it is told, if it is not a line that is counted.
     """
 
-    place: str
+    file: str
+    number: int
     text: str
+    unit: str = ":"
+
+    @property
+    def place(self) -> str:
+        """`file:number`, for errors."""
+        return f"{self.file}{self.unit}{self.number}"
 
 
 def size_of(paths: Iterable[Path]) -> int:
@@ -32,37 +42,33 @@ def size_of(paths: Iterable[Path]) -> int:
 
 
 def read_lines(paths: Iterable[Path], progress: Callable[[float], None] | None = None) -> Iterator[Line]:
-    """Lines of text files, one file after the other. Files named *.gz are decompressed.
+    """Lines of text files, plain or compressed, one file after the other.
+
+    Node names and times are ASCII; what is not UTF-8 in a comment or a user's name becomes U+FFFD.
 
     Args:
         paths: The files.
         progress: Called now and then with the number of bytes that were read, of the files as they lie there.
 
     Raises:
-        InvalidInputError: a file can't be read, or is not UTF-8.
+        InvalidInputError: a file can't be read, or a line is longer than `MAX_LINE_BYTES`.
     """
     before = 0
     for path in paths:
-        number = 0
+        number, name = 0, str(path)
         try:
-            with path.open("rb") as raw, _plain(raw, path) as file:
-                for number, line in enumerate(file, 1):
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                    yield Line(f"{path}:{number}", text.rstrip("\r\n"))
+            with open_log(path) as log:
+                for number, raw in enumerate(iter(lambda: log.file.readline(MAX_LINE_BYTES + 1), b""), 1):
+                    if len(raw) > MAX_LINE_BYTES:
+                        raise InvalidInputError(f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES} bytes")
+                    text = raw.decode("utf-8", "replace")
+                    if number == 1:
+                        text = text.removeprefix(_BYTE_ORDER_MARK)
+                    yield Line(name, number, text.rstrip("\r\n"))
                     if progress is not None and number % _LINES_PER_PROGRESS == 0:
-                        progress(before + raw.tell())
-                before += raw.tell()
+                        progress(before + log.position())
+                before += log.position()
             if progress is not None:
                 progress(before)
-        except UnicodeDecodeError as error:
-            raise InvalidInputError(f"{path}:{number}", "text in UTF-8") from error
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InvalidInputError(f"{path}:{number + 1}", f"a complete gzip file ({error})") from error
-        except OSError as error:
-            raise InvalidInputError(str(path), f"a readable file ({error})") from error
-
-
-def _plain(raw: BinaryIO, path: Path) -> AbstractContextManager[Iterable[bytes]]:
-    if path.suffix == ".gz":
-        return gzip.GzipFile(fileobj=raw, mode="rb")
-    return nullcontext(raw)
+        except UNREADABLE as error:
+            raise unreadable(error, path, number) from error

@@ -1,106 +1,81 @@
-"""From the periods in which nodes are busy to those in which they are idle."""
+"""From the periods in which nodes are held to those in which they are idle."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable
 
-from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.idle_trace import Fragment, Trace
+import numpy as np
 
-Interval = tuple[float, float]
-"""First second, and first second after the end."""
+from malletrain.simulator.traces.columns import Columns, Seconds
+from malletrain.simulator.traces.log_window import Interval
+from malletrain.simulator.traces.run_table import RunTable
 
-
-@dataclass(frozen=True)
-class BusyPeriod:
-    """A period in which some nodes are busy: a job, or an outage.
-
-    Attributes:
-        place: `file:line` where it is recorded.
-        nodes: Names of the nodes.
-        from_s: First second.
-        until_s: First second after the end; None if it has not ended.
-    """
-
-    place: str
-    nodes: tuple[str, ...]
-    from_s: float
-    until_s: float | None
+EDGE = 0.01
+"""Share of a window that is its begin, or its end."""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The nodes of a system.
-
-    Attributes:
-        nodes: Names in order, without duplicates.
-        up_from: First second in which a node is up, for nodes for which it is known; infinity if it never is.
-        place: Where the list comes from, for errors.
-    """
-
-    nodes: tuple[str, ...]
-    up_from: Mapping[str, float]
-    place: str
-
-
-def machine_of(busy_periods: Iterable[BusyPeriod]) -> Machine:
-    """The nodes that jobs used, sorted by name: for logs without a list of nodes."""
-    return Machine(tuple(sorted({name for entry in busy_periods for name in entry.nodes})), {}, "the log")
-
-
-def idle_trace(
-    busy_periods: Sequence[BusyPeriod],
-    machine: Machine,
-    window: Interval,
-    outages: Sequence[BusyPeriod] = (),
-    origin: str | None = None,
-) -> Trace:
-    """The trace of the nodes that are up and not busy.
+def idle_columns(tables: Iterable[RunTable], counted: tuple[Seconds, Seconds], window: Interval) -> Columns:
+    """When the nodes are there and not held, in seconds after the window's begin.
 
     Args:
-        busy_periods: Jobs in any order; jobs on one node may overlap.
-        machine: All nodes.
-        window: First second and end of the trace, in the same seconds as the busy periods; the first becomes 0.
-        outages: Periods in which nodes were down. Nodes that are not part of the machine are ignored.
-        origin: First second of the window on the calendar.
+        tables: What holds nodes: jobs, outages. All have the same nodes. Runs may overlap and be in any order; those
+            without an end go on.
+        counted: From when until when each node counts at all, of shape (nodes,) each, in the seconds of the tables.
+        window: First second and end of the trace.
 
-    Raises:
-        InvalidInputError: a job is on a node that is not part of the machine, or the window is empty.
+    Returns:
+        Idle fragments by node, then by time.
     """
     begin, end = window
-    if not begin < end:
-        raise InvalidInputError("window", "an end after its beginning", f"{begin:.0f} to {end:.0f}")
-    held: dict[str, list[Interval]] = {name: [] for name in machine.nodes}
-    for entry in busy_periods:
-        for name in entry.nodes:
-            if name not in held:
-                raise InvalidInputError(entry.place, f"nodes of {machine.place}", name)
-    for entry in (*busy_periods, *outages):
-        until = end if entry.until_s is None else entry.until_s
-        for name in entry.nodes:
-            if name in held:
-                held[name].append((entry.from_s, until))
-    found = [
-        Fragment(name, first - begin, last - begin)
-        for name, busy in held.items()
-        for first, last in complement(busy, (max(begin, machine.up_from.get(name, begin)), end))
-    ]
-    # The sort is stable: fragments of one instant keep the order of their nodes.
-    found.sort(key=lambda fragment: fragment.idle_from_s)
-    return Trace(tuple(found), machine.nodes, end - begin, origin=origin)
+    parts = list(tables)
+    run_offsets = np.cumsum([0, *(table.size for table in parts)])
+    from_s = np.concatenate([table.from_s for table in parts])
+    until_s = np.concatenate([table.until_s for table in parts])
+    node = np.concatenate([table.node for table in parts])
+    run = np.concatenate([table.run + offset for table, offset in zip(parts, run_offsets, strict=False)])
+    until_s = np.where(np.isnan(until_s), end, until_s)
+    within = (from_s < end) & (until_s > begin)
+    held = within[run]
+    node, run = node[held], run[held]
+    order = np.lexsort((from_s[run], node))
+    node, first, last = node[order], from_s[run[order]], until_s[run[order]]
+    counted_from, counted_until = np.maximum(counted[0], begin), np.minimum(counted[1], end)
+    bounds = np.searchsorted(node, np.arange(counted_from.size + 1))
+    nodes, begins, ends = [], [], []
+    for index, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
+        free_from, free_until = _complement(first[low:high], last[low:high], counted_from[index], counted_until[index])
+        nodes.append(np.full(free_from.size, index, np.int64))
+        begins.append(free_from)
+        ends.append(free_until)
+    return Columns(np.concatenate(nodes), np.concatenate(begins) - begin, np.concatenate(ends) - begin)
 
 
-def complement(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
-    """The parts of the window that no interval covers. The intervals may overlap and be in any order."""
-    time, end = window
-    free: list[Interval] = []
-    for first, last in sorted(intervals):
-        if first >= end:
-            break
-        if first > time:
-            free.append((time, first))
-        time = max(time, last)
-    if time < end:
-        free.append((time, end))
-    return free
+def busy_shares(columns: Columns, present: tuple[Seconds, Seconds], window: Interval) -> tuple[float, float, float]:
+    """Share of the nodes that is not idle: when the window begins, on average, and when it ends.
+
+    Args:
+        columns: Idle fragments, in seconds after the window's begin.
+        present: From when until when each node is part of the system, of shape (nodes,) each, in the window's seconds.
+        window: First second and end of the trace.
+    """
+    whole_s = window[1] - window[0]
+    edge_s = EDGE * whole_s
+    from_s, until_s = present[0] - window[0], present[1] - window[0]
+    shares = []
+    for begin, end in ((0.0, edge_s), (0.0, whole_s), (whole_s - edge_s, whole_s)):
+        idle_s, there_s = (
+            float(np.clip(np.minimum(last, end) - np.maximum(first, begin), 0.0, None).sum())
+            for first, last in ((columns.begin, columns.end), (from_s, until_s))
+        )
+        shares.append(1.0 - idle_s / there_s if there_s else 1.0)
+    return shares[0], shares[1], shares[2]
+
+
+def _complement(first: Seconds, last: Seconds, begin: float, end: float) -> tuple[Seconds, Seconds]:
+    """The parts of an interval that no other one covers; these are sorted by their first second, and may overlap."""
+    latest = np.maximum.accumulate(last) if last.size else last
+    free_from = np.maximum(np.concatenate([[begin], latest]), begin)
+    free_until = np.minimum(np.concatenate([first, [end]]), end)
+    free = free_from < free_until
+    return free_from[free], free_until[free]

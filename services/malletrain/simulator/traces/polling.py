@@ -1,158 +1,310 @@
-"""Logs of a loop that polls `sinfo` for node states."""
+"""Reads logs of a loop that polls `sinfo` for node states."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.scavenger.idle_trace import Fragment, Trace
+from malletrain.scavenger.sources.schedulers.slurm_text import STATE_SUFFIXES, is_known_state
 from malletrain.simulator.traces.calendar_time import CalendarReader
-from malletrain.simulator.traces.hostlist import expand
+from malletrain.simulator.traces.date_lines import read_date_line
+from malletrain.simulator.traces.hostlist import MAX_NODES, expand
 from malletrain.simulator.traces.lines import Line
-from malletrain.simulator.traces.occupancy import Machine
+from malletrain.simulator.traces.runs import OtherRow, SkippedRow
 
 IDLE_STATES = frozenset({"idle", "planned", "plnd"})
 """States of `sinfo` for nodes that are free and available. `planned` nodes wait for a larger job."""
+UNKNOWN_STATE = "a word that is no state of sinfo: taken as not idle"
+MAX_POLL_CHARACTERS = 64 * 1024 * 1024
+"""More than any `sinfo` prints at once: a log without times is no log of polls."""
 
-_STATES = IDLE_STATES | {
-    *("allocated", "alloc", "blocked", "block", "boot", "completing", "comp", "down", "drain", "drained", "draining"),
-    *("drng", "fail", "failg", "failing", "future", "futr", "inval", "maint", "mix", "mixed", "npc", "perfctrs"),
-    *("pow_dn", "pow_off", "pow_up", "power_down", "power_up", "powered_down", "powering_down", "powering_up"),
-    *("reboot", "reboot_issued", "reboot_requested", "reserved", "resv", "unk", "unknown"),
-}
-_SUFFIXES = "*~#!%$@^-+"
-_MARKER = re.compile(
-    r"(?:#\s*|@\s*)?"
-    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|\d{9,}(?:\.\d+)?|[A-Z][a-z]{2} [A-Z][a-z]{2} .*\d{4})"
-)
+_EXPECTED = "STATE|NODES, NODE|STATE, a line below a header of `sinfo`, or a time"
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d\S*")
+_COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)[-_T ]?(\d\d)(\d\d)(\d\d)")
+_SECONDS = re.compile(r"\d{9,12}(?:\.\d+)?")
+_DECORATION = "#@=*->[] \t"
+_LOCAL_CTIME = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}")
+_LIKE_A_TIME = re.compile(r"(?=.*\b(?:19|20)\d\d\b)[^|\[]{0,60}\d{1,2}:\d\d:\d\d[^|\[]{0,60}")
+_HEADER = re.compile(r"[A-Z][A-Z_&%():/.]*")
+_NODE_COLUMNS = ("NODELIST", "HOSTNAMES", "NODEHOST", "NODE_HOST")
+_NO_NODES = ("n/a", "(null)")
+_NO_STATE = 1 << 30
+"""A column that no line has."""
+
+
+class PollContent(NamedTuple):
+    """What a poll says, as a difference. Polls that are alike share one: a year has three million, most of which say
+    what the one before said.
+
+    Attributes:
+        file: Path of the log.
+        zone: Abbreviation of the zone of its time, as `date` printed it; empty where it is not known.
+        is_local: Whether its time has no zone that is sure.
+        joined: Nodes that are idle now, and were not in the last poll that named any node.
+        left: The other way round.
+        names_others: Whether it names nodes that are not idle.
+        is_empty: Whether it names no node.
+        unclear: How many of its lines have a word for a state that is not known.
+    """
+
+    file: str
+    zone: str
+    is_local: bool
+    joined: tuple[str, ...]
+    left: tuple[str, ...]
+    names_others: bool
+    is_empty: bool
+    unclear: int
+
+
+class Poll(NamedTuple):
+    """One poll.
+
+    Attributes:
+        time_s: Seconds since 1970, in UTC or in the log's local time.
+        number: Number of the line with its time.
+        content: What it says.
+    """
+
+    time_s: float
+    number: int
+    content: PollContent
+
+    @property
+    def place(self) -> str:
+        """Where its time is, for errors."""
+        return f"{self.content.file}:{self.number}"
+
+
+class _Time(NamedTuple):
+    """A line with a time and nothing else.
+
+    Attributes:
+        line: The line.
+        text: The time, for `CalendarReader`.
+        zone: Its zone as `date` printed it.
+        is_local: Whether there is no zone that is sure.
+    """
+
+    line: Line
+    text: str
+    zone: str
+    is_local: bool
 
 
 @dataclass
-class PollSample:
-    """Result of one poll.
+class PollReader:
+    """Reads the polls of one or more files, in the order of time.
 
     Attributes:
-        place: `file:line` of its time.
-        time_s: Time in seconds since 1970.
-        idle: Idle nodes, each with the place where it is named.
-        others: Nodes in any other state.
+        calendar: Reads the times of the conversion.
+        places: All nodes that are named, each with the place where it is named first.
     """
 
-    place: str
-    time_s: float
-    idle: dict[str, str] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)
+    calendar: CalendarReader
+    places: dict[str, str] = field(default_factory=dict)
+
+    def read(self, lines: Iterable[Line]) -> Iterator[Poll | SkippedRow | OtherRow]:
+        """Polls of a log.
+
+        Each poll begins with a line that contains only a time, as `date` prints it in any of many languages or formats.
+        What follows is printed by `sinfo`: with its header, or by `-h -o '%T|%N'`, `-h -N -o '%N|%T'` (with any further
+        columns) or `-h -N -o '%N %T'`. A poll with a time that can't be read is skipped with all its lines, and so is a
+        line that is none of these.
+
+        Args:
+            lines: The log.
+
+        Raises:
+            InvalidInputError: it has no time before the first nodes, or no times at all.
+        """
+        idle: frozenset[str] = frozenset()
+        texts: tuple[str, ...] | None = None
+        found = _Block(frozenset(), False, True, 0)
+        content: PollContent | None = None
+        for time, block in _blocks(lines):
+            now = tuple(line.text for line in block)
+            if now != texts:
+                found, skipped = self._block(block)
+                yield from skipped
+                # What could not be read shall be told each time.
+                texts = None if skipped else now
+            try:
+                time_s = self.calendar.read(time.text, time.line.place)
+            except InvalidInputError as error:
+                yield SkippedRow("a time that is none", error)
+                continue
+            if found.failed:
+                yield OtherRow("polls that failed")
+                continue
+            before, idle = idle, (idle if found.is_empty else found.idle)
+            joined, left = (tuple(idle - before), tuple(before - idle)) if idle != before else ((), ())
+            flags = (found.names_others, found.is_empty, found.unclear)
+            said = PollContent(time.line.file, time.zone, time.is_local, joined, left, *flags)
+            content = content if said == content else said
+            yield Poll(time_s, time.line.number, content)
+
+    def _block(self, lines: list[Line]) -> tuple[_Block, list[SkippedRow]]:
+        """What the lines of one poll come to."""
+        idle: set[str] = set()
+        others: set[str] = set()
+        skipped = []
+        unclear = 0
+        table = _Table()
+        for line in lines:
+            try:
+                row = table.row(line)
+                if row is None:
+                    continue
+                names, state = _names(row[0], line.place), row[1]
+            except InvalidInputError as error:
+                skipped.append(SkippedRow("a line that is not of sinfo", error))
+                continue
+            unclear += bool(names) and not is_known_state(state)
+            (idle if state in IDLE_STATES else others).update(names)
+            for name in names:
+                self.places.setdefault(name, line.place)
+            if len(self.places) > MAX_NODES:
+                raise InvalidInputError(line.place, f"at most {MAX_NODES} nodes")
+        is_empty = not idle and not others
+        return _Block(frozenset(idle - others), bool(others), is_empty, unclear, is_empty and bool(skipped)), skipped
 
 
-def parse_polls(lines: Iterable[Line], calendar: CalendarReader) -> list[PollSample]:
-    """Samples of a polling log.
+class _Block(NamedTuple):
+    """What the lines of a poll come to; see `Poll`."""
 
-    Each sample begins with a line that contains only a time; a `#` or `@` before it is allowed, and the first line of
-    `sinfo -N -l` is such a line. The following lines are output of `sinfo -h -o '%T|%N'`, of `sinfo -h -N -o '%N|%T'`
-    (further columns after the state are ignored), of `sinfo -h -N -o '%N %T'` or of `sinfo -N -l` with its header.
+    idle: frozenset[str]
+    names_others: bool
+    is_empty: bool
+    unclear: int
+    failed: bool = False
 
-    Raises:
-        InvalidInputError: a line has none of these forms, or a sample is not later than the one before.
-    """
-    samples: list[PollSample] = []
-    for place, text in lines:
-        line = text.strip()
-        if not line or line.startswith("NODELIST"):
+
+def _blocks(lines: Iterable[Line]) -> Iterator[tuple[_Time, list[Line]]]:
+    """Each time, and the lines up to the next."""
+    time: _Time | None = None
+    block: list[Line] = []
+    size = 0
+    for line in lines:
+        text = line.text.strip()
+        if not text:
             continue
-        marker = _MARKER.fullmatch(line)
-        if marker:
-            time_s = calendar.read(marker[1], place)
-            if samples and time_s <= samples[-1].time_s:
-                raise InvalidInputError(place, f"a time after that of {samples[-1].place}", marker[1])
-            samples.append(PollSample(place, time_s))
+        found = _time(line, text)
+        if found is None:
+            if time is None:
+                expected = "a line with the time before the first nodes, such as `date +%s` prints"
+                raise InvalidInputError(line.place, expected, text[:80])
+            size += len(text)
+            if size > MAX_POLL_CHARACTERS:
+                raise InvalidInputError(line.place, f"a time after at most {MAX_POLL_CHARACTERS} characters")
+            block.append(line)
             continue
-        nodes, state = _nodes_and_state(line, place)
-        if not samples:
-            raise InvalidInputError(place, "a line with the time before the first nodes", line[:80])
-        into = samples[-1].idle if state in IDLE_STATES else samples[-1].others
-        into.update(dict.fromkeys(expand(nodes, place), place))
-    return samples
+        if time is not None:
+            # `date; sinfo -l`: the first line of `sinfo -l` is the time once more.
+            if not block and _LOCAL_CTIME.fullmatch(text) and line.number == time.line.number + 1:
+                continue
+            yield time, block
+        time, block, size = found, [], 0
+    if time is not None:
+        yield time, block
 
 
-def _nodes_and_state(line: str, place: str) -> tuple[str, str]:
-    cells = line.split("|") if "|" in line else line.split()
-    cells = [cell.strip() for cell in cells]
-    # `sinfo -N -l`: NODELIST NODES PARTITION STATE ...
-    if "|" not in line and len(cells) > 3 and cells[1].isdecimal() and _is_state(cells[3]):
-        return cells[0], cells[3]
-    if len(cells) > 1 and _is_state(cells[1]):
-        return cells[0], cells[1]
-    if len(cells) == 2 and _is_state(cells[0]):
-        return cells[1], cells[0]
-    raise InvalidInputError(place, "STATE|NODES, NODE|STATE, a line of `sinfo -N -l` or a time", line[:80])
+def _time(line: Line, text: str) -> _Time | None:
+    """A line with a time only."""
+    bare = text.strip(_DECORATION)
+    if _ISO.fullmatch(bare):
+        bare = bare.replace("_", "T", 1)
+        return _Time(line, bare, "", not re.search(r"(?:Z|[+-]\d\d:?\d*)$", bare[19:]))
+    if compact := _COMPACT.fullmatch(bare):
+        year, month, day, hour, minute, second = compact.groups()
+        return _Time(line, f"{year}-{month}-{day}T{hour}:{minute}:{second}", "", True)
+    if _SECONDS.fullmatch(bare):
+        return _Time(line, bare, "", False)
+    if found := read_date_line(bare):
+        return _Time(line, found.text, found.zone, len(found.text) == len("2026-01-05T08:00:00"))
+    if _LIKE_A_TIME.fullmatch(text) and not any(map(is_known_state, text.split())):
+        # It can't be read, and ends the poll before: its nodes are of another time.
+        return _Time(line, bare, "", True)
+    return None
 
 
-def _is_state(word: str) -> bool:
-    return word.rstrip(_SUFFIXES) in _STATES
+@dataclass
+class _Table:
+    """How the columns of a poll are arranged.
 
-
-def trace_of_polls(
-    samples: Sequence[PollSample], calendar: CalendarReader, machine: Machine | None = None, debounce: int = 0
-) -> Trace:
-    """The trace of a polling log: a fragment lasts from the first sample with the node idle to the next without.
-
-    A node that a sample does not name is not idle in it. A sample without any node is a failed poll and is skipped, or,
-    in a log that names idle nodes only, it means that no node is idle. The trace begins with the first sample that is
-    not skipped and ends with the last.
-
-    Args:
-        samples: Samples in the order of time.
-        calendar: Has read their times.
-        machine: All nodes; None: the nodes that the log names, sorted.
-        debounce: Idle periods of at most this many samples, with other states before and after, are dropped: most are
-            pauses between two jobs. BFTrainer drops those of one sample (section 2.1).
-
-    Raises:
-        InvalidInputError: there are fewer than two samples, or one names a node that is not part of the machine.
+    Attributes:
+        state: Number of the column with the state; None: no header has said.
+        nodes: Number of that with the nodes, -1 for the last.
+        states_first: Whether the state comes before the nodes, where no header says so; None: not known.
     """
-    only_idle = not any(sample.others for sample in samples)
-    kept = [sample for sample in samples if only_idle or sample.idle or sample.others]
-    if len(kept) < 2:
-        raise InvalidInputError("samples", "at least two with nodes in them", len(kept))
-    names = machine.nodes if machine else tuple(sorted({name for sample in kept for name in _named(sample)}))
-    position = {name: index for index, name in enumerate(names)}
-    if machine:
-        _check_known(kept, position, machine.place)
-    start_s = kept[0].time_s
-    times = [sample.time_s - start_s for sample in kept]
-    end = len(kept) - 1
-    found = [
-        (times[first], position[name], times[min(last, end)])
-        for name, first, last in _spells(kept)
-        # Periods at the begin or end of the log are not known to be pauses between two jobs.
-        if last - first > debounce or first == 0 or last > end
-        if first < end
-    ]
-    fragments = tuple(Fragment(names[node], first, last) for first, node, last in sorted(found))
-    return Trace(fragments, names, times[-1], origin=calendar.origin(start_s))
+
+    state: int | None = None
+    nodes: int = 0
+    states_first: bool | None = None
+
+    def row(self, line: Line) -> tuple[str, str] | None:
+        """Nodes and state of a line; None of a header.
+
+        Raises:
+            InvalidInputError: it is no line of sinfo.
+        """
+        text = line.text.strip()
+        cells = [cell.strip() for cell in text.split("|")] if "|" in text else text.split()
+        if self._is_header(cells):
+            return None
+        if self.state is not None:
+            return self._below_header(cells, line)
+        # `sinfo -N -l` without its header: NODELIST NODES PARTITION STATE ...
+        if "|" not in text and len(cells) > 3 and cells[1].isdecimal() and is_known_state(cells[3]):
+            return cells[0], cells[3]
+        if len(cells) > 1 and is_known_state(cells[1]):
+            self.states_first = False
+            return cells[0], cells[1]
+        if len(cells) == 2 and is_known_state(cells[0]):
+            self.states_first = True
+            return cells[1], cells[0]
+        if len(cells) == 2 and self.states_first is not None:
+            return (cells[1], cells[0]) if self.states_first else (cells[0], cells[1])
+        if len(cells) == 2 and "|" in text and _may_be_nodes(cells[0]) != _may_be_nodes(cells[1]):
+            return (cells[0], cells[1]) if _may_be_nodes(cells[0]) else (cells[1], cells[0])
+        raise InvalidInputError(line.place, _EXPECTED, text[:80])
+
+    def _is_header(self, cells: list[str]) -> bool:
+        if len(cells) < 2 or not all(map(_HEADER.fullmatch, cells)):
+            return False
+        states = [number for number, cell in enumerate(cells) if cell.startswith("STATE")]
+        nodes = [number for number, cell in enumerate(cells) if cell in _NODE_COLUMNS]
+        if not nodes:
+            return False
+        self.state = states[0] if states else _NO_STATE
+        # Columns between may be empty, such as that of reservations.
+        self.nodes = -1 if nodes[0] == len(cells) - 1 and nodes[0] else nodes[0]
+        return True
+
+    def _below_header(self, cells: list[str], line: Line) -> tuple[str, str]:
+        assert self.state is not None
+        if len(cells) <= self.state:
+            expected = "a column with the states of nodes (`sinfo -s` has none)"
+            raise InvalidInputError(line.place, expected, line.text.strip()[:80])
+        nodes = "" if self.nodes == -1 and len(cells) == self.state + 1 else cells[self.nodes]
+        return nodes, cells[self.state]
 
 
-def _spells(samples: Sequence[PollSample]) -> Iterator[tuple[str, int, int]]:
-    """Idle periods of each node as indices of samples; a period that has not ended ends after the last sample."""
-    since: dict[str, int] = {}
-    for index, sample in enumerate(samples):
-        idle = sample.idle.keys() - sample.others.keys()
-        for name in since.keys() - idle:
-            yield name, since.pop(name), index
-        for name in idle - since.keys():
-            since[name] = index
-    for name, first in since.items():
-        yield name, first, len(samples)
+def _may_be_nodes(cell: str) -> bool:
+    return any(character.isdigit() for character in cell.rstrip(STATE_SUFFIXES))
 
 
-def _named(sample: PollSample) -> Iterable[str]:
-    return sample.idle.keys() | sample.others.keys()
+def _names(nodes: str, place: str) -> tuple[str, ...]:
+    if not nodes or nodes in _NO_NODES:
+        return ()
+    try:
+        return _expanded(nodes)
+    except InvalidInputError:
+        return expand(nodes, place)
 
 
-def _check_known(samples: Iterable[PollSample], position: Mapping[str, int], place: str) -> None:
-    for sample in samples:
-        for name, where in (*sample.idle.items(), *sample.others.items()):
-            if name not in position:
-                raise InvalidInputError(where, f"nodes of {place}", name)
+_expanded = lru_cache(maxsize=256)(expand)

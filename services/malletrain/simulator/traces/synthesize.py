@@ -12,7 +12,7 @@ from malletrain.scavenger.idle_trace import Trace
 from malletrain.simulator.traces.columns import Columns, Seconds, fragments_of
 from malletrain.simulator.traces.renewals import Renewals, Spans, renewals_of
 
-_MOST_CLASSES = 10
+_MAX_CLASSES = 10
 _SPANS_PER_CLASS = 200
 
 
@@ -116,7 +116,7 @@ def learn(renewals: Renewals) -> tuple[NodeClass, ...]:
     never = (turns == 0) & (renewals.idle_s == 0)
     always = (turns == 0) & (renewals.idle_s > 0)
     mixed = np.flatnonzero(turns > 0)
-    number = int(np.clip(min(idle.complete.sum(), busy.complete.sum()) // _SPANS_PER_CLASS, 1, _MOST_CLASSES))
+    number = int(np.clip(min(idle.complete.sum(), busy.complete.sum()) // _SPANS_PER_CLASS, 1, _MAX_CLASSES))
     whole = (_estimate(idle), _estimate(busy))
     ranked = mixed[np.argsort(turns[mixed], kind="stable")]
     found = [_class(members, renewals, whole) for members in np.array_split(ranked, min(number, mixed.size))]

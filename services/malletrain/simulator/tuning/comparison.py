@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from malletrain.allocator.auto_tuning.machine import LEAST_GAIN
-from malletrain.monitor.throughput import student_quantile
+from malletrain.allocator.auto_tuning.machine import MIN_GAIN
+from malletrain.monitor.machine.throughput import student_quantile
 from malletrain.simulator.tuning.settings_grid import TunedSettings, nearest
 
 _TIE = 1e-9
@@ -71,7 +71,7 @@ class SettingsComparison:
     @property
     def recommended(self) -> TunedSettings:
         """The best settings if they gain enough, else the present ones."""
-        return self.best if self.judged.mean >= LEAST_GAIN else self.present
+        return self.best if self.judged.mean >= MIN_GAIN else self.present
 
 
 def compare(present: TunedSettings, samples: Mapping[TunedSettings, Sequence[float]]) -> SettingsComparison:

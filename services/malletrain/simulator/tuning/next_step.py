@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
+from malletrain.allocator.auto_tuning.documents import TuningOrder
 from malletrain.allocator.auto_tuning.machine import (
-    LEAST_GAIN,
+    MIN_GAIN,
     ForwardChoice,
     ReplayedGain,
     TuningAnswer,
     TuningQuestion,
 )
-from malletrain.allocator.auto_tuning.wire import TuningOrder
 from malletrain.simulator.journal.record import Journal
 from malletrain.simulator.tuning.comparison import SettingsComparison, compare
 from malletrain.simulator.tuning.settings_grid import PLACES, TunedSettings
-from malletrain.simulator.tuning.trials import DayOutcome, TuningDay, day_of
+from malletrain.simulator.tuning.trials import Replay, TuningDay, day_of, replay_alike
 
-_LEAST_PARTS = 2
-Replay = Callable[[TuningDay, TunedSettings], DayOutcome]
+_MIN_PARTS = 2
 
 
 class OutOfTimeError(Exception):
@@ -43,15 +42,15 @@ def answer_order(order: TuningOrder, journal: Journal, present: TunedSettings, r
     hours = 0.0
     try:
         for part in _parts(journal, order.part_s, order.parts):
-            found = {settings: replay(part, settings).samples for settings in (present, *forward, *places)}
-            for settings, value in found.items():
-                samples.setdefault(settings, []).append(value)
-            hours += part.duration_s / 3600
+            compared, found = replay_alike(part, (present, *forward, *places), replay)
+            for settings, outcome in found.items():
+                samples.setdefault(settings, []).append(outcome.samples)
+            hours += compared.duration_s / 3600
     except OutOfTimeError:
         pass
     count = len(samples.get(present, ()))
-    if count < _LEAST_PARTS:
-        need = f"{_LEAST_PARTS} parts of {order.part_s / 3600:.2g} h in which jobs trained"
+    if count < _MIN_PARTS:
+        need = f"{_MIN_PARTS} parts of {order.part_s / 3600:.2g} h in which jobs trained"
         return TuningAnswer(note=f"{count} parts of the past could be replayed; it takes {need}")
     judged = compare(present, {one: samples[one] for one in (present, *forward)})
     best = None
@@ -67,12 +66,13 @@ def _look_back(
     part = day_of(journal, begin, end) if end > begin else None
     if part is None:
         return TuningAnswer(note="nothing has trained since the step")
+    earlier = _with(present, before)
     try:
-        now, then = replay(part, present).samples, replay(part, _with(present, before)).samples
+        compared, found = replay_alike(part, (present, earlier), replay)
     except OutOfTimeError:
         return TuningAnswer(note="there was no time to replay the hours since the step")
-    gain = compare(present, {present: [now], _with(present, before): [then]}).gains[_with(present, before)]
-    return TuningAnswer(back=ReplayedGain(before, gain.mean, None, part.duration_s / 3600))
+    gain = compare(present, {settings: [outcome.samples] for settings, outcome in found.items()}).gains[earlier]
+    return TuningAnswer(back=ReplayedGain(before, gain.mean, None, compared.duration_s / 3600))
 
 
 def _parts(journal: Journal, part_s: float, most: int) -> Iterator[TuningDay]:
@@ -106,7 +106,7 @@ def _gain(judged: SettingsComparison, hours: float) -> ReplayedGain:
 def _advice(judged: SettingsComparison) -> tuple[str, ...]:
     """What the Allocator cannot change: how many jobs train at once."""
     gain = judged.judged
-    if judged.best == judged.present or gain.mean < LEAST_GAIN or gain.may_be_none:
+    if judged.best == judged.present or gain.mean < MIN_GAIN or gain.may_be_none:
         return ()
     width = "" if gain.half_width is None else f" ± {gain.half_width:.1%}"
     return (f"job_manager.max_parallel = {judged.best.max_parallel} would give {gain.mean:+.1%}{width} samples",)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from malletrain.allocator.auto_tuning.machine import FORWARD_S
-from malletrain.allocator.forward_time import ForwardPolicy
+from malletrain.allocator.problem.forward_time import ForwardPolicy
 from malletrain.simulator.replay.options import ReplayOptions
 
 PLACES = (5, 10, 15, 20, 30)
@@ -49,19 +49,19 @@ class TunedSettings:
         )
 
 
-def settings_grid(present: TunedSettings, jobs: int, most_places: int) -> list[TunedSettings]:
+def settings_grid(present: TunedSettings, jobs: int, max_places: int) -> list[TunedSettings]:
     """The settings to try, the present ones first.
 
     Args:
         present: The settings in force.
         jobs: Number of jobs: more places than that make no difference.
-        most_places: The largest `max_parallel` that is permitted.
+        max_places: The largest `max_parallel` that is permitted.
     """
     forwards = [(ForwardPolicy.CONSTANT, seconds) for seconds in FORWARD_S]
     forwards += [(policy, present.forward_seconds) for policy in (ForwardPolicy.SURVIVAL, ForwardPolicy.EXPECTED)]
     forwards.append((present.forward_policy, present.forward_seconds))
     enough = next((count for count in PLACES if count >= jobs), PLACES[-1])
-    places = [count for count in PLACES if count <= min(enough, most_places)]
+    places = [count for count in PLACES if count <= min(enough, max_places)]
     found = [present]
     for policy, seconds in forwards:
         for count in dict.fromkeys((present.max_parallel, *places)):

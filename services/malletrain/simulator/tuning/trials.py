@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.simulator.journal.conversion import journal_input
@@ -12,13 +12,13 @@ from malletrain.simulator.replay.fast_engine import Progress, run_replay
 from malletrain.simulator.replay.job_set import ReplayJob
 from malletrain.simulator.replay.node_events import NodeEvent, node_events
 from malletrain.simulator.replay.options import ReplayOptions
-from malletrain.simulator.replay.records import ReplayResult
+from malletrain.simulator.replay.records import ReplayResult, work_ended_s
 from malletrain.simulator.services.engine import run_services_replay, services_options
 from malletrain.simulator.tuning.comparison import SettingsComparison, compare
 from malletrain.simulator.tuning.settings_grid import TunedSettings
 
 DAY_S = 86400.0
-_LEAST_PART = 0.25
+_MIN_PART = 0.25
 """A rest of less than this part of a day is left out, where there is a whole day."""
 
 
@@ -40,18 +40,31 @@ class TuningDay:
     events: tuple[NodeEvent, ...]
     jobs: tuple[ReplayJob, ...]
 
+    def until(self, seconds: float) -> TuningDay:
+        """The same until an earlier end, in seconds."""
+        events = tuple(event for event in self.events if event.time_s < seconds)
+        return replace(self, duration_s=seconds, events=events)
+
 
 @dataclass(frozen=True, slots=True)
 class DayOutcome:
-    """What a day's replay gives: samples in the unit of the metric, and node-hours that jobs held."""
+    """What a day's replay gives.
+
+    Attributes:
+        samples: In the unit of the metric.
+        node_hours: Node-hours that jobs held.
+        work_ended_s: When all of the day's jobs were done, in seconds; None: there was work until the end.
+    """
 
     samples: float
     node_hours: float
+    work_ended_s: float | None = None
 
     @classmethod
     def of(cls, result: ReplayResult) -> DayOutcome:
         """The outcome of a replay."""
-        return cls(outcome_of(result), sum(job.node_seconds for job in result.jobs) / 3600)
+        node_hours = sum(job.node_seconds for job in result.jobs) / 3600
+        return cls(outcome_of(result), node_hours, work_ended_s(result))
 
 
 def tuning_days(journal: Journal, begin_unix: float, end_unix: float) -> list[TuningDay]:
@@ -60,7 +73,7 @@ def tuning_days(journal: Journal, begin_unix: float, end_unix: float) -> list[Tu
     first = begin_unix
     while first < end_unix:
         last = min(first + DAY_S, end_unix)
-        if last - first >= _LEAST_PART * DAY_S or not spans:
+        if last - first >= _MIN_PART * DAY_S or not spans:
             spans.append((first, last))
         first = last
     return [day for span in spans if (day := day_of(journal, *span)) is not None]
@@ -92,18 +105,55 @@ def replay_day_with_services(day: TuningDay, settings: TunedSettings, options: R
     return DayOutcome.of(run_services_replay(day.events, day.nodes, day.jobs, options, settings=services))
 
 
+Replay = Callable[[TuningDay, TunedSettings], DayOutcome]
+
+
+def replay_alike(
+    day: TuningDay, grid: Iterable[TunedSettings], replay: Replay, progress: Callable[[], None] = lambda: None
+) -> tuple[TuningDay, dict[TunedSettings, DayOutcome]]:
+    """A day with each of several settings, for as long as there was work with all of them.
+
+    Whoever is done with all jobs early trains no more than the others in the end, however much faster it was.
+
+    Args:
+        day: The day.
+        grid: The settings.
+        replay: Replays a day.
+        progress: Called after each of the settings.
+
+    Returns:
+        The day until the first of the settings had no work left, and the outcomes until then.
+    """
+    found = {}
+    for settings in grid:
+        found[settings] = replay(day, settings)
+        progress()
+    ended = min((outcome.work_ended_s for outcome in found.values() if outcome.work_ended_s is not None), default=None)
+    if ended is None:
+        return day, found
+    shorter = day.until(ended)
+    return shorter, {settings: replay(shorter, settings) for settings in found}
+
+
 @dataclass(frozen=True)
 class Trials:
-    """A comparison with the node-hours that jobs held on each day under the present settings."""
+    """A comparison of settings.
+
+    Attributes:
+        comparison: The comparison.
+        node_hours: Node-hours that jobs held on each day under the present settings.
+        compared_s: How much of each day was compared, in seconds: until the first of the settings had no work left.
+    """
 
     comparison: SettingsComparison
     node_hours: tuple[float, ...]
+    compared_s: tuple[float, ...]
 
 
 def try_settings(
     days: Sequence[TuningDay],
     grid: Sequence[TunedSettings],
-    replay: Callable[[TuningDay, TunedSettings], DayOutcome],
+    replay: Replay,
     progress: Callable[[], None] = lambda: None,
 ) -> Trials:
     """Replay every day with each of the settings.
@@ -112,12 +162,12 @@ def try_settings(
         days: At least one day.
         grid: The settings; the first ones are the present ones.
         replay: Replays a day.
-        progress: Called after each replay.
+        progress: Called once for each day with each of the settings.
     """
-    outcomes: dict[TunedSettings, list[DayOutcome]] = {}
-    for settings in grid:
-        for day in days:
-            outcomes.setdefault(settings, []).append(replay(day, settings))
-            progress()
-    samples = {settings: [outcome.samples for outcome in found] for settings, found in outcomes.items()}
-    return Trials(compare(grid[0], samples), tuple(outcome.node_hours for outcome in outcomes[grid[0]]))
+    found = [replay_alike(day, grid, replay, progress) for day in days]
+    samples = {settings: [outcomes[settings].samples for _, outcomes in found] for settings in grid}
+    return Trials(
+        compare(grid[0], samples),
+        tuple(outcomes[grid[0]].node_hours for _, outcomes in found),
+        tuple(day.duration_s for day, _ in found),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from malletrain.runtime.errors import MalleTrainError
-from malletrain.scavenger.sources.base import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts
 
 _SHOWN = 80
 
@@ -31,6 +31,7 @@ class NodeStates:
             is not available.
         offline: Nodes that an operator has taken out of use, whatever runs there.
         units: Host of each unit that other answers name, where the two differ (PBS: virtual nodes).
+        unclear: Nodes in a state that is not known, and what was said of it. They are not idle.
     """
 
     idle: frozenset[str] = frozenset()
@@ -39,6 +40,7 @@ class NodeStates:
     reserved_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     offline: frozenset[str] = frozenset()
     units: Mapping[str, str] = field(default_factory=dict)
+    unclear: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def available_nodes(
     reservations: dict[str, float] = {}
     starts: dict[str, float] = {}
     for reservation in forecast.reservations:
-        starts[reservation.name] = reservation.start
+        starts[reservation.name] = min(starts.get(reservation.name, reservation.start), reservation.start)
         if now < reservation.end:
             _limit(reservations, states, reservation.nodes, max(reservation.start, now))
     reserved = {node for node, start in reservations.items() if start <= now}

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from malletrain.scavenger.sources.base import SourceError
 
-_LARGEST_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_ERROR_BYTES = 64 * 1024
+_PIECE = 64 * 1024
 _SHOWN_LINE = 500
 _SHOWN_END = 200
 
@@ -28,29 +31,54 @@ class CommandFailedError(SourceError):
         self.status = status
 
 
+@dataclass(frozen=True)
+class Input:
+    """What a program reads from its standard input.
+
+    Attributes:
+        text: It may be a secret: it is in no error and no log.
+    """
+
+    text: str = field(default="", repr=False)
+
+
+NO_INPUT = Input()
+"""A program that reads nothing."""
+
+
 class RunCommand(Protocol):
     """Runs a program and returns what it prints."""
 
-    async def __call__(self, argv: Sequence[str], timeout_seconds: float) -> str:
-        """Run it and return its standard output.
+    async def __call__(self, argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
+        """Run it and return its standard output. Bytes that are not UTF-8 are replaced: users name jobs as they like.
+
+        Args:
+            argv: Program and arguments.
+            timeout_seconds: Time limit.
+            given: Its standard input.
 
         Raises:
             CommandFailedError: it ended with another status than 0.
-            SourceError: it can't be run, prints no text, or takes longer than `timeout_seconds`.
+            SourceError: it can't be run, prints too much, or takes longer than `timeout_seconds`.
         """
 
 
-async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
+async def run_command(argv: Sequence[str], timeout_seconds: float, given: Input = NO_INPUT) -> str:
     """Run a program in its own session. The session is killed when time is up or the caller is cancelled.
+
+    Args:
+        argv: Program and arguments.
+        timeout_seconds: Time limit.
+        given: Its standard input.
 
     Raises:
         CommandFailedError: it ended with another status than 0.
-        SourceError: it can't be run, prints no text or too much of it, or takes too long.
+        SourceError: it can't be run, prints too much, or takes too long.
     """
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if given.text else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -60,19 +88,16 @@ async def run_command(argv: Sequence[str], timeout_seconds: float) -> str:
         raise SourceError(f"{argv[0]} can't be run: {error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            output, errors = await process.communicate()
+            output, errors = await _talk(process, given)
     except TimeoutError as error:
         raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
     finally:
         await _end(process)
+    if len(output) > _MAX_BYTES:
+        raise SourceError(f"{argv[0]} printed more than {_MAX_BYTES} bytes")
     if process.returncode != 0:
         raise CommandFailedError(argv[0], process.returncode or 0, _shortened(errors.decode(errors="replace").strip()))
-    if len(output) > _LARGEST_BYTES:
-        raise SourceError(f"{argv[0]} printed {len(output)} bytes")
-    try:
-        return output.decode()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{argv[0]} printed something that is not text: {error}") from error
+    return output.decode(errors="replace")
 
 
 def _shortened(said: str) -> str:
@@ -90,9 +115,49 @@ def _environment() -> dict[str, str]:
     return kept | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
+async def _talk(process: asyncio.subprocess.Process, given: Input) -> tuple[bytes, bytes]:
+    """What a process prints and says, until it ends. It is killed when it prints too much."""
+    output, errors, *_ = await asyncio.gather(
+        _read(process.stdout, _MAX_BYTES, lambda: _kill(process)),
+        _read(process.stderr, _MAX_ERROR_BYTES),
+        _feed(process.stdin, given.text.encode()),
+        process.wait(),
+    )
+    return output, errors
+
+
+async def _read(stream: asyncio.StreamReader | None, limit: int, on_excess: Callable[[], None] = lambda: None) -> bytes:
+    """All of a stream, or what is more than `limit` bytes; the rest is read and dropped."""
+    assert stream is not None
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await stream.read(_PIECE):
+        if size <= limit:
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                on_excess()
+    return b"".join(pieces)
+
+
+async def _feed(stream: asyncio.StreamWriter | None, content: bytes) -> None:
+    if stream is None:
+        return
+    # A program may end before it has read everything.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(content)
+        await stream.drain()
+        stream.close()
+        await stream.wait_closed()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is not None:
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill(process)
     await process.wait()

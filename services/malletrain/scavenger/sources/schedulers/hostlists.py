@@ -14,7 +14,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 """Larger lists are refused as unreadable, before they use up the memory. No machine has so many nodes."""
 
 _NUMBERS = r"\d{1,9}(?:-\d{1,9})?"
@@ -30,9 +30,9 @@ def expand(expression: str) -> tuple[str, ...]:
     """The names in a node list. Results are cached, since most lists are the same in the next poll.
 
     Raises:
-        UnreadableError: it is not a node list, or has more than `MOST_NODES` names.
+        UnreadableError: it is not a node list, or has more than `MAX_NODES` names.
     """
-    if not _HOSTLIST.fullmatch(expression) or _size(expression) > MOST_NODES:
+    if not _HOSTLIST.fullmatch(expression) or _size(expression) > MAX_NODES:
         raise UnreadableError("a node list such as n[001-003,7],gpu1", expression)
     try:
         return tuple(NodeSet(expression, resolver=RESOLVER_NOGROUP))

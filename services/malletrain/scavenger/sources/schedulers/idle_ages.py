@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 KEPT_LENGTHS = 2000
-_LONGEST_ABSENCE_SECONDS = 600.0
+_MAX_ABSENCE_SECONDS = 600.0
 
 
 class IdleAges:
@@ -36,7 +36,7 @@ class IdleAges:
         lengths = content.get("lengths", ())
         known = [float(entry) for entry in lengths if _is_number(entry)] if isinstance(lengths, list) else []
         since, time = content.get("idle_since"), content.get("time")
-        if not isinstance(since, dict) or not _is_number(time) or not 0 <= now - time <= _LONGEST_ABSENCE_SECONDS:
+        if not isinstance(since, dict) or not _is_number(time) or not 0 <= now - time <= _MAX_ABSENCE_SECONDS:
             return cls(lengths=known)
         return cls({name: float(begin) for name, begin in since.items() if _is_number(begin) and begin <= now}, known)
 

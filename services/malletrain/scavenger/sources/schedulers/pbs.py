@@ -10,6 +10,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
 from malletrain.scavenger.sources.schedulers.hostlists import node_filter
+from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL
 from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
 from malletrain.scavenger.sources.schedulers.polled import (
     NodeSelection,
@@ -47,7 +48,7 @@ def pbs_source(
     )
     queries = SchedulerQueries(
         nodes=query("nodes", [section.pbsnodes, "-av", "-F", "json"], vnodes, section.interval_seconds),
-        planned=query("queue", [section.qstat, "-f", "-F", "json"], parse_jobs, section.queue_interval_seconds),
+        planned=query("queue", [section.qstat, *QSTAT_FULL], parse_jobs, section.queue_interval_seconds),
         reservations=query(
             "reservations", [section.pbs_rstat, "-f"], parse_reservations, section.reservations_interval_seconds
         ),

@@ -1,26 +1,33 @@
-"""Parsers of what the commands of PBS print: `pbsnodes -av -F json`, `qstat -f -F json`, `pbs_rstat -f`. Pure."""
+"""Parsers of what the commands of PBS print: `pbsnodes -av -F json`, `qstat -f -w`, `pbs_rstat -f`. Pure."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from malletrain.scavenger.sources.base import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     NodeReservation,
     NodeStates,
     PlannedStart,
     UnreadableError,
 )
+from malletrain.scavenger.sources.schedulers.pbs_jobs import read_jobs
+from malletrain.scavenger.sources.schedulers.tolerant_json import read_answer
 
 _CHUNK = re.compile(r"([][A-Za-z0-9._-]+)((?::[^:+()]*)*)")
 _FIELD = re.compile(r"\s*([A-Za-z_.]+) = (.*)")
 _OFFLINE = frozenset({"offline", "offline_by_mom", "maintenance", "resv-exclusive"})
 """States in which a node is left by whatever of ours runs there; `resv-exclusive`: a reservation has begun."""
+_STATES = _OFFLINE | {
+    *("free", "busy", "job-busy", "job-exclusive", "job-sharing", "down", "Stale", "state-unknown", "unresolvable"),
+    *("provisioning", "wait-provisioning", "sleep", "initializing"),
+}
+"""All words for states (openpbs, attr_node_func.c), of which a vnode may have several."""
+_NO_ESTIMATE = "UNKNOWN"
 _NOTHING_ASSIGNED = re.compile(r"0+(\.0+)?([kmgtp]?[bw])?|0+(:0+)+|", re.IGNORECASE)
 
 
@@ -30,7 +37,7 @@ def parse_vnodes(
     """The answer to `pbsnodes -av -F json`.
 
     The state `free` is not enough: vnodes that are used in part, or reserved for later, are free, too. A host is idle
-    when all its vnodes are.
+    when all its vnodes are. One with a vnode whose state is not known is not.
 
     Args:
         text: What was printed.
@@ -43,13 +50,18 @@ def parse_vnodes(
     """
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     units: dict[str, str] = {}
+    unclear: dict[str, str] = {}
     wanted = frozenset(queues)
-    for name, vnode in _section(text, "nodes").items():
-        if not isinstance(vnode, dict) or not isinstance(vnode.get("state"), str):
-            raise UnreadableError("a vnode with its state", name)
-        host = _text(_table(vnode, "resources_available").get("host")) or name
+    for name, entry in _section(text, "nodes").items():
+        vnode = entry if isinstance(entry, dict) else {}
+        # A vnode of which nothing can be read is at least named after its host: `pn006[1]`.
+        host = _text(_table(vnode, "resources_available").get("host")) or name.partition("[")[0] or name
+        if not _is_clear(vnode.get("state")):
+            unclear[host] = str(vnode.get("state", "no state"))
         hosts.setdefault(host, []).append(vnode)
         units[name] = host
+    if hosts and not any(_text(vnode.get("state")) for vnodes in hosts.values() for vnode in vnodes):
+        raise UnreadableError("vnodes with their states", text)
     idle = {host for host, vnodes in hosts.items() if all(map(_is_idle, vnodes)) and _is_wanted(vnodes, wanted)}
     return NodeStates(
         idle=frozenset(idle),
@@ -58,57 +70,75 @@ def parse_vnodes(
         reserved_by={host: names for host in idle if (names := _reservations(hosts[host]))},
         offline=frozenset(host for host, vnodes in hosts.items() if any(map(_is_offline, vnodes))),
         units={unit: host for unit, host in units.items() if unit != host},
+        unclear=unclear,
     )
 
 
 def parse_jobs(text: str) -> tuple[PlannedStart, ...]:
-    """The answer to `qstat -f -F json`: jobs with an estimated start, times in UTC.
+    """The answer to `qstat -f -w`: jobs with an estimated start, times in UTC.
 
-    PBS estimates only the first `backfill_depth` jobs, and only with `strict_ordering` or backfilling on.
+    PBS estimates only the first `backfill_depth` jobs, and only with `strict_ordering` or backfilling on. An estimate
+    that can't be read is left out.
 
     Raises:
-        UnreadableError: the text has another form.
+        UnreadableError: the text has another form, or there are estimates, and none can be read.
     """
     found = []
-    for job, attributes in _section(text, "Jobs").items():
-        if not isinstance(attributes, dict):
-            raise UnreadableError("a job with its attributes", job)
+    fault: UnreadableError | None = None
+    for job, attributes in read_jobs(text, ("job_state", "estimated")).items():
         estimated = _table(attributes, "estimated")
         start, places = estimated.get("start_time"), estimated.get("exec_vnode")
-        if attributes.get("job_state") == "Q" and isinstance(start, str) and isinstance(places, str):
-            found.append(PlannedStart(job, _time(start), _vnodes(places)))
+        if attributes.get("job_state") != "Q" or not isinstance(start, str) or not isinstance(places, str):
+            continue
+        if start != _NO_ESTIMATE:
+            try:
+                found.append(PlannedStart(job, _time(start), _vnodes(places)))
+            except UnreadableError as error:
+                fault = error
+    if fault is not None and not found:
+        raise fault
     return tuple(found)
 
 
 def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     """The answer to `pbs_rstat -f`, times in UTC.
 
+    A reservation that can't be read is left out, if others can: its nodes name it (`resv`), and are not used while its
+    start is not known. Line breaks within values are printed as they are, so that a user could add lines to what he
+    has reserved: of each field the first line counts. A reservation that is named twice is reserved twice.
+
     Raises:
         UnreadableError: the text has another form.
     """
     if text and not text.endswith("\n"):
         raise UnreadableError("an answer that ends with a line break", text[-40:])
-    reservations = []
+    found = []
+    fault: UnreadableError | None = None
     for block in re.split(r"^Resv ID: ", text, flags=re.MULTILINE)[1:]:
-        name, _, rest = block.partition("\n")
-        fields = {found[1]: found[2] for found in map(_FIELD.fullmatch, rest.splitlines()) if found}
-        if not {"reserve_start", "reserve_end"} <= fields.keys():
-            raise UnreadableError("a reservation with reserve_start and reserve_end", name)
-        nodes = _vnodes(fields["resv_nodes"]) if "resv_nodes" in fields else ()
-        reservations.append(
-            NodeReservation(name.strip(), _time(fields["reserve_start"]), _time(fields["reserve_end"]), nodes)
-        )
-    if text.strip() and not reservations:
-        raise UnreadableError("reservations", text)
-    return tuple(reservations)
+        try:
+            found.append(_reservation(block))
+        except UnreadableError as error:
+            fault = error
+    if not found and text.strip():
+        raise fault or UnreadableError("reservations", text)
+    return tuple(found)
+
+
+def _reservation(block: str) -> NodeReservation:
+    name, *lines = block.split("\n")
+    fields: dict[str, str] = {}
+    for entry in map(_FIELD.fullmatch, lines):
+        if entry:
+            fields.setdefault(entry[1], entry[2])
+    if not {"reserve_start", "reserve_end"} <= fields.keys():
+        raise UnreadableError("a reservation with reserve_start and reserve_end", name)
+    nodes = _vnodes(fields["resv_nodes"]) if "resv_nodes" in fields else ()
+    return NodeReservation(name.strip(), _time(fields["reserve_start"]), _time(fields["reserve_end"]), nodes)
 
 
 def _section(text: str, name: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"JSON ({error})", text) from error
-    if not isinstance(found, dict) or "pbs_version" not in found:
+    found = read_answer(text)
+    if "pbs_version" not in found:
         raise UnreadableError("an answer of PBS", text)
     section = found.get(name, {})
     if not isinstance(section, dict):
@@ -116,8 +146,12 @@ def _section(text: str, name: str) -> Mapping[str, Any]:
     return section
 
 
+def _is_clear(state: object) -> bool:
+    return isinstance(state, str) and all(word.strip() in _STATES for word in state.split(","))
+
+
 def _is_idle(vnode: Mapping[str, Any]) -> bool:
-    if vnode["state"] != "free" or vnode.get("jobs"):
+    if vnode.get("state") != "free" or vnode.get("jobs"):
         return False
     assigned = vnode.get("resources_assigned", {})
     return isinstance(assigned, dict) and all(
@@ -126,7 +160,7 @@ def _is_idle(vnode: Mapping[str, Any]) -> bool:
 
 
 def _is_offline(vnode: Mapping[str, Any]) -> bool:
-    return not _OFFLINE.isdisjoint(word.strip() for word in vnode["state"].split(","))
+    return not _OFFLINE.isdisjoint(word.strip() for word in _text(vnode.get("state")).split(","))
 
 
 def _is_wanted(vnodes: Iterable[Mapping[str, Any]], queues: frozenset[str]) -> bool:

@@ -9,15 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+import structlog
+
+from malletrain.common.tasks import Crew
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.sources.base import (
-    NO_FACTS,
-    NodeFacts,
-    NoPlaceholders,
-    Observation,
-    PlaceholderView,
-    SourceStatus,
-)
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
+from malletrain.scavenger.sources.base import NoPlaceholders, PlaceholderView, SourceStatus
 from malletrain.scavenger.sources.schedulers.availability import (
     Forecast,
     NodeReservation,
@@ -29,10 +26,11 @@ from malletrain.scavenger.sources.schedulers.idle_ages import IdleAges
 from malletrain.scavenger.sources.schedulers.query import Query
 from malletrain.scavenger.state_file import IDLE_AGES, ScavengerStateFile
 
-_SHORTEST_WAIT_SECONDS = 0.01
+_MIN_WAIT_SECONDS = 0.01
 _STORE_SECONDS = 30.0
 # Planned starts move with every backfill cycle. An answer that is older than so many intervals is not used.
 _FORECAST_INTERVALS = 5.0
+_MAX_TOLD = 10_000
 
 
 @dataclass(frozen=True)
@@ -115,6 +113,8 @@ class PolledSource:
         self._stored_at = clock.monotonic()
         stored = state_file.section(self._section) if state_file is not None else {}
         self._ages = IdleAges.restored(stored, clock.time())
+        self._told: set[tuple[str, str]] = set()
+        self._log = structlog.get_logger(__name__).bind(source=queries.nodes.source)
 
     def order(self) -> Sequence[str]:
         """Empty: names are not known before the scheduler is asked."""
@@ -142,7 +142,9 @@ class PolledSource:
     async def observations(self) -> AsyncIterator[Observation]:
         """One observation after every answer, beginning with the first about nodes, and one when that becomes stale."""
         news = asyncio.Event()
-        following = [asyncio.create_task(query.follow(news.set)) for query in self.queries.all()]
+        crew = Crew(news.set)
+        for query in self.queries.all():
+            crew.start(query.follow(news.set), "a query of the scheduler")
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -150,23 +152,20 @@ class PolledSource:
                     async with asyncio.timeout(self._until_stale()):
                         await news.wait()
                 news.clear()
-                for task in following:
-                    if task.done():
-                        task.result()
+                crew.check()
                 # The first observation waits for every query: a node whose reservation is not known yet looks free.
                 tried = all(query.tried for query in self.queries.all())
                 if tried and (observation := self.observe()) is not None:
                     yield observation
         finally:
-            for task in following:
-                task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+            await crew.close()
 
     def observe(self) -> Observation | None:
         """The present observation; None before the first answer about nodes."""
         states = self.queries.nodes.answer
         if states is None:
             return None
+        self._tell_unclear(states)
         now = self._clock.time()
         held = self._placeholders.nodes()
         stale = self._is_stale()
@@ -187,6 +186,13 @@ class PolledSource:
             offline=states.offline,
         )
 
+    def _tell_unclear(self, states: NodeStates) -> None:
+        """Log each node in a state that is not known, once."""
+        new = [entry for entry in states.unclear.items() if entry not in self._told][: _MAX_TOLD - len(self._told)]
+        for node, state in new:
+            self._log.warning("a node is in a state that is not known; it is not used", node=node, state=state)
+        self._told.update(new)
+
     def _store_ages(self) -> None:
         if self._state_file is not None:
             self._stored_at = self._clock.monotonic()
@@ -204,7 +210,7 @@ class PolledSource:
     def _until_stale(self) -> float | None:
         if self.queries.nodes.answer is None or self._is_stale():
             return None
-        return max(_SHORTEST_WAIT_SECONDS, self._staleness.stale_seconds - self.queries.nodes.age_seconds)
+        return max(_MIN_WAIT_SECONDS, self._staleness.stale_seconds - self.queries.nodes.age_seconds)
 
     def _facts(self, states: NodeStates) -> dict[str, NodeFacts]:
         """Facts of all nodes: one on which a placeholder is about to start is neither idle nor held."""

@@ -17,7 +17,9 @@ from malletrain.scavenger.sources.schedulers.commands import RunCommand
 
 AnswerT = TypeVar("AnswerT")
 
-_MOST_DOUBLINGS = 16
+_MAX_DOUBLINGS = 16
+_LONG_TEXT = 1 << 18
+"""Longer answers are parsed in a thread. They have what users choose, such as the variables of all jobs."""
 
 
 @dataclass(frozen=True)
@@ -27,25 +29,25 @@ class QueryTiming:
     Attributes:
         interval: From the end of a query to the beginning of the next.
         timeout: How long an answer may take.
-        longest_pause: Longest pause after failures. The pause doubles with each failure in a row.
+        max_pause: Longest pause after failures. The pause doubles with each failure in a row.
     """
 
     interval: float
     timeout: float
-    longest_pause: float = 60.0
+    max_pause: float = 60.0
 
     def pause(self, failures: int, *, answered: bool = True) -> float:
         """Seconds from the end of a query to the next.
 
         Args:
             failures: Failures in a row so far.
-            answered: Whether there has ever been a good answer. Before the first, the pause is at most `longest_pause`
+            answered: Whether there has ever been a good answer. Before the first, the pause is at most `max_pause`
                 even if the interval is longer.
         """
         if not failures:
             return self.interval
-        least = self.interval if answered else min(self.interval, self.longest_pause)
-        return max(least, min(self.longest_pause, self.interval * 2.0 ** min(failures, _MOST_DOUBLINGS)))
+        least = self.interval if answered else min(self.interval, self.max_pause)
+        return max(least, min(self.max_pause, self.interval * 2.0 ** min(failures, _MAX_DOUBLINGS)))
 
 
 class Query(Generic[AnswerT]):
@@ -77,8 +79,8 @@ class Query(Generic[AnswerT]):
             chance: Draws from [0, 1). Lengthens pauses after failures by up to 10 %, so that clients spread.
         """
         self.source = source
-        self._name = name
-        self._argv = tuple(argv)
+        self.name = name
+        self.argv = tuple(argv)
         self._parse = parse
         self._timing = timing
         self._clock = clock
@@ -119,7 +121,7 @@ class Query(Generic[AnswerT]):
         """How this query fares."""
         return QueryStatus(
             self.source,
-            self._name,
+            self.name,
             self.age_seconds,
             self._asked,
             self._failed,
@@ -137,17 +139,17 @@ class Query(Generic[AnswerT]):
         begin = self._clock.monotonic()
         self._asked += 1
         try:
-            self._take(await self._run(self._argv, self._timing.timeout))
+            await self.read()
         except (SourceError, UnreadableError) as error:
             self._tried = True
             self._failed += 1
             self._in_a_row += 1
             self._error = str(error)
             self._seconds = self._clock.monotonic() - begin
-            self._log.warning("no good answer", error=str(error), failures_in_a_row=self._in_a_row)
+            self._log.warning("query of the scheduler failed", error=str(error), failures_in_a_row=self._in_a_row)
             return False
         if self._in_a_row:
-            self._log.info("answers again", failures_in_a_row=self._in_a_row)
+            self._log.info("query of the scheduler succeeds again", failures_in_a_row=self._in_a_row)
         self._tried = True
         self._good_at = begin
         self._seconds = self._clock.monotonic() - begin
@@ -155,11 +157,20 @@ class Query(Generic[AnswerT]):
         self._error = ""
         return True
 
-    def _take(self, text: str) -> None:
+    async def read(self) -> AnswerT:
+        """Ask once.
+
+        Raises:
+            SourceError: the command fails.
+            UnreadableError: it prints something else than what was asked for.
+        """
+        text = await self._run(self.argv, self._timing.timeout)
         # The same text is not parsed again: most polls between two events are the same.
-        if text != self._text:
-            self._answer = self._parse(text)
+        if text != self._text or self._answer is None:
+            long = len(text) > _LONG_TEXT
+            self._answer = await asyncio.to_thread(self._parse, text) if long else self._parse(text)
             self._text = text
+        return self._answer
 
     async def follow(self, on_asked: Callable[[], None] = lambda: None) -> None:
         """Ask until cancelled; `on_asked` is called after each query, answered or not."""

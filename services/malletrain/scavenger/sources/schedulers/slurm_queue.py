@@ -14,7 +14,14 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.burst_buffers import BufferRequest, parse_directives
-from malletrain.scavenger.sources.schedulers.slurm_text import NOTHING, lines_of, parse_states, time_of
+from malletrain.scavenger.sources.schedulers.slurm_text import (
+    NOTHING,
+    USABLE_STATES,
+    lines_of,
+    may_be_state,
+    state_of,
+    time_of,
+)
 
 QUEUE_FORMAT = ",".join(
     (
@@ -151,6 +158,7 @@ def parse_node_counts(text: str, partitions: Collection[str] = ()) -> NodeCounts
     known: set[str] = set()
     busy: set[str] = set()
     seen: set[str] = set()
+    strange = ""
     try:
         lines_of(text)
     except UnreadableError as error:
@@ -158,23 +166,25 @@ def parse_node_counts(text: str, partitions: Collection[str] = ()) -> NodeCounts
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        partition, separator, rest = line.partition("|")
         try:
-            if not separator or not partition:
+            partition, state, names = state_of(line, with_partition=True)
+            if not partition:
                 raise UnreadableError("PARTITION|STATE|NODES", line)
-            states = parse_states(f"{rest}\n")
         except UnreadableError as error:
             raise SourceError(f"sinfo, line {number}: {error}") from error
+        if not may_be_state(state):
+            strange = strange or f"sinfo, line {number}: {UnreadableError('the state of a node', line)}"
         seen.add(partition)
         if not partitions or partition in partitions:
-            known |= states.known
-            idle |= states.idle
-            busy |= states.known - states.idle
+            known.update(names)
+            (idle if state in USABLE_STATES else busy).update(names)
     for partition in partitions:
         if partition not in seen:
             raise InvalidInputError("--partition", f"one of {', '.join(sorted(seen)) or 'none'}", partition)
     if not known:
         raise SourceError("sinfo: expected at least one node, got none")
+    if strange and not idle:
+        raise SourceError(strange)
     return NodeCounts(len(known), len(idle - busy))
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from malletrain.scavenger.sources.base import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     NodeReservation,
     NodeStates,
@@ -24,13 +24,24 @@ USABLE_STATES = frozenset({"idle", "planned"})
 A suffix means that a node can't be used: `idle~` is powered down, `idle*` does not answer.
 """
 
+NODE_STATES = USABLE_STATES | {
+    *("allocated", "alloc", "blocked", "block", "boot", "canc_r", "cancel_reboot", "cloud", "comp", "completing"),
+    *("down", "drain", "drained", "draining", "drng", "dynamic_future", "dynamic_norm", "error", "ext", "external"),
+    *("fail", "failg", "failing", "future", "futr", "inval", "maint", "mix", "mixed", "npc", "perfctrs", "plnd"),
+    *("pow_dn", "pow_off", "pow_up", "power_down", "power_up", "powered_dn", "powered_down", "powering_down"),
+    *("powering_up", "powring_dn", "reboot", "reboot_issued", "reboot_requested", "reserved", "resm", "resume", "resv"),
+    *("undrain", "unk", "unknown"),
+}
+"""All words for states in `sinfo`, long and short, without suffixes (slurm_protocol_defs.c, and earlier versions)."""
+STATE_SUFFIXES = "*~#!%$@^-+"
+
 _OFFLINE = ("drain", "fail", "maint")
 """Beginnings of the states of nodes that an operator has taken out of use, e.g. of `draining`."""
 NOTHING = ("", "(null)", "None", "N/A", "n/a")
-_STATE = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
 # A kind may begin with a digit (2080ti, 1g.10gb) or consist of digits where a count follows (3090).
 _KIND = r"[^:,()]*[^:,()\d][^:,()]*|\d+(?=:\d)"
 _GPU = re.compile(rf"gpu(?::(?P<kind>{_KIND}))?(?::(?P<count>\d+))?(?:\([^)]*\))?")
+_WORD = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
 _PAIR = re.compile(r"(?:^|(?<=\s))([A-Za-z]+)=(\S*)")
 
 
@@ -48,7 +59,7 @@ def lines_of(text: str) -> list[str]:
 def parse_states(text: str, pools: Mapping[str, str] | None = None) -> NodeStates:
     """The answer to `sinfo -h -p PARTITION -o '%T|%N'`, or with several partitions `-o '%R|%T|%N'`.
 
-    A node that is also named with another state is not idle.
+    A node that is also named with another state, or with one that is not known, is not idle.
 
     Args:
         text: What was printed.
@@ -61,20 +72,36 @@ def parse_states(text: str, pools: Mapping[str, str] | None = None) -> NodeState
     unusable: set[str] = set()
     offline: set[str] = set()
     members: dict[str, set[str]] = {}
-    for line in lines_of(text):
-        partition, state, names = _state_line(line, with_partition=pools is not None)
+    unclear: dict[str, str] = {}
+    lines = lines_of(text)
+    for line in lines:
+        partition, state, names = state_of(line, with_partition=pools is not None)
         if pools is not None and partition not in pools:
             raise UnreadableError(f"one of the partitions {', '.join(pools)}", line)
         (usable if state in USABLE_STATES else unusable).update(names)
         if state.startswith(_OFFLINE):
             offline.update(names)
+        if not is_known_state(state):
+            unclear.update(dict.fromkeys(names, state))
         members.setdefault(partition, set()).update(names)
     known = frozenset(usable | unusable)
+    if unclear.keys() == known and not all(map(may_be_state, unclear.values())):
+        raise UnreadableError("the state of a node", lines[0])
     facts: dict[str, NodeFacts] = {}
     for partition, pool in (pools or {}).items():
         for name in members.get(partition, ()):
             facts.setdefault(name, NodeFacts(pool=pool))
-    return NodeStates(frozenset(usable - unusable), known, facts, offline=frozenset(offline))
+    return NodeStates(frozenset(usable - unusable), known, facts, offline=frozenset(offline), unclear=unclear)
+
+
+def is_known_state(state: str) -> bool:
+    """Whether this is a word for a state, with or without a suffix."""
+    return state.rstrip(STATE_SUFFIXES) in NODE_STATES
+
+
+def may_be_state(state: str) -> bool:
+    """Whether this could be a word for a state of a later version."""
+    return _WORD.fullmatch(state) is not None
 
 
 def parse_planned(text: str) -> tuple[PlannedStart, ...]:
@@ -135,13 +162,16 @@ def parse_classes(text: str) -> dict[str, NodeFacts]:
     return found
 
 
-def _state_line(line: str, *, with_partition: bool) -> tuple[str, str, tuple[str, ...]]:
+def state_of(line: str, *, with_partition: bool) -> tuple[str, str, tuple[str, ...]]:
+    """Partition (or nothing), state and nodes of a line.
+
+    Raises:
+        UnreadableError: the line has another form.
+    """
     parts = line.split("|")
     if len(parts) != 2 + with_partition:
         raise UnreadableError("PARTITION|STATE|NODES" if with_partition else "STATE|NODES", line)
     partition, state, nodes = parts if with_partition else ("", *parts)
-    if not _STATE.fullmatch(state):
-        raise UnreadableError("the state of a node", line)
     return partition, state, _nodes(nodes)
 
 

@@ -1,0 +1,1 @@
+"""Services under the floods of tests/hostile."""

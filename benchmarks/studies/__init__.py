@@ -1,0 +1,1 @@
+"""Studies whose question is answered: the docs quote what they found. They still run."""

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: its `sitecustomize` has the processes that a command starts observed."""

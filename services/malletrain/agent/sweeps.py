@@ -1,0 +1,77 @@
+"""Sweeps of jobs' processes on an agent's node, in threads: how long one takes is in the hands of the job's owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from malletrain.agent.wire import Log
+from malletrain.common.tasks import start_task
+from malletrain.common.user_threads import UserBusyError, UserThreads
+
+
+class Sweeps(Protocol):
+    """Does sweeps for sessions."""
+
+    def begin(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
+        """Do one for a job, and call `done` then. Not if it could not be done."""
+
+    def is_under_way(self, job_id: str) -> bool:
+        """Whether there is one of a job: processes of it that begin meanwhile would be ended, too."""
+
+
+class SweepsAtOnce:
+    """Each is done before `begin` returns: for whoever has nothing else to do meanwhile."""
+
+    def begin(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
+        """Do it, and call `done`."""
+        del user_id, job_id
+        sweep()
+        done()
+
+    def is_under_way(self, job_id: str) -> bool:
+        """No."""
+        del job_id
+        return False
+
+
+class SweepsInThreads:
+    """Each is done in a thread of the job's owner. Use from one event loop."""
+
+    def __init__(self, log: Log) -> None:
+        """Do nothing yet.
+
+        Args:
+            log: Called with a line about each sweep that could not be done.
+        """
+        self._log = log
+        self._threads = UserThreads()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._under_way: Counter[str] = Counter()
+
+    def begin(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
+        """Begin one."""
+        self._under_way[job_id] += 1
+        task = start_task(self._sweep(user_id, job_id, sweep, done), f"sweep of {job_id}", self._note)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def is_under_way(self, job_id: str) -> bool:
+        """Whether there is one of a job."""
+        return self._under_way[job_id] > 0
+
+    async def _sweep(self, user_id: int, job_id: str, sweep: Callable[[], None], done: Callable[[], None]) -> None:
+        try:
+            await self._threads.run(user_id, sweep)
+            done()
+        except UserBusyError as error:
+            self._log(f"processes of {job_id} could not be looked for: {error}")
+        finally:
+            self._under_way[job_id] -= 1
+            if not self._under_way[job_id]:
+                del self._under_way[job_id]
+
+    def _note(self, error: BaseException) -> None:
+        self._log(f"a sweep has failed: {error!r}")

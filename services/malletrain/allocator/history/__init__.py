@@ -1,0 +1,1 @@
+"""What the Allocator has stored: plans, the idle set, times of growths."""

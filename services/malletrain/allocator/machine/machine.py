@@ -1,0 +1,366 @@
+"""The Allocator as a machine: stimuli in, effects out; without I/O, and without a clock of its own.
+
+A plan takes these steps (`PlanPhase`). An event ends the wait. Others may join it for `coalesce_seconds`; meanwhile
+peers are asked and the present problem is solved. When the time is over, that solution serves if nothing has moved,
+else the problem is solved again, and JobManager is asked to apply the plan. What happens later is for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field, replace
+from enum import Enum
+from math import inf
+
+from malletrain.allocator.fleets.members import FleetDecision
+from malletrain.allocator.fleets.planning import FleetPlanning, with_fleets
+from malletrain.allocator.machine.change_gaps import ChangeGaps
+from malletrain.allocator.machine.cluster_cache import ClusterCache
+from malletrain.allocator.machine.growth_times import BootTime, GrowthTimes
+from malletrain.allocator.machine.node_stays import NodeStays
+from malletrain.allocator.machine.options import MachineOptions
+from malletrain.allocator.machine.plan_trigger import PlanTrigger
+from malletrain.allocator.machine.rate_deadlines import RateDeadlines
+from malletrain.allocator.machine.stimuli import (
+    ApplyPlan,
+    AskPeers,
+    BeginPlan,
+    Due,
+    Effect,
+    FinishPlan,
+    ForgetEvents,
+    ForwardTimeChosen,
+    JobsReported,
+    NodesReported,
+    PeersAnswered,
+    Plan,
+    PlanAnswered,
+    PlanOutcome,
+    ProfilesReported,
+    Solve,
+    Solved,
+    Stimulus,
+    StoreGrowths,
+)
+from malletrain.allocator.problem.allocation_problem import Allocation
+from malletrain.allocator.problem.planner import PlanInput, PlannerOptions, PlanProblem, plan_problem
+from malletrain.runtime.kernel.recording import Moment
+
+Effects = tuple[Effect, ...]
+
+
+class PlanPhase(Enum):
+    """What the machine waits for."""
+
+    WAITING = "an event, or a time at which something is due without one"
+    YIELDING = "half of the time for events that come together: a release that they call for needs the processors now"
+    ASKING_AHEAD = "peers' answers, while events may still come"
+    SOLVING_AHEAD = "the solution of the present problem, while events may still come"
+    COALESCING = "the rest of that time"
+    ASKING = "peers' answers, for the plan that is due"
+    SOLVING = "the solution for the plan that is due"
+    APPLYING = "JobManager's answer to the plan"
+
+
+_ANSWERED_BY = {
+    PlanPhase.ASKING_AHEAD: PeersAnswered,
+    PlanPhase.ASKING: PeersAnswered,
+    PlanPhase.SOLVING_AHEAD: Solved,
+    PlanPhase.SOLVING: Solved,
+    PlanPhase.APPLYING: PlanAnswered,
+}
+
+
+class UnexpectedStimulusError(Exception):
+    """A stimulus that does not belong to the machine's phase: a defect of whoever drives it."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What outlives a restart.
+
+    Attributes:
+        generation: Generation of the newest plan; 0: there was none.
+        decisions: How that plan divided the nodes of fleets, by fleet.
+        growths: Growths that have been measured, oldest first.
+    """
+
+    generation: int = 0
+    decisions: Mapping[str, FleetDecision] | None = None
+    growths: tuple[BootTime, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A problem, and what it was made of.
+
+    Attributes:
+        present: The present as it is compared with that of the next plan.
+        planning: The input of the problem, which also has what was measured.
+        problem: The problem.
+        curves_seen: How many reports of curves had come.
+        begun_at: When it was begun, in monotonic seconds.
+    """
+
+    present: PlanInput
+    planning: FleetPlanning
+    problem: PlanProblem
+    curves_seen: int
+    begun_at: float
+
+
+@dataclass
+class AllocatorMachine:
+    """Decides when a plan is made and of what. Stimuli are handled one at a time; the state changes in place.
+
+    It begins without knowing any node or job; no plan is made before both are known.
+
+    Attributes:
+        options: The operator's choices.
+        remembered: What outlives a restart; None: there is nothing.
+        phase: What it waits for.
+        due_at: When it wants a `Due`, in monotonic seconds; infinity: never.
+        generation: Generation of the newest plan that has been answered; 0: none has.
+    """
+
+    options: MachineOptions
+    remembered: InitVar[Remembered | None] = None
+    phase: PlanPhase = PlanPhase.WAITING
+    due_at: float = inf
+    generation: int = field(init=False)
+    _planner: PlannerOptions = field(init=False)
+    _cache: ClusterCache = field(default_factory=ClusterCache)
+    _stays: NodeStays = field(default_factory=NodeStays)
+    _growths: GrowthTimes = field(init=False)
+    _changes: ChangeGaps = field(default_factory=ChangeGaps)
+    _trigger: PlanTrigger = field(init=False)
+    _decisions: Mapping[str, FleetDecision] = field(init=False)
+    _rate_deadlines: RateDeadlines = field(init=False)
+    _has_news: bool = False
+    _has_moved: bool = False
+    _has_asked: bool = False
+    _curves_seen: int = 0
+    _plan_at: float = inf
+    _solving_seconds: float = 0.0
+    _reason: str = ""
+    _problem: _Problem | None = None
+    _solved_ahead: tuple[_Problem, Allocation] | None = None
+    _solved: _Problem | None = None
+    _plan: Plan | None = None
+
+    def __post_init__(self, remembered: Remembered | None) -> None:
+        """Take over what is remembered."""
+        remembered = remembered or Remembered()
+        self.generation = remembered.generation
+        self._planner = self.options.planner
+        self._growths = GrowthTimes(remembered.growths)
+        self._trigger = PlanTrigger(self.options.replan_seconds, self.options.fleet_replan_seconds)
+        self._decisions = dict(remembered.decisions or {})
+        late = {job_id: late for decision in self._decisions.values() for job_id, late in decision.late_rates}
+        self._rate_deadlines = RateDeadlines(self.options.fleet_measuring_seconds, late)
+
+    @property
+    def cluster(self) -> ClusterCache:
+        """What is known of nodes, jobs and curves; to be read only."""
+        return self._cache
+
+    def advance(self, stimulus: Stimulus, now: Moment) -> Effects:
+        """Handle a stimulus.
+
+        Returns:
+            What is to be done, in this order; at most one of these is a `Question`, and then it is the last one.
+
+        Raises:
+            UnexpectedStimulusError: an answer to what was not asked, or a `Due` while an answer is awaited.
+        """
+        match stimulus:
+            case NodesReported():
+                self._cache.update_nodes(stimulus.joined, stimulus.left, snapshot=stimulus.snapshot)
+                self._trigger.note_left(stimulus.left)
+                return self._note_news(now, moved=True)
+            case JobsReported():
+                return self._see_jobs(stimulus, now)
+            case ProfilesReported():
+                self._cache.update_profiles(stimulus.profiles)
+                self._curves_seen += 1
+                self._trigger.note_curves()
+                return self._note_news(now)
+            case ForwardTimeChosen():
+                self._planner = replace(self._planner, forward=stimulus.forward)
+                return ()
+            case Due():
+                return self._continue(now)
+        expected = _ANSWERED_BY.get(self.phase)
+        if expected is None or not isinstance(stimulus, expected):
+            raise UnexpectedStimulusError(f"{type(stimulus).__name__} while waiting for {self.phase.value}")
+        match stimulus:
+            case PeersAnswered():
+                return self._take_answers(stimulus, now)
+            case Solved():
+                return self._take_solution(stimulus, now)
+            case PlanAnswered():
+                return self._finish(stimulus, now)
+
+    def _see_jobs(self, report: JobsReported, now: Moment) -> Effects:
+        self._cache.update_jobs(report.jobs, snapshot=report.snapshot)
+        measured = self._growths.see_all(
+            report.jobs, now.monotonic, snapshot=report.snapshot, pool_of=self._cache.pool_of
+        )
+        self._changes.see_all(report.jobs, now.monotonic, snapshot=report.snapshot)
+        self._cache.note_generation(report.generation)
+        stored = (StoreGrowths(tuple(measured)),) if measured else ()
+        return (*stored, *self._note_news(now, moved=True))
+
+    def _note_news(self, now: Moment, *, moved: bool = False) -> Effects:
+        """Something has changed: the wait is over, or there will be none after the present plan."""
+        self._has_news = True
+        self._has_moved |= moved
+        if self.phase is PlanPhase.WAITING:
+            self._coalesce(now)
+        return ()
+
+    def _wait(self, now: Moment) -> None:
+        if self._has_news:
+            self._coalesce(now)
+            return
+        self.phase = PlanPhase.WAITING
+        due = self._trigger.wait_seconds(self._cache, now.unix_seconds, now.monotonic)
+        waits = [seconds for seconds in (due, self._rate_deadlines.next_seconds()) if seconds is not None]
+        self.due_at = now.monotonic + min(waits, default=inf)
+
+    def _coalesce(self, now: Moment) -> None:
+        self.phase = PlanPhase.YIELDING
+        self._plan_at = now.monotonic + self.options.coalesce_seconds
+        self.due_at = now.monotonic + self.options.coalesce_seconds / 2
+
+    def _continue(self, now: Moment) -> Effects:
+        """The time that was waited for has come."""
+        match self.phase:
+            case PlanPhase.WAITING:
+                self._coalesce(now)
+                return ()
+            case PlanPhase.YIELDING:
+                self._solved_ahead = None
+                self._has_asked = bool(self._find_reason(now))
+                if self._has_asked:
+                    return self._ask(PlanPhase.ASKING_AHEAD)
+                return self._await_rest()
+            case PlanPhase.COALESCING:
+                return self._decide(now)
+            case _:
+                raise UnexpectedStimulusError(f"Due while waiting for {self.phase.value}")
+
+    def _await_rest(self) -> Effects:
+        self.phase = PlanPhase.COALESCING
+        self.due_at = self._plan_at
+        return ()
+
+    def _decide(self, now: Moment) -> Effects:
+        """The time for events that come together is over: make a plan if one is due."""
+        if self._has_moved:
+            self._solved_ahead = None
+        self._has_news = False
+        self._reason = self._find_reason(now)
+        if not self._reason:
+            self._wait(now)
+            return (ForgetEvents(),)
+        begin = BeginPlan(self._reason)
+        if not self._has_asked:
+            return (begin, *self._ask(PlanPhase.ASKING))
+        return (begin, *self._solve_or_apply(now))
+
+    def _find_reason(self, now: Moment) -> str:
+        """Why a plan is due; empty where none is."""
+        waiting = self._rate_deadlines.next_seconds() is not None
+        if self._cache.complete and (waiting or self._cache.has_fleets):
+            present = self._cache.plan_input(now.unix_seconds)
+            self._cache.update_late_rates(self._rate_deadlines.look(present, now.monotonic))
+        return self._trigger.reason(self._cache, now.unix_seconds, now.monotonic)
+
+    def _ask(self, phase: PlanPhase) -> Effects:
+        self.phase, self.due_at = phase, inf
+        return (AskPeers(self._stays.token, self._cache.members),)
+
+    def _take_answers(self, answer: PeersAnswered, now: Moment) -> Effects:
+        if answer.stays is not None:
+            self._stays.take(answer.stays, now.unix_seconds)
+        # Without an answer the expected stays are those at the nodes' present ages, by the answer before.
+        refreshed = answer.nodes or self._stays.refreshed(self._cache.nodes, now.unix_seconds)
+        self._cache.update_stays(refreshed)
+        if answer.samples:
+            self._cache.update_samples(answer.samples)
+        if answer.feed_rates:
+            self._cache.update_feeds(answer.feed_rates)
+        if self.phase is PlanPhase.ASKING:
+            return self._solve_or_apply(now)
+        # From here on, what moves is not part of the solution; curves of a moment ago will do.
+        self._has_moved = False
+        if self._cache.has_fleets or self._plan_at - now.monotonic <= self._solving_seconds:
+            return self._await_rest()
+        return self._solve(PlanPhase.SOLVING_AHEAD, now)
+
+    def _solve_or_apply(self, now: Moment) -> Effects:
+        """Go on with the plan that is due: by the solution that was found ahead, if there is one."""
+        self._trigger.begin()
+        if self._solved_ahead is None:
+            return self._solve(PlanPhase.SOLVING, now)
+        ahead, self._solved_ahead = self._solved_ahead, None
+        return self._apply(*ahead, now)
+
+    def _solve(self, phase: PlanPhase, now: Moment) -> Effects:
+        present = self._cache.plan_input(now.unix_seconds)
+        plan_input = replace(
+            present,
+            growth_seconds=self._growths.seconds(self._cache.pool_of),
+            changes=self._changes.observed(now.monotonic),
+        )
+        planning = with_fleets(plan_input, self._planner.forward, self._decisions)
+        problem = plan_problem(planning.plan_input, self._planner)
+        self._problem = _Problem(present, planning, problem, self._curves_seen, now.monotonic)
+        self.phase, self.due_at = phase, inf
+        return (Solve(tuple(part.rest for part in problem.parts)),)
+
+    def _take_solution(self, solved: Solved, now: Moment) -> Effects:
+        problem, self._problem = self._problem, None
+        assert problem is not None
+        allocation = problem.problem.allocation(solved.allocations)
+        self._solving_seconds = now.monotonic - problem.begun_at
+        if self.phase is PlanPhase.SOLVING_AHEAD:
+            self._solved_ahead = problem, allocation
+            return self._await_rest()
+        return self._apply(problem, allocation, now)
+
+    def _apply(self, solved: _Problem, allocation: Allocation, now: Moment) -> Effects:
+        if solved.curves_seen != self._curves_seen:
+            self._trigger.note_curves()
+        self._solved = solved
+        self._plan = Plan(
+            generation=self._cache.next_generation(self.generation),
+            reason=self._reason,
+            unix_seconds=now.unix_seconds,
+            planning=solved.planning,
+            problem=solved.problem,
+            allocation=allocation,
+            decisions=solved.planning.decide(allocation),
+        )
+        self.phase, self.due_at = PlanPhase.APPLYING, inf
+        return (ApplyPlan(self._plan),)
+
+    def _finish(self, answer: PlanAnswered, now: Moment) -> Effects:
+        plan, solved = self._plan, self._solved
+        self._plan = self._solved = None
+        assert plan is not None
+        assert solved is not None
+        self.generation = plan.generation
+        if answer.outcome is PlanOutcome.APPLIED:
+            self._trigger.applied(solved.present, now.monotonic, in_part=bool(answer.omissions))
+            self._remember(plan.decisions, solved.present.resting.values())
+        else:
+            self._trigger.refused()
+        self._wait(now)
+        return (FinishPlan(plan, answer),)
+
+    def _remember(self, decisions: Iterable[FleetDecision], resting: Iterable[str]) -> None:
+        """Keep how fleets are divided, those included that have no GPUs now and have not ended."""
+        kept = {name: self._decisions[name] for name in resting if name in self._decisions}
+        self._decisions = kept | {decision.fleet_id: decision for decision in decisions}

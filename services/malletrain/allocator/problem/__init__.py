@@ -1,0 +1,1 @@
+"""From nodes, jobs and curves to an allocation problem, and what a solution is worth. Pure."""

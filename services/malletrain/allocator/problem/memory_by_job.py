@@ -1,0 +1,40 @@
+"""Remembers what follows from a job's terms: they hardly ever change from one plan to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+ValueT = TypeVar("ValueT")
+
+_MAX_JOBS = 20_000
+
+
+class MemoryByJob(Generic[ValueT]):
+    """The newest value of each job, with what it follows from. May be used by several threads."""
+
+    def __init__(self, max_jobs: int = _MAX_JOBS) -> None:
+        """Remember nothing.
+
+        Args:
+            max_jobs: Beyond so many, all are forgotten.
+        """
+        self._max_jobs = max_jobs
+        self._known: dict[str, tuple[tuple[object, ...], ValueT]] = {}
+
+    def value(self, job_id: str, terms: tuple[object, ...], make: Callable[[], ValueT]) -> ValueT:
+        """The value that follows from a job's terms; made anew if they are not equal to the newest ones.
+
+        Args:
+            job_id: The job.
+            terms: All that the value depends on. Objects that are the same as before are not looked into.
+            make: Makes the value. What it raises is raised.
+        """
+        known = self._known.get(job_id)
+        if known is not None and known[0] == terms:
+            return known[1]
+        if len(self._known) >= self._max_jobs:
+            self._known.clear()
+        value = make()
+        self._known[job_id] = terms, value
+        return value

@@ -1,0 +1,236 @@
+"""From the present nodes, jobs and curves to an allocation problem, and from its solved parts to a plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from malletrain.allocator.fleets.members import FleetMember, LateRate
+from malletrain.allocator.problem.allocation_problem import (
+    Allocation,
+    AllocationProblem,
+    CostModel,
+    JobDemand,
+    ObjectiveMetric,
+)
+from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.pools import join, split
+from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.model.scaling import RescaleStall, ScalingPoint
+
+_MAX_BOOT = 0.5
+
+
+class PlannableNode(NamedTuple):
+    """An idle node.
+
+    Attributes:
+        name: Its name.
+        expected_stay_seconds: How much longer it is expected to stay idle, in seconds; 0 where that is not known.
+        pool: Its pool; nodes of a pool have the same GPUs.
+        gpus: How many GPUs it has.
+    """
+
+    name: str
+    expected_stay_seconds: float = 0.0
+    pool: str = ""
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class PlannableJob:
+    """A job as a plan sees it.
+
+    Attributes:
+        id: Job identifier.
+        min_nodes: Smallest scale in nodes.
+        max_nodes: Largest scale in nodes.
+        permitted_nodes: Permitted scales; empty: every scale in the bounds.
+        weight: Priority weight that it was submitted with.
+        current_nodes: Nodes that it is commanded to use.
+        owner: Name of the user who submitted it.
+        share_weight: Factor of its weight that comes from its owner's fair share.
+        member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
+    """
+
+    id: str
+    min_nodes: int
+    max_nodes: int
+    permitted_nodes: tuple[int, ...] = ()
+    weight: float = 1.0
+    current_nodes: tuple[str, ...] = ()
+    owner: str = ""
+    share_weight: float = 1.0
+    member: FleetMember | None = None
+
+
+@dataclass(frozen=True)
+class JobCurve:
+    """What is known of a job's scaling.
+
+    Attributes:
+        points: Scaling curve, ascending in nodes.
+        scale_up_seconds: Stall of a growth in seconds.
+        scale_down_seconds: Stall of a shrink in seconds.
+        stalls: Stalls measured for pairs of scales; they replace the two above.
+        known: Whether it rests on anything that is declared or measured.
+        sure: Scales at which it is declared, or measured well enough.
+    """
+
+    points: tuple[ScalingPoint, ...]
+    scale_up_seconds: float
+    scale_down_seconds: float
+    stalls: tuple[RescaleStall, ...] = ()
+    known: bool = True
+    sure: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """All that a plan depends on.
+
+    Attributes:
+        nodes: Idle nodes that are not on their way back to the scheduler, in the source's order.
+        jobs: Jobs that may get nodes, in the order of their submission.
+        busy_nodes: Nodes of jobs that are being stopped: idle for the scheduler, but not free yet. Without nodes that
+            an earlier plan has promised to another job.
+        curves: Curve of each job by its identifier.
+        pins: Scales that the Profiler asks for, by job identifier.
+        growth_seconds: How long growths of jobs have taken of late, from the command to the first batch, in seconds, by
+            job identifier.
+        changes: How often jobs have changed their scale.
+        busy_gpus: GPUs of members of fleets that are being stopped, by NODE#NUMBER, with their fleets.
+        resting: Members of fleets that may not have GPUs now and have not ended, with their fleets.
+        late_rates: Members of fleets whose rates did not come in time, by their jobs.
+    """
+
+    nodes: tuple[PlannableNode, ...] = ()
+    jobs: tuple[PlannableJob, ...] = ()
+    busy_nodes: frozenset[str] = frozenset()
+    curves: Mapping[str, JobCurve] = field(default_factory=dict)
+    pins: Mapping[str, ScalePin] = field(default_factory=dict)
+    growth_seconds: Mapping[str, float] = field(default_factory=dict)
+    changes: ObservedChanges = NOTHING_OBSERVED
+    busy_gpus: Mapping[str, str] = field(default_factory=dict)
+    resting: Mapping[str, str] = field(default_factory=dict)
+    late_rates: Mapping[str, LateRate] = field(default_factory=dict)
+
+    def start_seconds(self, job_id: str) -> float:
+        """The shortest T_fwd with which a job may well start, in seconds, with the most that booting counts for."""
+        stall_seconds = self.curves[job_id].scale_up_seconds
+        stall = start_seconds(stall_seconds)
+        booting = max(0.0, self.growth_seconds.get(job_id, 0.0) - stall_seconds)
+        return min(stall + booting, stall / (1 - _MAX_BOOT))
+
+    @property
+    def free_to_plan(self) -> tuple[PlannableNode, ...]:
+        """Nodes that a plan may hand out."""
+        return tuple(node for node in self.nodes if node.name not in self.busy_nodes)
+
+    @property
+    def planned_jobs(self) -> tuple[PlannableJob, ...]:
+        """Jobs whose curve is known; the others get no nodes."""
+        return tuple(job for job in self.jobs if job.id in self.curves)
+
+
+@dataclass(frozen=True)
+class PlannerOptions:
+    """The operator's choices.
+
+    Attributes:
+        forward: Where T_fwd comes from.
+        cost_model: How rescales are charged.
+        objective_metric: How progress is measured.
+        span_pools: Whether a job may have nodes of several pools at once.
+        max_nodes_per_owner: Most nodes of all jobs of an owner together; 0: no limit.
+    """
+
+    forward: ForwardTime
+    cost_model: CostModel
+    objective_metric: ObjectiveMetric
+    span_pools: bool = False
+    max_nodes_per_owner: int = 0
+
+
+@dataclass(frozen=True)
+class PlanProblem:
+    """A plan's problem and its parts.
+
+    Attributes:
+        whole: The whole problem; it is what a plan shows.
+        parts: One part per pool, with the pinned jobs' nodes assigned; each part's `rest` is to be solved.
+    """
+
+    whole: AllocationProblem
+    parts: tuple[PinnedProblem, ...]
+
+    def allocation(self, solved: Sequence[Allocation]) -> Allocation:
+        """The solution of the whole problem.
+
+        Args:
+            solved: The solution of each part's `rest`, in the order of `parts`.
+        """
+        return join(self.whole, [part.complete(rest) for part, rest in zip(self.parts, solved, strict=True)])
+
+
+def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
+    """The problem of the next plan: built, split by pools, pinned scales assigned."""
+    whole = build_problem(plan_input, options)
+    several = not options.span_pools and len({node.pool for node in plan_input.nodes}) > 1
+    pools = {node.name: node.pool for node in plan_input.nodes} if several else {}
+    parts = split(whole, pools, options.forward, plan_input.changes)
+    return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
+
+
+def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationProblem:
+    """The allocation problem (BFTrainer §3.1), before pools and pins."""
+    nodes = plan_input.free_to_plan
+    names = {node.name for node in nodes}
+    jobs = plan_input.planned_jobs
+    owners = dict.fromkeys(job.owner for job in jobs)
+    limit = options.max_nodes_per_owner
+    # Who owns the jobs does not matter where all are one owner's and there is no limit.
+    named = bool(limit) or len(owners) > 1
+    stays = (node.expected_stay_seconds for node in nodes)
+    forward = options.forward.of(stays, plan_input.changes, (plan_input.start_seconds(job.id) for job in jobs))
+    demands = []
+    for job in jobs:
+        curve = plan_input.curves[job.id]
+        boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
+        demands.append(_demand(job, curve, names, named, boot))
+    return AllocationProblem(
+        nodes=tuple(node.name for node in nodes),
+        forward_seconds=forward,
+        jobs=tuple(demands),
+        cost_model=options.cost_model,
+        objective_metric=options.objective_metric,
+        expected_stay_seconds={node.name: node.expected_stay_seconds for node in nodes},
+        owner_limits=dict.fromkeys(owners, limit) if limit else {},
+    )
+
+
+def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float) -> float:
+    """How long new workers boot, in seconds: what a growth takes, less its stall.
+
+    It counts as half of T_fwd at most: a job that boots slowly would otherwise never start.
+    """
+    return max(0.0, min(growth_seconds - curve.scale_up_seconds, _MAX_BOOT * forward_seconds))
+
+
+def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float) -> JobDemand:
+    return JobDemand(
+        id=job.id,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        permitted_nodes=job.permitted_nodes,
+        scale_up_seconds=curve.scale_up_seconds,
+        scale_down_seconds=curve.scale_down_seconds,
+        weight=job.weight * job.share_weight,
+        curve=curve.points,
+        stalls=curve.stalls,
+        current_nodes=tuple(node for node in job.current_nodes if node in idle),
+        owner=job.owner if named else "",
+        share_weight=job.share_weight,
+        boot_seconds=boot_seconds,
+    )

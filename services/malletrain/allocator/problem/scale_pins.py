@@ -1,0 +1,147 @@
+"""Pinned scales: of jobs that the Profiler measures, and of those whose saves fail. They get nodes before the solve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
+from malletrain.allocator.problem.objective import permitted_sizes, scale_values
+from malletrain.allocator.solvers.placement import place
+
+
+@dataclass(frozen=True)
+class ScalePin:
+    """The scale that the Profiler asks for, or that a job keeps.
+
+    Attributes:
+        nodes: Scale in nodes; 0: the scale that the job has.
+        grow: Whether the job may grow to it; otherwise the job keeps at most what it has.
+        until: The pin ends at this time, in seconds since the epoch.
+    """
+
+    nodes: int
+    grow: bool
+    until: float
+
+
+@dataclass(frozen=True)
+class PinnedProblem:
+    """A problem whose pinned jobs have their nodes.
+
+    Attributes:
+        whole: The problem with all jobs and nodes.
+        rest: The problem without the pinned jobs and their nodes; it is still to be solved.
+        pinned: Nodes of the pinned jobs, by job identifier.
+    """
+
+    whole: AllocationProblem
+    rest: AllocationProblem
+    pinned: Mapping[str, tuple[str, ...]]
+
+    def complete(self, solved: Allocation) -> Allocation:
+        """The solution of the whole problem from that of `rest`."""
+        found = {entry.job_id: entry.nodes for entry in solved.assignments} | dict(self.pinned)
+        assignments = tuple(Assignment(job.id, found[job.id]) for job in self.whole.jobs)
+        value = sum(
+            _value(job, len(self.pinned[job.id]), self.whole) for job in self.whole.jobs if job.id in self.pinned
+        )
+        return replace(solved, assignments=assignments, objective=solved.objective + value)
+
+
+def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> PinnedProblem:
+    """Assign the nodes of pinned jobs.
+
+    Args:
+        problem: A valid problem.
+        pins: By job identifier; pins of jobs that are not in the problem are ignored.
+    """
+    if not any(job.id in pins for job in problem.jobs):
+        return with_pinned(problem, {})
+    pool = len(problem.nodes)
+    present = {job.id: len(job.current_nodes) for job in problem.jobs}
+    sizes = {job.id: permitted_sizes(job, pool).tolist() for job in problem.jobs if job.id in pins}
+    counts = _within_limits(problem, pinned_counts(present, sizes, pins, pool))
+    placed = place(problem, [counts.get(job_id, count) for job_id, count in present.items()])
+    pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
+    return with_pinned(problem, pinned)
+
+
+def with_pinned(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) -> PinnedProblem:
+    """The problem whose pinned jobs have these nodes, by job identifier."""
+    return PinnedProblem(problem, _without(problem, pinned), pinned)
+
+
+def pinned_counts(
+    present: Mapping[str, int], sizes: Mapping[str, Sequence[int]], pins: Mapping[str, ScalePin], pool: int
+) -> dict[str, int]:
+    """Nodes of each pinned job.
+
+    A growth for which there are too few free nodes waits. A job that has lost nodes is pinned at the largest permitted
+    scale that it still has. A job below its smallest scale is not pinned.
+
+    Args:
+        present: Nodes of each job now.
+        sizes: Permitted scales in nodes of each pinned job.
+        pins: By job identifier; pins of jobs that are not in `present` are ignored.
+        pool: Number of nodes.
+    """
+    kept = {
+        job_id: _without_growth(count, sizes[job_id], pins[job_id])
+        for job_id, count in present.items()
+        if job_id in pins
+    }
+    counts = {job_id: count for job_id, count in kept.items() if count is not None}
+    used = sum(counts.get(job_id, count) for job_id, count in present.items())
+    for job_id, count in list(counts.items()):
+        pin, missing = pins[job_id], pins[job_id].nodes - count
+        if pin.grow and 0 < missing <= pool - used and pin.nodes in sizes[job_id]:
+            counts[job_id] = pin.nodes
+            used += missing
+    return counts
+
+
+def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) -> AllocationProblem:
+    if not pinned:
+        return problem
+    taken = {node for nodes in pinned.values() for node in nodes}
+    return replace(
+        problem,
+        nodes=tuple(node for node in problem.nodes if node not in taken),
+        jobs=tuple(job for job in problem.jobs if job.id not in pinned),
+        expected_stay_seconds={
+            node: seconds for node, seconds in problem.expected_stay_seconds.items() if node not in taken
+        },
+        owner_limits={
+            owner: limit - sum(len(pinned[job.id]) for job in problem.jobs if job.id in pinned and job.owner == owner)
+            for owner, limit in problem.owner_limits.items()
+        },
+    )
+
+
+def _within_limits(problem: AllocationProblem, counts: Mapping[str, int]) -> dict[str, int]:
+    """Nodes of each pinned job, without those that their owner's limit has no room for."""
+    left = dict(problem.owner_limits)
+    kept = {}
+    for job in problem.jobs:
+        if job.id not in counts or counts[job.id] > left.get(job.owner, counts[job.id]):
+            continue
+        kept[job.id] = counts[job.id]
+        if job.owner in left:
+            left[job.owner] -= counts[job.id]
+    return kept
+
+
+def _without_growth(present: int, sizes: Sequence[int], pin: ScalePin) -> int | None:
+    """The largest permitted scale within the pin and the present nodes; None where there is none."""
+    if present == 0:
+        return 0
+    wanted = present if pin.nodes == 0 else min(pin.nodes, present)
+    return max((size for size in sizes if 0 < size <= wanted), default=None)
+
+
+def _value(job: JobDemand, count: int, problem: AllocationProblem) -> float:
+    scales = scale_values(job, problem)
+    index = scales.index(count)
+    permitted = index < len(scales.sizes) and scales.sizes[index] == count
+    return float(scales.values[index]) if permitted else 0.0

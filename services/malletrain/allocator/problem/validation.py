@@ -1,0 +1,162 @@
+"""Checks of an allocation problem; errors name the field. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.memory_by_job import MemoryByJob
+from malletrain.model.scaling import ScalingPoint
+from malletrain.runtime.errors import InvalidInputError
+
+_MAX_VALUE = 1e100
+"""Largest value of a scale: far above anything measured, and small enough for sums to stay finite."""
+
+_checked: MemoryByJob[None] = MemoryByJob()
+
+
+def validate(problem: AllocationProblem) -> None:
+    """Check a problem.
+
+    Raises:
+        InvalidInputError: the problem is not valid; the error names the field, e.g. `jobs[1].curve[2].nodes`.
+    """
+    _unique("nodes", problem.nodes)
+    if not (math.isfinite(problem.forward_seconds) and problem.forward_seconds > 0):
+        raise InvalidInputError("forward_seconds", "a number above 0", problem.forward_seconds)
+    for name, stay in problem.expected_stay_seconds.items():
+        if not 0 <= stay < math.inf:  # without a call: there may be ten thousand
+            _not_negative(f"expected_stay_seconds[{name!r}]", stay)
+    for owner, limit in problem.owner_limits.items():
+        if limit < 0:
+            raise InvalidInputError(f"owner_limits[{owner!r}]", "at least 0", limit)
+    _unique_ids(problem.jobs)
+    for index, job in enumerate(problem.jobs):
+        _check_job(f"jobs[{index}]", job, problem.objective_metric)
+        _check_magnitude(f"jobs[{index}]", job, problem)
+    _check_holders(problem)
+
+
+def _unique(field: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if not name:
+            raise InvalidInputError(f"{field}[{index}]", "a name", name)
+        if name in seen:
+            raise InvalidInputError(f"{field}[{index}]", "each node once", name)
+        seen.add(name)
+
+
+def _unique_ids(jobs: Sequence[JobDemand]) -> None:
+    seen: set[str] = set()
+    for index, job in enumerate(jobs):
+        if not job.id:
+            raise InvalidInputError(f"jobs[{index}].id", "an identifier", job.id)
+        if job.id in seen:
+            raise InvalidInputError(f"jobs[{index}].id", "each job once", job.id)
+        seen.add(job.id)
+
+
+def _check_job(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
+    _check_terms(field, job)
+    rest = job.curve, job.permitted_nodes, job.stalls, job.min_nodes, job.max_nodes, metric
+    _checked.value(job.id, rest, lambda: _check_lists(field, job, metric))
+
+
+def _check_terms(field: str, job: JobDemand) -> None:
+    if job.min_nodes < 1:
+        raise InvalidInputError(f"{field}.min_nodes", "at least 1", job.min_nodes)
+    if job.max_nodes < job.min_nodes:
+        raise InvalidInputError(f"{field}.max_nodes", f"at least min_nodes ({job.min_nodes})", job.max_nodes)
+    _not_negative(f"{field}.scale_up_seconds", job.scale_up_seconds)
+    _not_negative(f"{field}.scale_down_seconds", job.scale_down_seconds)
+    _not_negative(f"{field}.boot_seconds", job.boot_seconds)
+    if not (math.isfinite(job.weight) and job.weight > 0):
+        raise InvalidInputError(f"{field}.weight", "a number above 0", job.weight)
+    if not (math.isfinite(job.share_weight) and job.share_weight > 0):
+        raise InvalidInputError(f"{field}.share_weight", "a number above 0", job.share_weight)
+
+
+def _check_lists(field: str, job: JobDemand, metric: ObjectiveMetric) -> None:
+    _check_curve(f"{field}.curve", job.curve, metric)
+    _check_permitted(f"{field}.permitted_nodes", job)
+    _check_stalls(f"{field}.stalls", job)
+
+
+def _check_curve(field: str, curve: Sequence[ScalingPoint], metric: ObjectiveMetric) -> None:
+    if not curve:
+        raise InvalidInputError(field, "at least one point", "none")
+    before = -1
+    for index, point in enumerate(curve):
+        _not_negative(f"{field}[{index}].rate", point.rate)
+        if point.nodes < 0 or point.nodes <= before:
+            wanted = "at least 0" if index == 0 else f"more than in the point before ({before})"
+            raise InvalidInputError(f"{field}[{index}].nodes", wanted, point.nodes)
+        if point.nodes == 0 and point.rate != 0:
+            raise InvalidInputError(f"{field}[{index}].rate", "0 at 0 nodes", point.rate)
+        before = point.nodes
+    if before == 0:
+        raise InvalidInputError(field, "a point above 0 nodes", "none")
+    first = next(point for point in curve if point.nodes > 0)
+    if metric is ObjectiveMetric.SCALING_EFFICIENCY and first.rate == 0:
+        raise InvalidInputError(f"{field}[{curve.index(first)}].rate", "above 0 for scaling efficiency", first.rate)
+
+
+def _check_magnitude(field: str, job: JobDemand, problem: AllocationProblem) -> None:
+    """Values must be finite; products of finite numbers need not be."""
+    stalls = (stall.seconds for stall in job.stalls)
+    longest = max(problem.forward_seconds, job.scale_up_seconds, job.scale_down_seconds, job.boot_seconds, *stalls)
+    unit = 1.0
+    if problem.objective_metric is ObjectiveMetric.SCALING_EFFICIENCY:
+        first = next(point for point in job.curve if point.nodes > 0)
+        unit = first.rate / first.nodes or math.nan
+    if job.weight / unit * max(point.rate for point in job.curve) * longest <= _MAX_VALUE:
+        return
+    for index, point in enumerate(job.curve):
+        if not job.weight / unit * point.rate * longest <= _MAX_VALUE:
+            expected = f"a rate that is worth at most {_MAX_VALUE:g} with the weight, over {longest:g} seconds"
+            raise InvalidInputError(f"{field}.curve[{index}].rate", expected, point.rate)
+
+
+def _check_permitted(field: str, job: JobDemand) -> None:
+    before = 0
+    for index, size in enumerate(job.permitted_nodes):
+        if not job.min_nodes <= size <= job.max_nodes:
+            raise InvalidInputError(f"{field}[{index}]", f"within {job.min_nodes} to {job.max_nodes}", size)
+        if size <= before:
+            raise InvalidInputError(f"{field}[{index}]", f"more than the one before ({before})", size)
+        before = size
+
+
+def _check_stalls(field: str, job: JobDemand) -> None:
+    seen: set[tuple[int, int]] = set()
+    for index, stall in enumerate(job.stalls):
+        at, pair = f"{field}[{index}]", (stall.from_nodes, stall.to_nodes)
+        if stall.from_nodes < 0:
+            raise InvalidInputError(f"{at}.from_nodes", "at least 0", stall.from_nodes)
+        if stall.to_nodes < 1 or stall.to_nodes == stall.from_nodes:
+            raise InvalidInputError(f"{at}.to_nodes", "at least 1 and not from_nodes", stall.to_nodes)
+        _not_negative(f"{at}.seconds", stall.seconds)
+        if pair in seen:
+            raise InvalidInputError(f"{at}.to_nodes", "each pair of scales once", stall.to_nodes)
+        seen.add(pair)
+
+
+def _check_holders(problem: AllocationProblem) -> None:
+    known = set(problem.nodes)
+    holders: dict[str, str] = {}
+    for index, job in enumerate(problem.jobs):
+        for position, node in enumerate(job.current_nodes):
+            if node in known and node not in holders:
+                holders[node] = job.id
+                continue
+            field = f"jobs[{index}].current_nodes[{position}]"
+            if node not in known:
+                raise InvalidInputError(field, "one of nodes", node)
+            raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
+
+
+def _not_negative(field: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidInputError(field, "a finite number of at least 0", value)

@@ -1,0 +1,60 @@
+"""The MILP on counts: one binary variable per (job, size), one row per job and limited owner, one row for the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.allocator.problem.objective import ScaleValues
+from malletrain.allocator.solvers.milp import Floats, MilpModel
+from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
+
+
+def counts_model(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[OwnerGroup] = ()) -> MilpModel:
+    """The model that chooses one size per job; its solution is read by `read_counts`.
+
+    Args:
+        per_job: The jobs.
+        pool: Number of nodes.
+        groups: Owners with a limit.
+    """
+    kept = [scales.useful() for scales in per_job]
+    lengths = np.asarray([len(entry) for entry in kept], dtype=np.int64)
+    total = int(lengths.sum())
+    values = np.concatenate([np.zeros(0), *(scales.values[entry] for scales, entry in zip(per_job, kept, strict=True))])
+    sizes = np.concatenate([np.zeros(0), *(scales.sizes[entry] for scales, entry in zip(per_job, kept, strict=True))])
+    everything = np.arange(total, dtype=np.int32)
+    jobs = len(per_job)
+    firsts = np.concatenate(([0], np.cumsum(lengths)))
+    owned = [_entries(firsts, group) for group in groups]
+    # HiGHS compares gaps of 1e-9 with values of up to 1e7: scale the objective to at most 1.
+    scale = float(np.abs(values).max()) if total else 1.0
+    return MilpModel(
+        cost=values / (scale or 1.0),
+        lower=np.zeros(total),
+        upper=np.ones(total),
+        integer=np.ones(total, dtype=np.bool_),
+        row_lower=np.concatenate((np.ones(jobs), np.full(1 + len(groups), -np.inf))),
+        row_upper=np.concatenate((np.ones(jobs), [float(pool)], [float(group.limit) for group in groups])),
+        start=np.concatenate((firsts, 2 * total + np.cumsum([0, *map(len, owned)]))).astype(np.int32),
+        index=np.concatenate((everything, everything, *owned)).astype(np.int32),
+        value=np.concatenate((np.ones(total), sizes, *(sizes[entries] for entries in owned))),
+    )
+
+
+def _entries(firsts: NDArray[np.int64], group: OwnerGroup) -> NDArray[np.int64]:
+    """The variables of an owner's jobs."""
+    return np.concatenate([np.arange(firsts[job], firsts[job + 1]) for job in group.jobs])
+
+
+def read_counts(per_job: Sequence[ScaleValues], solution: Floats) -> list[int]:
+    """The size of every job in a solution of `counts_model`, in nodes."""
+    counts = []
+    first = 0
+    for scales in per_job:
+        kept = scales.useful()
+        counts.append(int(scales.sizes[kept[int(np.argmax(solution[first : first + len(kept)]))]]))
+        first += len(kept)
+    return counts

@@ -1,0 +1,132 @@
+"""Solves a problem with any formulation, within a time limit and with fallbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from malletrain.allocator.problem.allocation_problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
+from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
+from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of
+from malletrain.allocator.solvers.milp import Floats, MilpModel
+from malletrain.allocator.solvers.milp_counts import counts_model, read_counts
+from malletrain.allocator.solvers.milp_nodes import node_model, read_node_counts
+from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
+from malletrain.allocator.solvers.placement import place
+from malletrain.allocator.solvers.reduction import reduced
+from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
+
+_MAX_DP = 2_000_000_000
+"""Most steps (scales of all jobs x nodes) of a dynamic program that serves as a fallback: about 3 s."""
+
+ReadSolution = Callable[[Floats], list[int]]
+
+
+def solve(
+    problem: AllocationProblem,
+    formulation: Formulation = Formulation.AUTO,
+    seconds: float = DEFAULT_SECONDS,
+    process: SolverProcess | None = None,
+) -> Allocation:
+    """Solve a problem.
+
+    `auto` uses the dynamic program, which is exact because only numbers of nodes constrain the jobs. If HiGHS
+    does not prove an optimum in time, the first possible fallback answers: the dynamic program, unless it would take
+    seconds; the best solution that HiGHS found; the present nodes, where jobs whose scale is no longer permitted wait.
+
+    Args:
+        problem: The problem.
+        formulation: Which model to use.
+        seconds: Wall-clock limit of HiGHS in seconds.
+        process: The process in which HiGHS runs; None starts one for this solve.
+
+    Raises:
+        InvalidInputError: the problem is not valid; the error names the field.
+    """
+    started = time.perf_counter()
+    validate(problem)
+    if formulation in (Formulation.AUTO, Formulation.DP):
+        choice = choose(problem)
+        counts, objective, outcome = choice.counts.tolist(), choice.objective, _Outcome("OPTIMAL", "dp")
+    else:
+        per_job = [scale_values(job, problem) for job in problem.jobs]
+        model, read = _model(problem, per_job, formulation)
+        answer = _answer(model, seconds, process)
+        found = _checked(per_job, problem, read, answer.solution)
+        counts, outcome = _judge(problem, per_job, f"highs-{formulation.value}", answer, found)
+        objective = objective_of(per_job, counts)
+    assignments = place(problem, counts)
+    elapsed = time.perf_counter() - started
+    return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    status: str
+    solver: str
+    reason: str = ""
+
+
+def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> SolverAnswer:
+    own = process or SolverProcess()
+    try:
+        return own.solve(model, seconds)
+    finally:
+        if process is None:
+            own.close()
+
+
+def _checked(
+    per_job: Sequence[ScaleValues], problem: AllocationProblem, read: ReadSolution, solution: Floats | None
+) -> list[int] | None:
+    """The counts of a solution; None where there is none, or where rounding has made it infeasible."""
+    if solution is None:
+        return None
+    counts = read(solution)
+    permitted = all(count in scales.sizes for scales, count in zip(per_job, counts, strict=True))
+    within = sum(counts) <= len(problem.nodes) and all(group.keeps(counts) for group in groups_of(problem))
+    return counts if permitted and within else None
+
+
+def _judge(
+    problem: AllocationProblem,
+    per_job: Sequence[ScaleValues],
+    solver: str,
+    answer: SolverAnswer,
+    found: list[int] | None,
+) -> tuple[list[int], _Outcome]:
+    """HiGHS's solution if it is proven optimal, else that of the first possible fallback."""
+    if found is not None and answer.proven:
+        return found, _Outcome("OPTIMAL", solver)
+    reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
+    pool, groups = len(problem.nodes), groups_of(problem)
+    if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _MAX_DP:
+        return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
+    if found is not None:
+        return found, _Outcome("FEASIBLE", solver, reason)
+    return present_counts(per_job, groups), _Outcome("UNCHANGED", "present", reason)
+
+
+def _model(
+    problem: AllocationProblem, per_job: Sequence[ScaleValues], formulation: Formulation
+) -> tuple[MilpModel, ReadSolution]:
+    if formulation is Formulation.COUNTS:
+        groups = groups_of(problem)
+        # The reduction holds only if the pool is the jobs' only constraint.
+        slim = list(per_job) if groups else reduced(per_job, len(problem.nodes))
+        return counts_model(slim, len(problem.nodes), groups), lambda solution: read_counts(slim, solution)
+    nodes = node_model(problem)
+    return nodes.model, lambda solution: read_node_counts(nodes, solution)
+
+
+def present_counts(per_job: Sequence[ScaleValues], groups: Sequence[OwnerGroup] = ()) -> list[int]:
+    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond their owner's limit."""
+    counts = [scales.current if scales.current in scales.sizes else 0 for scales in per_job]
+    for group in groups:
+        left = group.limit
+        for job in group.jobs:
+            counts[job] = counts[job] if counts[job] <= left else 0
+            left -= counts[job]
+    return counts

@@ -1,0 +1,1 @@
+"""Utilization efficiency U of a running system, minute by minute."""

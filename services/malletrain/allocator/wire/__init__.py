@@ -1,0 +1,1 @@
+"""Messages of gRPC to values of the core, and back."""

@@ -1,0 +1,279 @@
+"""Conversions between protobuf messages and the dataclasses of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from malletrain.allocator.fleets.profiling import COUNTED_BATCHES
+from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile, offered_scales
+from malletrain.allocator.machine.node_stays import NodeTimes, StayReport
+from malletrain.allocator.problem.allocation_problem import (
+    Allocation,
+    AllocationProblem,
+    Assignment,
+    CostModel,
+    Formulation,
+    JobDemand,
+    ObjectiveMetric,
+)
+from malletrain.allocator.problem.memory_by_job import MemoryByJob
+from malletrain.allocator.problem.planner import JobCurve, PlannableJob, PlannableNode
+from malletrain.allocator.problem.scale_pins import ScalePin
+from malletrain.allocator.problem.training_environment import training_environment
+from malletrain.allocator.problem.validation import validate
+from malletrain.allocator.wire.fleet_messages import member_from_proto
+from malletrain.model.scaling import RescaleStall, ScalingPoint
+from malletrain.model.survival_curve import SurvivalCurve
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.v1 import allocator_pb2, profiler_pb2, resources_pb2, scavenger_pb2
+
+_COST_MODELS = {
+    allocator_pb2.COST_MODEL_UNSPECIFIED: CostModel.STALL,
+    allocator_pb2.COST_MODEL_PAPER: CostModel.PAPER,
+    allocator_pb2.COST_MODEL_STALL: CostModel.STALL,
+}
+_METRICS = {
+    allocator_pb2.OBJECTIVE_METRIC_UNSPECIFIED: ObjectiveMetric.THROUGHPUT,
+    allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT: ObjectiveMetric.THROUGHPUT,
+    allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY: ObjectiveMetric.SCALING_EFFICIENCY,
+}
+_FORMULATIONS = {
+    allocator_pb2.FORMULATION_UNSPECIFIED: Formulation.AUTO,
+    allocator_pb2.FORMULATION_AUTO: Formulation.AUTO,
+    allocator_pb2.FORMULATION_DP: Formulation.DP,
+    allocator_pb2.FORMULATION_COUNTS: Formulation.COUNTS,
+    allocator_pb2.FORMULATION_NODES: Formulation.NODES,
+}
+
+
+def problem_from_proto(message: allocator_pb2.AllocationProblem) -> AllocationProblem:
+    """The problem of a message.
+
+    Raises:
+        InvalidInputError: the problem is not valid; the error names the field.
+    """
+    if message.cost_model not in _COST_MODELS:
+        raise InvalidInputError("cost_model", "a known cost model", message.cost_model)
+    if message.objective_metric not in _METRICS:
+        raise InvalidInputError("objective_metric", "a known metric", message.objective_metric)
+    problem = AllocationProblem(
+        nodes=tuple(message.nodes),
+        forward_seconds=message.forward_seconds,
+        jobs=tuple(_demand(job) for job in message.jobs),
+        cost_model=_COST_MODELS[message.cost_model],
+        objective_metric=_METRICS[message.objective_metric],
+        expected_stay_seconds=dict(message.expected_stay_seconds),
+        owner_limits=dict(message.owner_limits),
+    )
+    validate(problem)
+    return problem
+
+
+def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
+    return JobDemand(
+        id=job.id,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        curve=tuple(ScalingPoint(point.nodes, point.rate) for point in job.curve),
+        scale_up_seconds=job.scale_up_seconds,
+        scale_down_seconds=job.scale_down_seconds,
+        weight=job.weight if job.HasField("weight") else 1.0,
+        current_nodes=tuple(job.current_nodes),
+        permitted_nodes=tuple(job.permitted_nodes),
+        stalls=_stalls(job.stalls),
+        owner=job.owner,
+        share_weight=job.share_weight or 1.0,
+        boot_seconds=job.boot_seconds,
+    )
+
+
+def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProblem:
+    """A problem as a message."""
+    return allocator_pb2.AllocationProblem(
+        nodes=problem.nodes,
+        forward_seconds=problem.forward_seconds,
+        cost_model={CostModel.PAPER: allocator_pb2.COST_MODEL_PAPER, CostModel.STALL: allocator_pb2.COST_MODEL_STALL}[
+            problem.cost_model
+        ],
+        objective_metric={
+            ObjectiveMetric.THROUGHPUT: allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT,
+            ObjectiveMetric.SCALING_EFFICIENCY: allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY,
+        }[problem.objective_metric],
+        jobs=map(_demand_to_proto, problem.jobs),
+        expected_stay_seconds=problem.expected_stay_seconds,
+        owner_limits=problem.owner_limits,
+    )
+
+
+_remembered: MemoryByJob[allocator_pb2.JobDemand] = MemoryByJob()
+
+
+def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
+    """What hardly ever changes of a job is copied: of a thousand jobs with their curves it takes 20 ms to make."""
+    message = allocator_pb2.JobDemand()
+    message.CopyFrom(
+        _remembered.value(job.id, (job.curve, job.stalls, job.permitted_nodes), lambda: _lists_to_proto(job))
+    )
+    message.id, message.owner = job.id, job.owner
+    message.min_nodes, message.max_nodes = job.min_nodes, job.max_nodes
+    message.scale_up_seconds, message.scale_down_seconds = job.scale_up_seconds, job.scale_down_seconds
+    message.weight = job.weight
+    message.share_weight = 0.0 if job.share_weight == 1 else job.share_weight
+    message.boot_seconds = job.boot_seconds
+    message.current_nodes.extend(job.current_nodes)
+    return message
+
+
+def _lists_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
+    return allocator_pb2.JobDemand(
+        curve=[resources_pb2.ScalingPoint(nodes=point.nodes, rate=point.rate) for point in job.curve],
+        permitted_nodes=job.permitted_nodes,
+        stalls=[
+            resources_pb2.RescaleStall(from_nodes=stall.from_nodes, to_nodes=stall.to_nodes, seconds=stall.seconds)
+            for stall in job.stalls
+        ],
+    )
+
+
+def allocation_to_proto(allocation: Allocation) -> allocator_pb2.Allocation:
+    """An allocation as a message."""
+    return allocator_pb2.Allocation(
+        objective=allocation.objective,
+        status=allocation.status,
+        solver=allocation.solver,
+        solve_seconds=allocation.solve_seconds,
+        assignments=map(assignment_to_proto, allocation.assignments),
+        fallback_reason=allocation.fallback_reason,
+    )
+
+
+def assignment_to_proto(assignment: Assignment) -> allocator_pb2.Assignment:
+    """What a job gets, as a message."""
+    return allocator_pb2.Assignment(job_id=assignment.job_id, nodes=assignment.nodes)
+
+
+def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
+    """A node as a plan sees it."""
+    return PlannableNode(node.name, node.expected_stay_seconds, node.pool, node.gpus)
+
+
+def stays_from_proto(message: scavenger_pb2.GetStaysResponse) -> StayReport:
+    """What the Scavenger tells of expected stays."""
+    steps = message.curve
+    return StayReport(
+        token=message.token,
+        time=message.unix_seconds,
+        horizon_seconds=message.horizon_seconds,
+        same_curve=message.same_curve,
+        curve=SurvivalCurve.of_steps(steps.seconds, steps.survival, steps.tail_rate)
+        if message.HasField("curve")
+        else None,
+        complete=message.complete,
+        nodes={
+            node.name: NodeTimes(
+                node.idle_since_unix_seconds,
+                node.idle_until_unix_seconds if node.HasField("idle_until_unix_seconds") else None,
+                node.pool,
+                node.gpus,
+            )
+            for node in message.nodes
+        },
+    )
+
+
+def job_from_proto(job: resources_pb2.Job) -> CachedJob:
+    """A job as JobManager reports it. A member of a fleet is promised what the newest plan wants for it."""
+    member = member_from_proto(job)
+    promised = job.wanted_nodes if member is not None and job.wanted_nodes else job.commanded_nodes
+    return CachedJob(
+        plannable=PlannableJob(
+            id=job.id,
+            min_nodes=job.spec.min_nodes,
+            max_nodes=job.spec.max_nodes,
+            permitted_nodes=_scales(job),
+            weight=job.spec.weight or 1.0,
+            current_nodes=tuple(promised),
+            owner=job.owner,
+            share_weight=job.share_weight or 1.0,
+            member=member,
+        ),
+        state=job_state_of(job.state),
+        admitted=job.admitted,
+        wanted_nodes=tuple(job.wanted_nodes),
+        not_before=unix_seconds(job.not_before) if job.HasField("not_before") else None,
+        plan_generation=job.plan_generation,
+        confirmed_nodes=frozenset(job.confirmed_nodes),
+        environment=_environment(job.spec),
+        stopping_since=unix_seconds(job.update_time) if job.state == resources_pb2.JOB_STATE_STOPPING else None,
+        keeps_scale=job.saves_fail,
+    )
+
+
+def _scales(job: resources_pb2.Job) -> tuple[int, ...]:
+    spec = job.spec
+    left_out = () if job.fleet_id else tuple(job.left_out_scales)
+    return offered_scales(spec.min_nodes, spec.max_nodes, tuple(spec.permitted_nodes), left_out)
+
+
+def _environment(spec: resources_pb2.JobSpec) -> str:
+    backend = resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_").lower()
+    variables = {"PATH": spec.environment["PATH"]} if "PATH" in spec.environment else {}
+    return training_environment(
+        spec.command,
+        spec.working_directory,
+        variables,
+        "" if backend == "unspecified" else backend,
+        cold=spec.cold_start,
+    )
+
+
+def profile_from_proto(profile: profiler_pb2.Profile, caution: float) -> CachedProfile:
+    """A profile as the Profiler reports it.
+
+    Args:
+        profile: The message.
+        caution: Fraction of a rate's relative error that is subtracted from it: 0 believes it, 1 takes the lower bound.
+    """
+    pin = profile.hold
+    return CachedProfile(
+        job_id=profile.job_id,
+        curve=_curve(profile, caution) if profile.points else None,
+        pin=ScalePin(pin.nodes, pin.grow, pin.until_unix_seconds) if profile.HasField("hold") else None,
+    )
+
+
+def _curve(profile: profiler_pb2.Profile, caution: float) -> JobCurve:
+    lowered = (point.rate * max(0.0, 1.0 - caution * point.relative_error) for point in profile.points)
+    # Curves never fall, lowered ones included.
+    rates = accumulate(lowered, max)
+    return JobCurve(
+        points=tuple(ScalingPoint(point.nodes, rate) for point, rate in zip(profile.points, rates, strict=True)),
+        scale_up_seconds=profile.scale_up_seconds,
+        scale_down_seconds=profile.scale_down_seconds,
+        stalls=_stalls(profile.stalls),
+        known=any(point.source != profiler_pb2.CURVE_SOURCE_PRIOR for point in profile.points),
+        sure=tuple(point.nodes for point in profile.points if _is_sure(point)),
+    )
+
+
+def _is_sure(point: profiler_pb2.ProfilePoint) -> bool:
+    if point.source == profiler_pb2.CURVE_SOURCE_MEASURED:
+        return point.steps >= COUNTED_BATCHES
+    return point.source in (profiler_pb2.CURVE_SOURCE_DECLARED, profiler_pb2.CURVE_SOURCE_FAMILY)
+
+
+def _stalls(stalls: Sequence[resources_pb2.RescaleStall]) -> tuple[RescaleStall, ...]:
+    return tuple(RescaleStall(stall.from_nodes, stall.to_nodes, stall.seconds) for stall in stalls)
+
+
+def formulation_from_proto(value: allocator_pb2.Formulation.ValueType) -> Formulation:
+    """The formulation of a message.
+
+    Raises:
+        InvalidInputError: it is not known.
+    """
+    if value not in _FORMULATIONS:
+        raise InvalidInputError("formulation", "a known formulation", value)
+    return _FORMULATIONS[value]

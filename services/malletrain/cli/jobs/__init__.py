@@ -1,0 +1,1 @@
+"""Verbs of those who hand in jobs and look at them."""

@@ -1,0 +1,113 @@
+"""`malletrain curve ID`: shows a job's scaling curve, its errors, and what measuring it cost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.jobs.profile import state_of
+from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_dict
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import job_manager_pb2, profiler_pb2
+
+
+def curve(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    plot: Annotated[Path | None, typer.Option(help="PNG file to draw points, errors and fit to.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write the curve as a scaling table for `replay`: model,nodes,samples_per_s."),
+    ] = None,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Show a job's scaling curve: points, errors, the source of each point, and what measuring it cost."""
+    if plot is not None and find_spec("matplotlib") is None:
+        raise InvalidInputError("--plot", "matplotlib, which is not installed: pip install 'malletrain[sim]'")
+    with connect() as stubs:
+        request = profiler_pb2.GetProfileRequest(job_id=job_id)
+        found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
+        job = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+    if export is not None:
+        _write("--export", export, scaling_table(job.spec.family or job.spec.name, found).encode())
+    if plot is not None:
+        _write("--plot", plot, _drawn(job.spec.name, found))
+    if as_json:
+        print_json(to_dict(found))
+        return
+    _print(found)
+
+
+def source_name(source: profiler_pb2.CurveSource.ValueType) -> str:
+    """`measured` for CURVE_SOURCE_MEASURED."""
+    return profiler_pb2.CurveSource.Name(source).removeprefix("CURVE_SOURCE_").lower()
+
+
+def scaling_table(model: str, profile: profiler_pb2.Profile) -> str:
+    """The curve in the format of `malletrain replay`, as CSV."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("model", "nodes", "samples_per_s"))
+    writer.writerow((model, 0, 0))
+    writer.writerows((model, point.nodes, f"{point.rate:.6g}") for point in profile.points)
+    return buffer.getvalue()
+
+
+def _print(found: profiler_pb2.Profile) -> None:
+    now = time.time()
+    rows = [
+        (
+            str(point.nodes),
+            f"{point.rate:,.1f}",
+            f"±{100 * point.relative_error:.1f} %",
+            source_name(point.source),
+            str(point.steps) if point.steps else "",
+            f"{duration(max(0.0, now - point.unix_seconds))} ago" if point.unix_seconds else "",
+        )
+        for point in found.points
+    ]
+    print_table(("nodes", "samples/s", "error", "source", "steps", "measured"), rows)
+    if found.fit:
+        typer.echo(f"between measured scales: {found.fit}")
+    if found.family:
+        typer.echo(f"family: {found.family}")
+    typer.echo(
+        f"a growth stalls {found.scale_up_seconds:.1f} s ({source_name(found.scale_up_source)}), "
+        f"a shrink {found.scale_down_seconds:.1f} s ({source_name(found.scale_down_source)})"
+    )
+    if found.HasField("run"):
+        _print_run(found.run)
+
+
+def _print_run(run: profiler_pb2.ProfileRun) -> None:
+    typer.echo(f"profile: {state_of(run)}: {run.reason}")
+    typer.echo(
+        f"it took {duration(run.seconds)}, {run.growths} growths, {run.shrinks} shrinks and {run.node_seconds:,.0f} "
+        f"node-seconds, {run.stalled_node_seconds:,.0f} of them standing still"
+    )
+    if run.donor_job_ids:
+        typer.echo(f"nodes came from {', '.join(run.donor_job_ids)}")
+
+
+def _drawn(name: str, found: profiler_pb2.Profile) -> bytes:
+    from malletrain.simulator.report.curve_plot import CurveMark, curve_chart
+
+    marks = [
+        CurveMark(point.nodes, point.rate, point.relative_error, source_name(point.source)) for point in found.points
+    ]
+    cost = f", {found.run.node_seconds:,.0f} node-seconds" if found.HasField("run") else ""
+    return curve_chart(f"{found.job_id} {name}: {found.fit or 'few points'}{cost}", marks).png()
+
+
+def _write(option: str, path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise InvalidInputError(option, f"a file that can be written ({error.strerror})", str(path)) from None
+    typer.echo(f"wrote {path}", err=True)

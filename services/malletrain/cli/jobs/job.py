@@ -1,0 +1,123 @@
+"""`malletrain job ID`: one job, its progress and its history."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.jobs.job_output import (
+    event_dict,
+    is_whole,
+    job_dict,
+    limits_in_words,
+    metric_facts,
+    reason_of,
+    run_in_words,
+    saves_in_words,
+)
+from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
+from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
+from malletrain.cli.shared.burst_buffer import request_in_words
+from malletrain.cli.shared.output import (
+    JsonOption,
+    ago,
+    duration,
+    first_line,
+    one_line,
+    print_json,
+    print_table,
+    state_name,
+    to_dict,
+)
+from malletrain.cli.shared.owner_output import owner_shares, weight_in_words
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.shared.terminal import open_console
+from malletrain.common.version import VERSION
+from malletrain.observer.outlook import Outlook
+from malletrain.runtime.messages import unix_seconds
+from malletrain.runtime.paging import all_pages
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+
+_LABEL_CELLS = 18
+
+
+def job(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Show one job: what it is, how far it is, what happened to it."""
+    with connect() as stubs:
+        found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+        tell_why_jobs_wait(stubs, [found])
+        events = _events(stubs, job_id)
+        weighed = found.share_weight not in (0.0, 1.0)  # by its owner's fair share
+        owners = owner_shares(stubs).owners if weighed else ()
+        progress = stubs.monitor.GetProgress(
+            monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
+        ).progress
+        seen = outlook(found, ask(stubs, [found]))
+    if as_json:
+        entry = job_dict(found) | {"outlook": outlook_dict(seen)}
+        entry["progress"] = to_dict(progress[0]) if progress else None
+        entry["events"] = [event_dict(event) for event in events]
+        print_json(entry)
+        return
+    _print_facts(found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners), seen)
+    rows = [
+        (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
+            state_name(event.to_state),
+            str(len(event.nodes)),
+            first_line(reason_of(event)),
+        )
+        for event in events
+    ]
+    print_table(("time", "state", "nodes", "reason"), rows)
+
+
+def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
+    request = job_manager_pb2.ListJobEventsRequest(job_id=job_id)
+    pages = all_pages(stubs.job_manager.ListJobEvents, request, timeout=DEADLINE_SECONDS)
+    return [event for page in pages for event in page.events]
+
+
+def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str, seen: Outlook) -> None:
+    now, phase = time.time(), progress.phase
+    facts = {
+        "job": f"{found.id}  {found.spec.name}",
+        "owner": found.owner,
+        **({"project": found.spec.project} if found.spec.project else {}),
+        **({"command": " ".join(found.spec.command)} if is_whole(found) else {}),
+        **({"runs as": run_in_words(found.spec)} if is_whole(found) else {}),
+        "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
+        "submitted": f"{ago(found.create_time, now)} ago",
+        **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
+        "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
+        "weight": weight,
+        **({"burst buffer": request_in_words(found)} if found.spec.burst_buffer_gb else {}),
+        **({"limits": limits_in_words(found.spec.limits)} if found.spec.HasField("limits") else {}),
+        "nodes wanted": " ".join(found.wanted_nodes) or "none",
+        "nodes commanded": " ".join(found.commanded_nodes) or "none",
+        "nodes confirmed": " ".join(found.confirmed_nodes) or "none",
+        "samples": f"{samples_in_words(seen, found.spec.target_samples)}, {lost_in_words(found, progress)}",
+        **({"phase": f"{phase.name}, for {duration(phase.seconds)}"} if progress.HasField("phase") else {}),
+        "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
+        **({} if found.HasField("end_time") else {"done in": eta_in_words(seen)}),
+        **({"saves": saves_in_words(found)} if found.saves_fail else {}),
+        "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
+    }
+    if found.last_failure and found.state != resources_pb2.JOB_STATE_FAILED:
+        facts["last failure"] = one_line(found.last_failure)
+    if found.left_out_scales:
+        facts["left out"] = f"{', '.join(map(str, found.left_out_scales))} nodes, where its script fails soon"
+    if found.supervisor_version not in ("", VERSION):
+        facts["supervisor"] = f"of version {found.supervisor_version}"
+    if found.HasField("end_time"):
+        facts["took"] = duration(unix_seconds(found.end_time) - unix_seconds(found.create_time))
+    facts |= metric_facts(found.metrics, facts)
+    console = open_console(soft_wrap=True)
+    for label, value in facts.items():
+        console.print(f"[bold]{label:>{_LABEL_CELLS - 2}}[/]  ", end="")
+        console.print(value, markup=False, highlight=False)

@@ -1,0 +1,74 @@
+"""How the command shows a job, of which it may have got only what everybody sees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from malletrain.cli.shared.output import to_dict
+from malletrain.v1 import job_manager_pb2, resources_pb2
+
+_HIDDEN = ("reason", "metrics", "saveError")
+_HIDDEN_IN_SPEC = ("command", "workingDirectory", "environment", "family", "launchNote", "project")
+
+
+def is_whole(job: resources_pb2.Job) -> bool:
+    """Whether the caller sees all of a job: the command of a job is never empty, but is left out for others."""
+    return bool(job.spec.command)
+
+
+def job_dict(job: resources_pb2.Job) -> dict[str, Any]:
+    """A job as protobuf JSON, with default values, and without what the caller may not see."""
+    found = to_dict(job)
+    if not is_whole(job):
+        for name in _HIDDEN:
+            found.pop(name, None)
+        for name in _HIDDEN_IN_SPEC:
+            found["spec"].pop(name, None)
+    return found
+
+
+def event_dict(event: job_manager_pb2.JobEvent) -> dict[str, Any]:
+    """A row of the journal as protobuf JSON, without its prose if the caller may not see it."""
+    found = to_dict(event)
+    if not event.reason:
+        found.pop("reason")
+    return found
+
+
+def metric_facts(metrics: Mapping[str, float], others: Collection[str]) -> dict[str, str]:
+    """Rows for a trainer's metrics. The trainer chooses their names, which must not stand in place of other rows."""
+    return {f"metric {name}" if name in others else name: f"{value:g}" for name, value in sorted(metrics.items())}
+
+
+def saves_in_words(found: resources_pb2.Job) -> str:
+    """What follows from a save that failed."""
+    why = f" ({found.save_error})" if found.save_error else ""
+    return f"the newest one failed{why}: it keeps its scale until one has succeeded"
+
+
+def limits_in_words(limits: resources_pb2.JobLimits) -> str:
+    """The limits and graces that a job has of its own, e.g. "step 3600 s, leave grace 120 s"; empty: all defaults."""
+    named = ((field.name.removesuffix("_seconds").replace("_", " "), value) for field, value in limits.ListFields())
+    return ", ".join(f"{name} {value:g} s" for name, value in named)
+
+
+def trained_nothing(found: resources_pb2.Job) -> bool:
+    """Whether a job is complete by its exit status alone, and has reported no batch: it may have given up."""
+    complete = found.state == resources_pb2.JOB_STATE_COMPLETED
+    return complete and found.reason_code == resources_pb2.JOB_REASON_EXITED and not found.samples
+
+
+def reason_of(found: resources_pb2.Job | job_manager_pb2.JobEvent) -> str:
+    """Why a job is in its state: the prose, or where the caller may not see it the reason code in plain words."""
+    if found.reason:
+        return found.reason
+    name = resources_pb2.JobReason.Name(found.reason_code).removeprefix("JOB_REASON_")
+    return "" if name == "UNSPECIFIED" else name.replace("_", " ").lower()
+
+
+def run_in_words(spec: resources_pb2.JobSpec) -> str:
+    """The launcher backend, and what was found of how the command's ranks are started."""
+    backend = resources_pb2.LauncherBackend.Name(spec.backend).removeprefix("LAUNCHER_BACKEND_").lower()
+    named = "its script shows, or by default" if backend == "unspecified" else backend
+    return f"{named} ({spec.launch_note})" if spec.launch_note else named

@@ -1,0 +1,230 @@
+"""`malletrain submit`: hand in one job, or several from a file."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.protobuf import json_format
+
+from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
+from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
+from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
+from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
+from malletrain.cli.shared.burst_buffer import parse_burst_buffer
+from malletrain.cli.shared.output import JsonOption, print_json, to_dict
+from malletrain.cli.shared.reconnecting import tell
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import job_manager_pb2, resources_pb2
+
+
+def submit(
+    command: Annotated[list[str] | None, typer.Argument(help="Program and arguments, after `--`.")] = None,
+    name: Annotated[str, typer.Option(help="Name for people; by default the script's.")] = "",
+    min_nodes: Annotated[int, typer.Option("--min", help="Smallest scale in nodes.")] = 1,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option("--max", help="Largest scale in nodes; by default 8, and 1 for the backend command."),
+    ] = None,
+    permitted: Annotated[str, typer.Option(help="Permitted scales, e.g. 1,2,4,8.")] = "",
+    slots: Annotated[int, typer.Option(help="Worker processes per node; 0: one for each GPU, or 1.")] = 0,
+    curve: Annotated[str, typer.Option(help="Scaling curve, nodes:samples/s, e.g. 1:100,2:190,4:350.")] = "",
+    scale_up: Annotated[float | None, typer.Option(help="Stall of a growth in seconds.")] = None,
+    scale_down: Annotated[float | None, typer.Option(help="Stall of a shrink in seconds.")] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="horovod, torchrun or command; by default what the script shows, or else the operator's choice."
+        ),
+    ] = "",
+    weight: Annotated[float, typer.Option(help="Priority weight.")] = 1.0,
+    target_samples: Annotated[
+        int,
+        typer.Option(help="Complete after so many samples; 0: no target."),
+    ] = 0,
+    max_restarts: Annotated[
+        int | None, typer.Option(help="Restarts after failures before giving up; 0: it is started once.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Measure its scaling curve on purpose: auto (where none is known), always, or never.")
+    ] = "",
+    family: Annotated[str, typer.Option(help="Jobs of one family share scaling curve and rescale costs.")] = "",
+    project: Annotated[
+        str, typer.Option(help="Project that its usage is accounted to: one of your Unix groups, or as operators list.")
+    ] = "",
+    burst_buffer: Annotated[
+        str, typer.Option(help="Burst buffer that it holds until its end, e.g. 2TB, 500GB or 2000 (GB).")
+    ] = "",
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Start each worker as a new interpreter, never forked from a standby process."),
+    ] = False,
+    env: EnvOption = None,
+    env_file: EnvFileOption = None,
+    start_limit: Annotated[
+        float, typer.Option(help="Longest start in seconds, until it trains; 0: half an hour, as for all limits.")
+    ] = 0.0,
+    step_limit: Annotated[float, typer.Option(help="Longest time in seconds from one batch to the next.")] = 0.0,
+    evaluation_limit: Annotated[float, typer.Option(help="Longest evaluation in seconds.")] = 0.0,
+    save_limit: Annotated[float, typer.Option(help="Longest save of a checkpoint in seconds.")] = 0.0,
+    release_grace: Annotated[
+        float, typer.Option(help="Seconds to save and end on a node that is taken; 0: the operator's choice.")
+    ] = 0.0,
+    leave_grace: Annotated[
+        float, typer.Option(help="Seconds to save and end before a start at another scale; 0: a minute.")
+    ] = 0.0,
+    workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
+    file: Annotated[Path | None, typer.Option(help="JSON list of job specs, in place of a command.")] = None,
+    request_id: Annotated[str, typer.Option(help="The same id again submits nothing twice.")] = "",
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="Wait until it has ended. Exit status: 0 completed, 3 failed, 4 cancelled; Ctrl-C leaves it running.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`.
+
+    It is complete when it calls `done()` or reaches its target, or when rank 0 (or its one process) ends with exit
+    status 0 without having been asked to leave. Any other exit status is a failure: the job starts again from its
+    checkpoint.
+    """
+    if (file is None) == (not command):
+        raise InvalidInputError("command", "a command after `--`, or --file, and not both")
+    if file is not None:
+        specs = read_specs(file)
+    else:
+        asked = AskedLaunch(parse_backend(backend), min_nodes, max_nodes, parse_sizes(permitted), slots)
+        environment = job_environment(env, env_file, os.environ, tell)
+        launch = choose_launch(command or [], (workdir or Path.cwd()).resolve(), asked, environment)
+        spec = resources_pb2.JobSpec(
+            name=name or default_name(command or []),
+            command=command,
+            working_directory=str((workdir or Path.cwd()).resolve()),
+            environment=environment,
+            min_nodes=min_nodes,
+            max_nodes=launch.max_nodes,
+            permitted_nodes=launch.permitted,
+            slots_per_node=slots,
+            scale_up_seconds=scale_up,
+            scale_down_seconds=scale_down,
+            curve=parse_curve(curve),
+            weight=weight,
+            target_samples=target_samples,
+            max_restarts=max_restarts,
+            backend=launch.backend,
+            launch_note=launch.note,
+            profile=parse_profile(profile),
+            family=family,
+            project=project,
+            cold_start=cold,
+            burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,
+            limits=resources_pb2.JobLimits(
+                start_seconds=start_limit,
+                step_seconds=step_limit,
+                evaluation_seconds=evaluation_limit,
+                save_seconds=save_limit,
+                release_grace_seconds=release_grace,
+                leave_grace_seconds=leave_grace,
+            ),
+        )
+        specs = [spec]
+        if launch.note:
+            tell(launch.note)
+    request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
+    with connect() as stubs:
+        stored = list(stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs)
+        tell_what_is_too_large(stubs, stored)
+        if not wait:
+            _print(stored, as_json=as_json)
+            return
+        if not as_json:
+            _print(stored, as_json=False)
+        _wait(stubs, stored, as_json=as_json)
+
+
+def _print(jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
+    if as_json:
+        print_json([to_dict(job) for job in jobs])
+        return
+    for job in jobs:
+        typer.echo(job.id)
+
+
+def _wait(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
+    try:
+        ended = wait_until_ended(stubs, jobs)
+    except KeyboardInterrupt:
+        tell(unfinished_in_words(jobs))
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        _print(ended, as_json=True)
+    raise typer.Exit(exit_status(ended))
+
+
+def default_name(command: list[str]) -> str:
+    """The name of a job that was given none: its script's, or its program's where that is no interpreter."""
+    runs_script = Path(command[0]).name.startswith(("python", "torchrun"))
+    script = next((word for word in command[1:] if not word.startswith("-")), command[0]) if runs_script else command[0]
+    printable = "".join(letter if letter.isprintable() else " " for letter in Path(script).stem)
+    return " ".join(printable.split())[:128]
+
+
+def parse_backend(name: str) -> resources_pb2.LauncherBackend.ValueType:
+    """A launcher backend by its name; empty: the operator's choice."""
+    if not name:
+        return resources_pb2.LAUNCHER_BACKEND_UNSPECIFIED
+    backends = resources_pb2.LauncherBackend.items()
+    known = {long.removeprefix("LAUNCHER_BACKEND_").lower(): value for long, value in backends if value}
+    if name not in known:
+        raise InvalidInputError("--backend", f"one of {', '.join(known)}", name)
+    return known[name]
+
+
+def parse_profile(mode: str) -> resources_pb2.ProfileMode.ValueType:
+    """`auto` as a profile mode; nothing leaves it to the operator's default."""
+    names = {"": "UNSPECIFIED", "auto": "AUTO", "always": "ALWAYS", "never": "NEVER"}
+    if mode.lower() not in names:
+        raise InvalidInputError("--profile", "auto, always or never", mode)
+    return resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{names[mode.lower()]}")
+
+
+def parse_sizes(text: str) -> list[int]:
+    """`1,2,4` as numbers of nodes."""
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise InvalidInputError("--permitted", "whole numbers separated by commas", text) from None
+
+
+def parse_curve(text: str) -> list[resources_pb2.ScalingPoint]:
+    """`1:100,2:190` as scaling points: nodes and samples/s."""
+    points = []
+    for part in filter(None, text.split(",")):
+        nodes, _, rate = part.partition(":")
+        try:
+            points.append(resources_pb2.ScalingPoint(nodes=int(nodes), rate=float(rate)))
+        except ValueError:
+            raise InvalidInputError("--curve", "NODES:SAMPLES_PER_SECOND pairs separated by commas", part) from None
+    return points
+
+
+def read_specs(path: Path) -> list[resources_pb2.JobSpec]:
+    """Job specs in protobuf-JSON from a file holding a list of them."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError("--file", f"a readable file ({error.strerror})", str(path)) from None
+    request = job_manager_pb2.SubmitJobsRequest()
+    try:
+        json_format.Parse(f'{{"specs": {text}}}', request)
+    except json_format.ParseError as error:
+        raise InvalidInputError(str(path), f"a JSON list of job specs ({error})") from None
+    return list(request.specs)

@@ -1,0 +1,1 @@
+"""Verbs of those who run an installation."""

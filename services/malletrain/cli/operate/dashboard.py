@@ -1,0 +1,127 @@
+"""`malletrain dashboard`: the page in the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Coroutine
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from malletrain.cli.shared.credentials import caller_credential, forget_token
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.common.addresses import is_loopback
+from malletrain.runtime.access.credentials import Credential
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.logs import configure_logging
+
+if TYPE_CHECKING:
+    from malletrain.dashboard.server.server import Dashboard
+
+_DEFAULT = "127.0.0.1:7706"
+_REPLAYING = (sys.executable, "-P", "-m", "malletrain.cli.journal.what_if")
+
+
+def dashboard(
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT to listen on. Off loopback a certificate is needed.")
+    ] = _DEFAULT,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name by which browsers reach it, if not as localhost. May be repeated.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Certificate for HTTPS, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+) -> None:
+    """Serve pages that show nodes, jobs and plans live in a browser, until Ctrl-C. Needs malletrain[dashboard]."""
+    if find_spec("bokeh") is None:
+        raise InvalidInputError("dashboard", "Bokeh, which is not installed: pip install 'malletrain[dashboard]'")
+    host, port = _parsed(address)
+    tls = _tls(address, certificate, key)
+    settings = load(config)
+    configure_logging("dashboard", settings.log_level)
+    credential = caller_credential(settings)
+    forget_token()
+    asyncio.run(_serve(settings, config, credential, host, port, tuple(name or ()), tls))
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise InvalidInputError("--address", "HOST:PORT", address)
+    return host.strip("[]"), int(port)
+
+
+def _tls(address: str, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        if not is_loopback(address):
+            raise InvalidInputError("--certificate", "a certificate, since the address is not on loopback", None)
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInputError("--certificate", f"a certificate with its key ({error})", str(certificate)) from error
+    return context
+
+
+async def _serve(
+    settings: AllSettings,
+    config: Path | None,
+    credential: Credential,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    tls: ssl.SSLContext | None,
+) -> None:
+    from malletrain.dashboard.pages.what_if import WhatIf
+    from malletrain.dashboard.replays import Replays
+    from malletrain.dashboard.server.server import Dashboard
+    from malletrain.observer.watching import Watcher
+
+    watcher = Watcher(settings, credential, SystemClock())
+    allocator = settings.allocator
+    present = WhatIf(
+        forward_s=allocator.forward_seconds,
+        forward_policy=allocator.forward_policy.value,
+        max_parallel=settings.job_manager.max_parallel,
+    )
+    file = str(config.resolve()) if config is not None else None
+    replays = Replays(_REPLAYING, credential.token, file, present, watcher.now, watcher.changed.set)
+    try:
+        server = Dashboard(watcher, replays, host, port, names, tls)
+    except OSError as error:
+        expected = f"an address that one can listen on ({error.strerror})"
+        raise InvalidInputError("--address", expected, f"{host}:{port}") from error
+    _announce(host, port, names, tls)
+    await _until_signal(watcher.run(), server)
+
+
+def _announce(host: str, port: int, names: tuple[str, ...], tls: ssl.SSLContext | None) -> None:
+    scheme, shown = ("https" if tls else "http"), (names[0] if names else host)
+    typer.echo(f"{scheme}://{shown}:{port}/login?token=TOKEN")
+    typer.echo("TOKEN: malletrain token --user NAME --role viewer --lifespan 12h")
+    if tls is None:
+        typer.echo(f"from elsewhere: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}")
+
+
+async def _until_signal(following: Coroutine[Any, Any, object], server: Dashboard) -> None:
+    """Follow and serve until SIGINT or SIGTERM."""
+    loop, ending = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ending.set)
+    parts: list[Coroutine[Any, Any, object]] = [following, server.run(), ending.wait()]
+    tasks = [asyncio.create_task(part) for part in parts]
+    done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,180 @@
+"""Checks of `malletrain doctor` that both schedulers share, and what a check is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from malletrain.cli.shared.credentials import caller_credential
+from malletrain.cli.shared.output import one_line
+from malletrain.cli.shared.settings import AllSettings
+from malletrain.cli.shared.stubs import explain
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings
+from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
+
+_SECONDS = 20.0
+_LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        check: What was checked.
+        ok: Whether it is as it should be.
+        found: What was found.
+        remedy: What to do; empty if it is ok.
+    """
+
+    check: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def judge(check: str, ok: bool, found: object, remedy: str) -> Finding:
+    """A finding with a remedy only if something is wrong."""
+    return Finding(check, ok, str(found), "" if ok else remedy)
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command printed.
+
+    Attributes:
+        ok: False if it could not be run, failed, or took too long.
+        text: Its standard output.
+        error: Why it is not ok: its last line of text, or the error of the system.
+    """
+
+    ok: bool
+    text: str
+    error: str = ""
+
+
+def ask(argv: Sequence[str]) -> CommandResult:
+    """Run a command, with times in UTC and in the C locale."""
+    environment = os.environ | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return CommandResult(False, "", str(error))
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return CommandResult(done.returncode == 0, done.stdout, said[-1] if said and done.returncode else "")
+
+
+def programs(names: Iterable[str], setting: str) -> Finding:
+    """Whether all of these programs are installed."""
+    missing = [name for name in names if shutil.which(name) is None]
+    found = f"not found: {', '.join(missing)}" if missing else "all found"
+    return judge("commands", not missing, found, f"install the scheduler's client package here, or set {setting}")
+
+
+def clocks(ours: float, theirs: float | None, max_seconds: float = 5.0) -> Finding:
+    """Whether the scheduler's clock agrees with ours: planned starts are compared with our time.
+
+    Args:
+        ours: Seconds since the epoch.
+        theirs: The same by the scheduler's clock; None if it did not say.
+        max_seconds: Largest difference that is ok.
+    """
+    if theirs is None:
+        return Finding("clocks", False, "the scheduler did not say its time", "see whether its commands answer")
+    apart = ours - theirs
+    found = f"{abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} the scheduler"
+    return judge("clocks", abs(apart) <= max_seconds, found, "run an NTP client (chrony) here and there")
+
+
+def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Finding:
+    """Whether this machine and the nodes can reach each other, by the settings alone. Pure.
+
+    Either everything is on loopback, as where one machine plays all nodes, or nothing is.
+
+    Args:
+        scheduler: "slurm" or "pbs".
+        hold: How nodes are held.
+        settings: All settings.
+    """
+    section = f"scavenger.{scheduler}.hold"
+    addresses = {
+        f"{section}.head": hold.head or hold.agents_address,
+        f"{section}.listen": hold.listen,
+        "job_manager.head_address": settings.job_manager.head_address,
+        "addresses.monitor_for_nodes": settings.addresses.monitor_for_nodes,
+    }
+    inside = [name for name, address in addresses.items() if address.startswith(_LOOPBACK)]
+    outside = [name for name, address in addresses.items() if address and name not in inside]
+    if not outside:
+        return Finding("reach", True, "loopback only: all nodes are this machine")
+    if settings.job_manager.interfaces == ("lo",):
+        inside.append("job_manager.interfaces")
+    missing = [name for name in addresses if name not in (*inside, *outside)]
+    return judge(
+        "reach",
+        not inside and not missing,
+        f"on loopback: {', '.join(inside) or 'none'}; not set: {', '.join(missing) or 'none'}",
+        "give each of these an address or interface by which this machine and the nodes see each other",
+    )
+
+
+def judge_end(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Finding:
+    """Whether jobs and nodes are treated alike when the services end in good order. Pure.
+
+    Args:
+        scheduler: "slurm" or "pbs".
+        hold: How nodes are held.
+        settings: All settings.
+    """
+    stops, gives_back = settings.job_manager.stop_jobs_on_exit, hold.give_back_at_exit
+    found = f"jobs {'are stopped' if stops else 'train on'}, nodes are {'given back' if gives_back else 'kept'}"
+    remedy = (
+        f"set scavenger.{scheduler}.hold.give_back_at_exit = {str(stops).lower()}, as job_manager.stop_jobs_on_exit"
+    )
+    return judge("end of services", stops == gives_back or not hold.held, found, remedy)
+
+
+def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
+    """How the placeholders of a running Scavenger fare; nothing if none runs.
+
+    Args:
+        settings: All settings.
+    """
+    try:
+        channel = open_blocking_channel(settings.peer("scavenger"), caller_credential(settings))
+    except InvalidInputError:
+        return  # nothing has been started yet, or the check of the certificates says why
+    try:
+        stub = scavenger_pb2_grpc.ScavengerServiceStub(channel)
+        status = stub.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
+    except grpc.RpcError as error:
+        if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            yield Finding("placeholders", False, str(explain(error)), "see docs/access.md")
+        return
+    finally:
+        channel.close()
+    yield from map(judge_placeholders, status.placeholders)
+
+
+def judge_placeholders(status: scavenger_pb2.PlaceholderStatus) -> Finding:
+    """Whether placeholders can be submitted and start. Pure."""
+    ok = not status.failures_in_a_row
+    found = f"{status.running} nodes held, {status.pending} placeholders wait"
+    if not ok:
+        times = f"{status.failures_in_a_row} time{'s' * (status.failures_in_a_row != 1)} in a row"
+        where = f", last on node {status.node}" if status.node else ""
+        found = f"failed {times}{', paused' * status.paused}{where}: {one_line(status.error)}"
+    remedy = (
+        f"see the message: account, quota and options in scavenger.{status.source}.hold, the state of its queue, and "
+        "whether nodes can start its python and reach its head; it is tried again by itself"
+    )
+    return judge(f"placeholders of {status.source}", ok, found, remedy)

@@ -1,0 +1,45 @@
+"""`malletrain nodes`: the idle nodes and which jobs use them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.jobs.jobs import all_jobs
+from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines
+from malletrain.cli.shared.output import JsonOption, ago, duration, print_json, print_table, to_dict
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
+from malletrain.v1 import scavenger_pb2
+
+
+def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
+    """List the idle nodes, their idle age, expected stay, job, pool and GPUs; say why no more nodes can be held."""
+    with connect() as stubs:
+        found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
+        status = stubs.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
+        holders = {name: job.id for job in all_jobs(stubs) for name in job.commanded_nodes}
+    now = time.time()
+    for line in [
+        *placeholder_failures(status.placeholders, now),
+        *drains(status.drained, now),
+        *quarantines(status.quarantined, now),
+    ]:
+        typer.echo(line, err=True)
+    if as_json:
+        idle = [to_dict(node) | {"jobId": holders.get(node.name, "")} for node in found]
+        print_json([*idle, *({"name": node.name, "quarantined": to_dict(node)} for node in status.quarantined)])
+        return
+    rows = [
+        (
+            node.name,
+            ago(node.idle_since, now),
+            duration(node.expected_stay_seconds) if node.expected_stay_seconds else "unknown",
+            holders.get(node.name, "-"),
+            node.pool or "-",
+            f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
+        )
+        for node in found
+    ]
+    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs"), rows)

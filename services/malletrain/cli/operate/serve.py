@@ -1,0 +1,149 @@
+"""`malletrain serve NAME`: runs one service in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.shared.credentials import forget_token
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
+from malletrain.common.addresses import is_loopback
+from malletrain.common.files import make_state_folder
+from malletrain.common.tasks import lasting, start_task
+from malletrain.runtime.access.installation import Installation, open_installation
+from malletrain.runtime.access.viewer_folder import ViewerFolder
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.failures import log_failure
+from malletrain.runtime.garbage import short_collections
+from malletrain.runtime.logs import configure_logging
+from malletrain.runtime.metrics.process import metrics_of_process
+from malletrain.runtime.process import Service, run_service
+from malletrain.runtime.refusal_log import keep_refusals_apart, refusal_file
+from malletrain.runtime.stalls import stalls_logged
+from malletrain.runtime.tracing.opening import open_tracer
+
+_AGAIN_SECONDS = 60.0
+
+
+class ServiceName(StrEnum):
+    """The five services."""
+
+    SCAVENGER = "scavenger"
+    MONITOR = "monitor"
+    JOB_MANAGER = "job_manager"
+    PROFILER = "profiler"
+    ALLOCATOR = "allocator"
+
+
+def serve(
+    name: Annotated[ServiceName, typer.Argument(help="Name of the service.")],
+    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    parent: Annotated[
+        int | None, typer.Option(hidden=True, help="End when this process is not the parent any more.")
+    ] = None,
+) -> None:
+    """Run one service in this process until SIGTERM."""
+    settings = load(config)
+    check_named_files(settings)
+    make_state_folder(settings.state_dir)
+    check_state_folder(settings.state_dir)
+    configure_logging(name.value, settings.log_level)
+    keep_refusals_apart(refusal_file(settings.state_dir, name.value))
+    forget_token()
+    with stalls_logged(settings.log_stalls_ms / 1000):
+        asyncio.run(_serve(name, settings, parent, config))
+
+
+async def _serve(name: ServiceName, settings: AllSettings, parent: int | None, config: Path | None) -> None:
+    installation = open_installation(settings, SystemClock())
+    address = settings.addresses.of(name.value)
+    owner = installation.owner_token()
+    owner.renew()
+    certificates = installation.certificates(name.value)
+    certificates.renew()
+    beside = [
+        start_task(lasting(owner.keep(), "owner's token"), "owner's token"),
+        start_task(lasting(certificates.keep(), "certificates"), "certificates"),
+    ]
+    if (viewer := installation.viewer_folder()) is not None:
+        # A dashboard that can't be served is no reason for a service to end.
+        beside.append(start_task(_keep_in_any_case(viewer), "viewer's folder"))
+    if parent:
+        beside.append(start_task(_end_with_parent(parent), "parent"))
+    service = _factory(name, config)(settings, installation)
+    credentials = installation.server_credentials(name.value)
+    metrics = metrics_of_process(name.value, settings)
+    tracer = open_tracer(name.value, settings.tracing)
+    access = installation.interceptor(name.value)
+    limits = settings.limits.for_reports() if name is ServiceName.MONITOR else settings.limits
+    try:
+        with short_collections():
+            plain = name is ServiceName.MONITOR and settings.access.reports_without_tls and is_loopback(address)
+            await run_service(service, address, access, limits, credentials, metrics, tracer, plain_reports=plain)
+    finally:
+        for task in beside:
+            task.cancel()
+
+
+async def _keep_in_any_case(viewer: ViewerFolder) -> None:
+    while True:
+        try:
+            await viewer.keep()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            log_failure(error)
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _end_with_parent(parent: int) -> None:
+    """Send SIGTERM to this process when its parent has ended: no process would restart it then."""
+    import signal
+
+    while os.getppid() == parent:
+        await asyncio.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _factory(name: ServiceName, config: Path | None) -> Callable[[AllSettings, Installation], Service]:
+    """Creates the service. Imports that service only: the libraries of the others cost memory and start-up time."""
+    clock = SystemClock()
+    chosen = ["--config", str(config)] if config else []
+    replays = [sys.executable, "-P", "-m", "malletrain.cli.operate.tuning_replays", *chosen]
+    match name:
+        case ServiceName.SCAVENGER:
+            from malletrain.scavenger.service import create as create_scavenger
+
+            return lambda settings, installation: create_scavenger(
+                settings, settings.scavenger, clock, installation.credential("scavenger")
+            )
+        case ServiceName.MONITOR:
+            from malletrain.monitor.service import create as create_monitor
+
+            return lambda settings, installation: create_monitor(
+                settings, settings.monitor, clock, installation.credential("monitor")
+            )
+        case ServiceName.JOB_MANAGER:
+            from malletrain.job_manager.service import create as create_job_manager
+
+            return lambda settings, installation: create_job_manager(
+                settings, settings.job_manager, clock, installation
+            )
+        case ServiceName.PROFILER:
+            from malletrain.profiler.service import create as create_profiler
+
+            return lambda settings, installation: create_profiler(
+                settings, settings.profiler, clock, installation.credential("profiler")
+            )
+        case ServiceName.ALLOCATOR:
+            from malletrain.allocator.service import create as create_allocator
+
+            return lambda settings, installation: create_allocator(
+                settings, settings.allocator, clock, installation.credential("allocator"), replays
+            )

@@ -1,0 +1,258 @@
+"""`malletrain up`: runs all services, each in a process, and restarts those that end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.operate.log_rotation import LogRotation
+from malletrain.cli.shared.configured import warn_of_variables
+from malletrain.cli.shared.settings import AllSettings, load
+from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
+from malletrain.common.backoff import Backoff
+from malletrain.common.files import make_private_folder, make_state_folder
+from malletrain.runtime.access.installation import open_installation
+from malletrain.runtime.channel import serves
+from malletrain.runtime.clock import SystemClock
+from malletrain.runtime.config import SERVICES
+from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+
+_POLL_SECONDS = 0.1
+_FIRST_PAUSE_SECONDS = 0.2
+_MAX_PAUSE_SECONDS = 5.0
+_TRIES_BEFORE_FIRST_SERVING = 3
+_STOP_SECONDS = 20.0
+_FREE_SECONDS = 5.0
+"""How long the services of a `malletrain up` that was killed may go on listening."""
+_WRONG_USE = 2
+_MAX_LINE_LENGTH = 500
+
+
+def up(
+    config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+) -> None:
+    """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
+    warn_of_variables()
+    settings = load(config)
+    check_named_files(settings)
+    prepare_state_folder(settings)
+    typer.echo("starting the services, which may take half a minute", err=True)
+    # Here, so that a key or a certificate that can't be used is told at once.
+    installation = open_installation(settings, SystemClock())
+    installation.owner_token().renew()
+    installation.certificates().renew()
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    with lock_state_folder(settings.state_dir):
+        runner = ServiceRunner(settings, config)
+        try:
+            wait_for_free_addresses(settings)
+            runner.start()
+            while not ending.wait(_POLL_SECONDS):
+                runner.check()
+                runner.rotate_logs()
+        finally:
+            runner.stop()
+
+
+def prepare_state_folder(settings: AllSettings) -> None:
+    """Make the state folder where it is missing.
+
+    Raises:
+        InvalidInputError: it can't be made, or others could have changed what is in it.
+    """
+    try:
+        make_state_folder(settings.state_dir)
+    except OSError as error:
+        expected = f"a folder that is there or can be made ({error.strerror})"
+        raise InvalidInputError("state_dir", expected, str(settings.state_dir)) from error
+    check_state_folder(settings.state_dir)
+
+
+@contextmanager
+def lock_state_folder(state_dir: Path) -> Iterator[None]:
+    """Lock a state folder for one `malletrain up`, or one restore.
+
+    Raises:
+        MalleTrainError: it is locked already.
+    """
+    with (state_dir / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MalleTrainError(f"another `malletrain up` runs on {state_dir}, or a restore") from None
+        yield
+
+
+def wait_for_free_addresses(settings: AllSettings) -> None:
+    """Wait until nothing listens where the services will: the services of another installation would pass for ours.
+
+    Raises:
+        MalleTrainError: an address stays taken, or is not one of this machine.
+    """
+    deadline = time.monotonic() + _FREE_SECONDS
+    pause = threading.Event()
+    for name in SERVICES:
+        address = settings.addresses.of(name)
+        while error := _why_not_free(address):
+            if time.monotonic() > deadline:
+                raise MalleTrainError(
+                    f"{name} can't listen on {address} ({error}): end the program that does, or set addresses.{name}"
+                )
+            pause.wait(_POLL_SECONDS)
+
+
+def _why_not_free(address: str) -> str:
+    """Why one can't listen on an address; empty if one can."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+@dataclass
+class ServiceProcess:
+    """The process of one service.
+
+    Attributes:
+        name: Name of the service.
+        process: The process; None while it waits to be restarted.
+        served: Whether it has answered since its start.
+        failures: How often it has ended.
+        backoff: How long to wait before the next restart.
+        start_in: Seconds until the next restart.
+    """
+
+    name: str
+    process: subprocess.Popen[bytes] | None = None
+    served: bool = False
+    failures: int = 0
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS))
+    start_in: float = 0.0
+
+
+class ServiceRunner:
+    """Starts the services, restarts those that end, and stops all of them."""
+
+    def __init__(self, settings: AllSettings, config: Path | None) -> None:
+        self._settings = settings
+        self._config = config
+        self._services = [ServiceProcess(name) for name in SERVICES]
+        self._rotation = LogRotation(settings.log_mib * 2**20, settings.log_copies)
+        self._unrotated: set[str] = set()
+        self._announced = False
+
+    def start(self) -> None:
+        """Start every service."""
+        for service in self._services:
+            self._launch(service)
+
+    def check(self) -> None:
+        """Restart services that have ended, and notice those that have begun to answer.
+
+        Raises:
+            MalleTrainError: a service that has never answered ends again and again.
+        """
+        for service in self._services:
+            if service.process is None:
+                service.start_in -= _POLL_SECONDS
+                if service.start_in <= 0:
+                    self._launch(service)
+            elif service.process.poll() is not None:
+                self._ended(service)
+            elif not service.served and serves(self._settings.peer(service.name)):
+                service.served = True
+                service.backoff.succeed()
+        if not self._announced and all(service.served for service in self._services):
+            self._announced = True
+            for service in self._services:
+                typer.echo(f"{service.name:<12} {self._settings.addresses.of(service.name)}")
+            typer.echo(f"state and logs in {self._settings.state_dir}; stop with Ctrl-C")
+
+    def rotate_logs(self) -> None:
+        """Rotate logs that are too large, and say so once if that is not possible."""
+        for service in self._services:
+            try:
+                self._rotation.apply(self._log_path(service))
+            except OSError as error:
+                if service.name not in self._unrotated:
+                    typer.echo(f"the log of {service.name} can't be rotated: {error}", err=True)
+                self._unrotated.add(service.name)
+
+    def _launch(self, service: ServiceProcess) -> None:
+        # Without the working directory among the folders of modules: what lies there may be anybody's.
+        command = [sys.executable, "-P", "-m", "malletrain.cli.main"]
+        command += ["serve", service.name, "--parent", str(os.getpid())]
+        if self._config is not None:
+            command += ["--config", str(self._config)]
+        path = self._log_path(service)
+        make_private_folder(path.parent)
+        with open(path, "ab", opener=_open_private) as log:
+            service.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        service.served = False
+
+    def _ended(self, service: ServiceProcess) -> None:
+        assert service.process is not None
+        code = service.process.returncode
+        service.process = None
+        service.failures += 1
+        why = "" if self._announced else f": {last_line(self._log_path(service))}"
+        service.start_in = service.backoff.fail()
+        typer.echo(f"{service.name} ended with {code}; starting it again in {service.start_in:g} s{why}", err=True)
+        if not self._announced and (code == _WRONG_USE or service.failures >= _TRIES_BEFORE_FIRST_SERVING):
+            raise MalleTrainError(f"{service.name} does not start: {last_line(self._log_path(service))}")
+
+    def _log_path(self, service: ServiceProcess) -> Path:
+        return self._settings.state_dir / "logs" / f"{service.name}.log"
+
+    def stop(self) -> None:
+        """Ask every service to end, and kill those that do not in time.
+
+        The Scavenger ends last: jobs are stopped at a checkpoint before it gives their nodes back.
+        """
+        running = {service.name: service.process for service in self._services if service.process is not None}
+        last = running.pop("scavenger", None)
+        _end(running.values())
+        if last is not None:
+            _end([last])
+
+
+def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log with text in it; the path of the log if there is none."""
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
+    return lines[-1][:_MAX_LINE_LENGTH] if lines else f"nothing in {path}; is there room on its disk?"

@@ -1,0 +1,1 @@
+"""`malletrain reproduce`: the evaluations of the four papers."""

@@ -1,0 +1,1 @@
+"""What several verbs of the command use: settings, credentials, stubs, output."""

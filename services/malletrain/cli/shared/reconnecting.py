@@ -1,0 +1,70 @@
+"""Follows a stream of a service across its restarts, for verbs that go on until something has happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import TypeVar
+
+import grpc
+import typer
+
+from malletrain.cli.shared.stubs import is_unverified
+from malletrain.common.backoff import Backoff
+
+ItemT = TypeVar("ItemT")
+
+_FIRST_PAUSE_SECONDS = 0.2
+_MAX_PAUSE_SECONDS = 2.0
+_PASSING = frozenset(
+    (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,  # by a server that ends
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # a reader that was too slow has to begin again
+    )
+)
+
+
+def tell(text: str) -> None:
+    """Say something on standard error."""
+    typer.echo(text, err=True)
+
+
+def across_restarts(
+    name: str,
+    open_stream: Callable[[], Generator[ItemT, None, None]],
+    told: Callable[[str], None] = tell,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[ItemT]:
+    """The items of a stream, which is opened again, with back-off, whenever it ends or the service is gone.
+
+    To be used once the service has answered: it is taken for granted that it comes back.
+
+    Args:
+        name: The service, for people.
+        open_stream: Makes the calls; closed when the caller has seen enough.
+        told: Told that the service does not answer, and that it does again.
+        pause: Waits for so many seconds.
+
+    Raises:
+        grpc.RpcError: the call fails for a reason that does not pass, e.g. the token is no longer valid.
+    """
+    backoff, gone = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS), False
+    while True:
+        try:
+            with closing(open_stream()) as stream:
+                for item in stream:
+                    if gone:
+                        told(f"{name} answers again")
+                    gone = False
+                    backoff.succeed()
+                    yield item
+        except grpc.RpcError as error:
+            if error.code() not in _PASSING or is_unverified(error):
+                raise
+            if not gone and error.code() is grpc.StatusCode.UNAVAILABLE:
+                told(f"{name} does not answer; waiting for it (Ctrl-C ends this)")
+                gone = True
+        pause(backoff.fail())

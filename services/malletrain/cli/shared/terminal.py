@@ -1,0 +1,122 @@
+"""The one way of the command to a terminal: what would command it is shown as text.
+
+Names, reasons, metrics and lines of logs come from jobs and other users. A terminal acts upon control characters in
+them: it fills the clipboard, changes its title, or moves the cursor and so shows what nobody has said. Each verb writes
+through `guarded_output`, and what draws, tables and progress bars, through `TerminalConsole`.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_Result = TypeVar("_Result")
+_COMMANDING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and the end of a line
+    "\u2028\u2029\u202a-\u202e\u2066-\u2069"  # what ends lines, and what turns the direction of writing
+    "\ud800-\udfff]"  # which can't be encoded
+)
+
+
+def visible(text: str) -> str:
+    r"""A text with `\x1b` and the like in place of what a terminal would act upon. Line ends and tabs stay. Pure."""
+    return _COMMANDING.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class EscapingStream(io.TextIOWrapper):
+    """A text stream of which nothing commands a terminal.
+
+    Attributes:
+        plain: The stream in whose place it is.
+    """
+
+    def __init__(self, plain: io.TextIOWrapper) -> None:
+        super().__init__(
+            plain.buffer,
+            encoding="utf-8" if plain.encoding.lower() in ("ascii", "us-ascii") else plain.encoding,
+            errors=plain.errors,
+            line_buffering=plain.line_buffering,
+            write_through=True,
+        )
+        self.plain = plain
+
+    def write(self, text: str) -> int:
+        """Write a text, escaped."""
+        super().write(visible(text))
+        return len(text)
+
+
+@contextmanager
+def guarded_output() -> Iterator[None]:
+    """Have standard output and standard error escape what would command a terminal, while the context lasts."""
+    with ExitStack() as stack:
+        for name in ("stdout", "stderr"):
+            plain = getattr(sys, name)
+            if not isinstance(plain, io.TextIOWrapper) or isinstance(plain, EscapingStream):
+                continue
+            plain.flush()
+            stream = EscapingStream(plain)
+            stack.callback(stream.detach)  # or the end of this stream would close the other one
+            stack.callback(setattr, sys, name, plain)
+            setattr(sys, name, stream)
+        yield
+
+
+def guarded(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The same function, with `guarded_output`."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> _Result:
+        with guarded_output():
+            return function(*arguments, **options)
+
+    run.is_guarded = True  # type: ignore[attr-defined]
+    return run
+
+
+def guard_verbs(app: typer.Typer) -> typer.Typer:
+    """Guard all verbs of a group, and of the groups in it."""
+    for command in app.registered_commands:
+        if command.callback is not None and not getattr(command.callback, "is_guarded", False):
+            command.callback = guarded(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            guard_verbs(group.typer_instance)
+    return app
+
+
+def open_console(*, stderr: bool = False, **options: Any) -> Console:
+    """A console of rich for standard output, or standard error, that draws, and shows all other control characters.
+
+    Args:
+        stderr: Whether it is for standard error.
+        **options: Options of `rich.console.Console`.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType  # some verbs draw nothing, and start sooner
+    from rich.segment import Segment
+
+    class TerminalConsole(Console):
+        """Escapes text wherever it comes from; what moves the cursor is rich's own, and no text to it."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            """Segments of something that is to be drawn."""
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    stream: TextIO = sys.stderr if stderr else sys.stdout
+    return TerminalConsole(file=stream.plain if isinstance(stream, EscapingStream) else stream, **options)

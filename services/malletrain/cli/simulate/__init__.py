@@ -1,0 +1,1 @@
+"""Verbs that compute and need no service: problems, replays, batch schedules, advice."""

@@ -1,0 +1,283 @@
+"""`malletrain batch`: simulates a batch scheduler on a job log, and writes the idle nodes that it leaves."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from malletrain.cli.shared.output import JsonOption, hint_at_compiler, print_json
+from malletrain.cli.shared.terminal import open_console
+from malletrain.cli.simulate.batch_output import camel, print_summary, schedule_summary, write_results
+from malletrain.cli.simulate.batch_selection import (
+    ALL,
+    NONE,
+    SELECT_CHOICES,
+    check_comparison,
+    method_of,
+    method_rows,
+    method_summary,
+    print_comparison,
+    spec_of,
+    trade_off_of,
+    write_comparison,
+)
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.selection.genetic_parameters import GeneticParameters
+from malletrain.selection.methods import SelectionMethod
+from malletrain.selection.problem import MAX_JOBS
+from malletrain.selection.select import SelectionSettings, SelectionSolver
+from malletrain.simulator.batch.engine import Overrun
+from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name
+from malletrain.simulator.batch.idle import Window, idle_trace
+from malletrain.simulator.batch.job_table import write_jobs
+from malletrain.simulator.batch.policies import BatchPolicy, policy_named
+from malletrain.simulator.batch.recipes import WorkloadRecipe, derive
+from malletrain.simulator.batch.running import all_settings, check_settings, machine_with, method_run, schedule_of
+from malletrain.simulator.batch.selecting import ReservedKinds, Starved, WindowSettings
+from malletrain.simulator.batch.usage import usage_of
+from malletrain.simulator.batch.workload import BatchWorkload
+from malletrain.simulator.batch.workload_files import read_any_workload
+from malletrain.simulator.traces.row_counts import RowCounts
+
+TABLE, DERIVE = "table", "derive"
+_LONG_RUN_JOBS = 5000
+"""With fewer jobs no progress is shown: the simulation is fast."""
+
+
+class PolicyChoice(StrEnum):
+    """Values of --policy."""
+
+    FCFS = "fcfs"
+    EASY = "easy"
+    WFP = "wfp"
+    BBSCHED = "bbsched"
+
+
+def batch(
+    workload: Annotated[
+        Path,
+        typer.Option(
+            help="Job log: Standard Workload Format, `sacct`, or NAME.csv with NAME.json beside it; compressed or not."
+        ),
+    ],
+    action: Annotated[
+        str | None,
+        typer.Argument(help="table: write the workload as a job table (--to). derive: write a variant (--recipe)."),
+    ] = None,
+    policy: Annotated[
+        PolicyChoice,
+        typer.Option(
+            help="First come first served; the same with EASY backfilling; Argonne's WFP with backfilling; "
+            "bbsched: --policy wfp --select bbsched."
+        ),
+    ] = PolicyChoice.EASY,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the machine; default: from the header.")] = None,
+    processors_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Turns the log's processors into nodes; default: from the header, else 1.")
+    ] = None,
+    overrun: Annotated[
+        Overrun, typer.Option(help="Jobs that exceed their estimate: kill them, or let them run.")
+    ] = Overrun.KILL,
+    skip_too_large: Annotated[
+        bool, typer.Option("--skip-too-large", help="Leave out jobs that ask for more than the machine has.")
+    ] = False,
+    burst_buffer: Annotated[
+        int | None, typer.Option(min=0, help="Shared burst buffer of the machine in GB; default: from the workload.")
+    ] = None,
+    ssd: Annotated[
+        str | None,
+        typer.Option(help="Local SSDs as GB:NODES,GB:NODES (128:2196,256:2196); default: from the workload."),
+    ] = None,
+    select: Annotated[
+        str,
+        typer.Option(metavar="|".join(SELECT_CHOICES), help="How jobs are selected from the window."),
+    ] = NONE,
+    solver: Annotated[
+        SelectionSolver,
+        typer.Option(help="Exact search, the paper's genetic algorithm, or exact until it is too long."),
+    ] = SelectionSolver.AUTO,
+    generations: Annotated[int, typer.Option(min=0, help="Generations of the genetic algorithm.")] = 500,
+    population: Annotated[int, typer.Option(min=2, help="Chromosomes of the genetic algorithm.")] = 20,
+    mutation: Annotated[float, typer.Option(min=0, max=1, help="Probability that a gene mutates.")] = 0.0005,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the genetic algorithm, or of derive.")] = 0,
+    most_visits: Annotated[
+        int, typer.Option(min=1, help="Selections that one exact search may visit; beyond that, auto goes genetic.")
+    ] = SelectionSettings().most_visits,
+    selection_window: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Jobs of the window.")] = 20,
+    starvation_bound: Annotated[int, typer.Option(min=1, help="Passes that a job may stay in the window.")] = 50,
+    starved: Annotated[
+        Starved, typer.Option(help="A job past the bound starts as soon as it fits, or also gets a reservation.")
+    ] = Starved.FORCE,
+    trade_off: Annotated[
+        str | None,
+        typer.Option(help="bbsched: gain in burst buffer that outweighs a loss of nodes; default: 2, with SSDs 4."),
+    ] = None,
+    reserve: Annotated[ReservedKinds, typer.Option(help="What reservations look at.")] = ReservedKinds.ALL,
+    backfill_depth: Annotated[
+        int | None, typer.Option(min=1, help="How many jobs of the queue backfilling looks at; default: all.")
+    ] = None,
+    measure: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="Seconds FROM and UNTIL between which to measure; default: from the workload, or all submissions."
+        ),
+    ] = None,
+    recipe: Annotated[WorkloadRecipe | None, typer.Option(help="derive: which requests are drawn.")] = None,
+    to: Annotated[Path | None, typer.Option(help="table, derive: NAME.csv to write, with NAME.json beside it.")] = None,
+    window: Annotated[
+        Window, typer.Option(help="End of the idle trace: the last submission, or (all) the last end.")
+    ] = Window.SUBMITS,
+    min_idle: Annotated[float, typer.Option(help="Leave out shorter idle fragments, seconds.")] = 0.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for schedule.csv, idle.csv.gz (with idle.json) and summary.json.")
+    ] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="Where to write the schedule: NAME.csv, NAME.csv.gz or NAME.parquet.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the idle trace: NAME.csv, NAME.csv.gz or NAME.parquet; NAME.json beside it."),
+    ] = None,
+    as_json: Annotated[bool, JsonOption] = False,
+) -> None:
+    """Simulate a batch scheduler on a job log, and write the idle nodes that it leaves."""
+    if not 0 <= min_idle < math.inf:
+        raise InvalidInputError("--min-idle", "seconds, at least 0", min_idle)
+    if policy is PolicyChoice.BBSCHED:
+        if select not in (NONE, SelectionMethod.BBSCHED):
+            raise InvalidInputError("--select", "nothing else with --policy bbsched", select)
+        policy, select = PolicyChoice.WFP, SelectionMethod.BBSCHED.value
+    _check_action(action, recipe, to)
+    _check_names(schedule, trace)
+    genetic = GeneticParameters(population, generations, mutation, seed)
+    method, factor = method_of(select), trade_off_of(trade_off)
+    selection = None if method is None else SelectionSettings(method, solver, factor, most_visits, genetic)
+    settings = WindowSettings(selection, selection_window, starvation_bound, starved, reserve, backfill_depth)
+    if select == ALL:
+        check_comparison(out, lambda: [name for name, path in (("--schedule", schedule), ("--trace", trace)) if path])
+    spec = spec_of(nodes, burst_buffer, ssd, measure)
+    rows = RowCounts(option="")
+    jobs = read_any_workload(
+        workload, spec=spec, processors_per_node=processors_per_node, skip_too_large=skip_too_large, counts=rows
+    )
+    for sentence in rows.sentences():
+        typer.echo(sentence, err=True)
+    if action == TABLE and to is not None:
+        _write(jobs, to, "")
+        return
+    check_settings(jobs, settings)
+    if recipe is not None and to is not None:
+        _derive(jobs, recipe, seed, to)
+        return
+    order = policy_named(policy.value)
+    if selection is not None:
+        hint_at_compiler()
+    if select == ALL:
+        _compare(workload, jobs, order, settings, overrun, window, min_idle, out, as_json)
+        return
+    with _progress(len(jobs.jobs)) as progress:
+        done, counts = schedule_of(jobs, order, settings, overrun=overrun, progress=progress, clock=time.perf_counter)
+    idle = idle_trace(done, window=window, min_idle_s=min_idle)
+    summary = schedule_summary(jobs, done, idle)
+    further: list[tuple[str, str]] = []
+    if selection is not None or jobs.resources is not None or backfill_depth is not None:
+        metrics = usage_of(done, machine_with(jobs), jobs.measured_s)
+        summary["select"], summary["metrics"] = select, method_summary(metrics, counts)
+        further = method_rows(metrics, counts)
+    try:
+        write_results(done, idle, summary, out, schedule, trace)
+    except OSError as error:
+        raise InvalidInputError("--out, --schedule, --trace", f"files that can be written ({error})") from error
+    if as_json:
+        print_json(summary)
+    else:
+        print_summary(workload, summary, further)
+
+
+def _check_action(action: str | None, recipe: WorkloadRecipe | None, to: Path | None) -> None:
+    if action not in (None, TABLE, DERIVE):
+        raise InvalidInputError("ACTION", f"{TABLE}, {DERIVE}, or nothing", action)
+    for name, value, actions in (("--recipe", recipe, (DERIVE,)), ("--to", to, (TABLE, DERIVE))):
+        if (value is not None) != (action in actions):
+            with_action = " or ".join(actions)
+            expected = f"a value with {action}" if action in actions else f"nothing without {with_action}"
+            raise InvalidInputError(name, expected, value)
+
+
+def _derive(jobs: BatchWorkload, recipe: WorkloadRecipe, seed: int, to: Path) -> None:
+    found = derive(jobs, recipe, seed)
+    asking = sum(job.burst_buffer_gb > 0 for job in found.jobs)
+    _write(found, to, f", {asking} of them ask for burst buffer")
+
+
+def _write(jobs: BatchWorkload, to: Path, more: str) -> None:
+    try:
+        write_jobs(jobs, to)
+    except OSError as error:
+        raise InvalidInputError("--to", f"a file that can be written ({error})", str(to)) from error
+    typer.echo(f"wrote {to}: {len(jobs.jobs)} jobs on {jobs.nodes} nodes{more}")
+
+
+def _compare(
+    path: Path,
+    jobs: BatchWorkload,
+    order: BatchPolicy,
+    settings: WindowSettings,
+    overrun: Overrun,
+    window: Window,
+    min_idle: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the baseline and every method, and show them side by side."""
+    runs = [
+        method_run(jobs, order, each, overrun=overrun, clock=time.perf_counter) for each in all_settings(jobs, settings)
+    ]
+    summary = {
+        "policy": order.name.value,
+        "nodes": jobs.nodes,
+        "skipped": camel(asdict(jobs.skipped)),
+        "methods": {run.name: method_summary(run.metrics, run.counts) for run in runs},
+    }
+    if out is not None:
+        try:
+            write_comparison(runs, summary, window, min_idle, out)
+        except OSError as error:
+            raise InvalidInputError("--out", f"a folder that can be written ({error})", str(out)) from error
+    if as_json:
+        print_json(summary)
+    else:
+        print_comparison(f"{path}: {order.name}", runs)
+
+
+def _check_names(schedule: Path | None, trace: Path | None) -> None:
+    if schedule is not None:
+        check_schedule_name(schedule, "--schedule")
+    if trace is None:
+        return
+    if not trace.name.endswith(SUFFIXES):
+        raise InvalidInputError("--trace", f"a name that ends in {', '.join(SUFFIXES)}", str(trace))
+    if not trace.parent.is_dir():
+        raise InvalidInputError("--trace", "a file in a folder that exists", str(trace))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
+    """Show started jobs as a progress bar on standard error, if that is a terminal and the run is long."""
+    console = open_console(stderr=True)
+    if not console.is_terminal or total < _LONG_RUN_JOBS:
+        yield None
+        return
+    columns = (TextColumn("jobs started"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("jobs", total=total)
+        yield lambda started: bar.update(task, completed=started)

@@ -1,0 +1,352 @@
+"""Which kind of program a job's command is, as far as its files tell: how its ranks are started, and by whom.
+
+Files are read by a function that is passed in, never run, and only so many of them. What can't be told is `UNKNOWN`, or
+a single process where a program shows no sign of being more.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path, PurePath
+
+from malletrain.common.python_command import PythonCommand, is_interpreter, parse_python_command
+from malletrain.common.script_evidence import Evidence, evidence_of
+
+ReadFile = Callable[[Path], bytes | None]
+"""Reads a file; None if there is none, it can't be read, or it is too long."""
+
+
+@dataclass(frozen=True)
+class ProgramFiles:
+    """What is seen of the file system.
+
+    Attributes:
+        read: Reads a file.
+        find: Where a program without a folder in its name is, as PATH says.
+        packages: Folders of the packages that are installed for an interpreter, by its path.
+        own: Folders with more modules of the user's own, as PYTHONPATH says.
+    """
+
+    read: ReadFile
+    find: Callable[[str], Path | None] = lambda _: None
+    packages: Callable[[Path], Sequence[Path]] = lambda _: ()
+    own: Sequence[Path] = ()
+
+    def interpreter_packages(self, program: str, directory: Path) -> Sequence[Path]:
+        """Folders of the packages of an interpreter that a command names."""
+        path = Path(directory, program) if PurePath(program).name != program else self.find(program)
+        return () if path is None else self.packages(path)
+
+
+_MAX_FILES = 64
+_MAX_WORDS = 10_000
+_LINES_OF_A_STARTER = 12
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_LAUNCHERS = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), "torchrun"),
+    **dict.fromkeys(("accelerate", "accelerate.commands.launch"), "accelerate"),
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"), "deepspeed"),
+    **dict.fromkeys(("horovodrun", "horovod.runner"), "horovodrun"),
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun"), "mpirun or srun"),
+    **dict.fromkeys(("composer", "fabric", "tune", "ray", "pdsh"), "a launcher"),
+}
+_ENDS_OF_COMMANDS = re.compile(r"[;&|\n(){}`]+")
+_ANY_BACKEND = "malletrain.client.elastic"
+_HOROVOD_HELPER = "malletrain.client.horovod"
+_TORCHRUN_HELPERS = tuple(
+    f"malletrain.client.{name}" for name in ("distributed", "fsdp", "lightning", "transformers", "accelerate")
+)
+_INITIALISERS = ("init_process_group", "init_device_mesh", "init_distributed", "init_distributed_device")
+_TRAINERS = (
+    ("accelerate", ("Accelerator",)),
+    ("transformers", ("Trainer", "Seq2SeqTrainer")),
+    ("trl", ("SFTTrainer", "DPOTrainer", "GRPOTrainer", "RewardTrainer")),
+    ("deepspeed", ("initialize", "init_distributed")),
+    ("composer", ("Trainer",)),
+)
+"""Classes and functions of libraries that find their ranks in what torchrun sets."""
+_LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
+
+
+class ScriptKind(Enum):
+    """How the ranks of a program are started."""
+
+    ANY_BACKEND = auto()
+    """With `malletrain.client.elastic`: by Horovod or torchrun, whichever the job has."""
+    ELASTIC_HOROVOD = auto()
+    """It stays while others join and leave."""
+    HOROVOD = auto()
+    """Horovod without its elastic part: `hvd.init()` once, and the same ranks to the end."""
+    TORCHRUN = auto()
+    """One process for each rank, which finds its place in RANK, WORLD_SIZE and so on."""
+    OWN_RANKS = auto()
+    """It starts its ranks itself, as by `torch.multiprocessing.spawn`, or has their number by its own options."""
+    SINGLE = auto()
+    """One process: it shows no sign of others."""
+    LAUNCHER = auto()
+    """`torchrun`, `accelerate launch`, `mpirun` and so on, which start the ranks."""
+    WRAPPER = auto()
+    """A shell, or another program that starts what is not known."""
+    UNKNOWN = auto()
+    """A Python program that can't be read."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is known of a command.
+
+    Attributes:
+        kind: Its kind.
+        name: What to call it: the script, module or program.
+        launcher: What starts the ranks, if it is a launcher.
+        helped: Whether it uses one of `malletrain.client`'s helpers, so that it goes on where it was.
+    """
+
+    kind: ScriptKind
+    name: str
+    launcher: str = ""
+    helped: bool = False
+
+
+def recognise(command: Sequence[str], directory: Path, files: ProgramFiles) -> Script:
+    """Which kind of program a command is.
+
+    Args:
+        command: Program and arguments.
+        directory: Working directory.
+        files: What is seen of the file system.
+    """
+    words = [*command]
+    if not words:
+        return Script(ScriptKind.WRAPPER, "")
+    python = parse_python_command(words)
+    if python is not None:
+        return _of_python(python, directory, files)
+    name = PurePath(words[0]).name
+    if is_interpreter(words[0]):
+        code = words[words.index("-c") + 1 : words.index("-c") + 2] if "-c" in words else []
+        return _of_sources("python -c", [_evidence(code[0].encode())]) if code else Script(ScriptKind.UNKNOWN, name)
+    if name in _LAUNCHERS:
+        return Script(ScriptKind.LAUNCHER, name, _LAUNCHERS[name])
+    if name in _SHELLS:
+        return _of_shell(words, directory, files)
+    if inner := _inner(words):
+        return _within(name, [recognise(inner, directory, files)])
+    path = Path(directory, words[0]) if PurePath(words[0]).name != words[0] else files.find(words[0])
+    return _of_program(name, path, words, directory, files)
+
+
+def _of_python(python: PythonCommand, directory: Path, files: ProgramFiles) -> Script:
+    if python.kind == "script":
+        path, folder = Path(directory, python.target), Path(directory, python.target).parent
+        return _of_sources(path.name, _sources(path, (folder, *files.own), files.read))
+    if python.target in _LAUNCHERS:
+        return Script(ScriptKind.LAUNCHER, python.target, _LAUNCHERS[python.target])
+    own = (directory, *files.own)
+    if (found := _module(python.target, own, files.read)) is not None:
+        return _of_sources(python.target, _sources(found, own, files.read))
+    folders = files.interpreter_packages(python.interpreter[0], directory)
+    found = _module(python.target, folders, files.read)
+    package = frozenset({python.target.partition(".")[0]})
+    return _of_sources(python.target, () if found is None else _sources(found, folders, files.read, package))
+
+
+def _module(name: str, folders: Iterable[Path], read: ReadFile) -> Path | None:
+    """The file that `python -m` runs."""
+    parts = name.split(".")
+    for folder in folders:
+        for place in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__main__.py")):
+            if read(place) is not None:
+                return place
+    return None
+
+
+def _of_program(name: str, path: Path | None, words: Sequence[str], directory: Path, files: ProgramFiles) -> Script:
+    """A program that is a script of its own: its first line says of what."""
+    source = files.read(path) if path is not None else None
+    if path is None or source is None or not source.startswith(b"#!"):
+        return Script(ScriptKind.WRAPPER, name)
+    line = source.partition(b"\n")[0].decode(errors="replace")[2:].split()
+    programs = [PurePath(word).name for word in line]
+    interpreter = next(filter(is_interpreter, line), None)
+    if interpreter is not None:
+        own = (path.parent, *files.own)
+        installed = _installed(source, files.interpreter_packages(interpreter, directory), files.read)
+        return _of_sources(name, [*_sources(path, own, files.read), *installed])
+    if _SHELLS & set(programs):
+        return _of_shell([programs[-1], str(path), *words[1:]], directory, files)
+    return Script(ScriptKind.WRAPPER, name)
+
+
+def _installed(source: bytes, folders: Sequence[Path], read: ReadFile) -> Iterator[Evidence | None]:
+    """What the installed package says that a program of a few lines starts, as pip makes them for a package."""
+    evidence = _evidence(source)
+    short = source.count(b"\n") <= _LINES_OF_A_STARTER
+    names = [name for name in evidence.imports if not name.startswith(".")] if evidence and short else []
+    package = frozenset(name.partition(".")[0] for name in names) - sys.stdlib_module_names
+    for name in names:
+        if name.partition(".")[0] in package:
+            for path in _places(name, Path(), folders):
+                yield from _sources(path, folders, read, package)
+
+
+# -- shells ----------------------------------------------------------------------------------------------------------
+
+
+def _of_shell(words: Sequence[str], directory: Path, files: ProgramFiles) -> Script:
+    """What the commands of a shell start, if they start one program that is known."""
+    index = next((index for index, word in enumerate(words[1:], 1) if not word.startswith(("-", "+"))), len(words))
+    if index == len(words):
+        return Script(ScriptKind.WRAPPER, words[0])
+    inline = any(word.startswith("-") and not word.startswith("--") and "c" in word for word in words[1:index])
+    path = Path(directory, words[index])
+    text = words[index].encode() if inline else files.read(path)
+    name = f"{PurePath(words[0]).name} -c" if inline else path.name
+    folders = [directory] if inline else [directory, path.parent]
+    found = []
+    for command in _commands(text or b""):
+        program = PurePath(command[0]).name
+        if program in _LAUNCHERS:
+            return Script(ScriptKind.LAUNCHER, name, _LAUNCHERS[program])
+        inner = _inner(command)
+        if inner and (not is_interpreter(inner[0]) or parse_python_command(inner)):  # not `python --version`
+            tries = [recognise(inner, folder, files) for folder in folders]
+            found.append(next((script for script in tries if script.kind is not ScriptKind.UNKNOWN), tries[0]))
+    return _within(name, found)
+
+
+def _commands(text: bytes) -> Iterator[list[str]]:
+    """The simple commands of a shell's text, as far as they are plain words."""
+    count = 0
+    joined = text.decode(errors="replace").replace("\\\n", " ")
+    for line in _ENDS_OF_COMMANDS.split(joined):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:  # a quotation that goes on after the end of this command
+            words = line.split()
+        while words and (words[0] in ("exec", "then", "do", "else", "if", "time", "!") or "=" in words[0]):
+            words = words[1:]
+        count += len(words)
+        if count > _MAX_WORDS:
+            return
+        if words:
+            yield words
+
+
+def _inner(words: Sequence[str]) -> Sequence[str]:
+    """The command of Python, or of a launcher, in a command of another program, as in `nice -n 5 python train.py`."""
+    for index, word in enumerate(words):
+        name = PurePath(word.lstrip("$").strip("{}")).name
+        if is_interpreter(name.lower()):
+            return (word if is_interpreter(word) else "python", *words[index + 1 :])
+        if index and name in _LAUNCHERS and not word.startswith("-"):
+            return words[index:]
+    return ()
+
+
+def _within(name: str, found: Sequence[Script]) -> Script:
+    """A program that starts others: it is run as the only one that it starts, if that is one of many ranks."""
+    kinds = {script.kind for script in found} - {ScriptKind.WRAPPER, ScriptKind.UNKNOWN}
+    several = {ScriptKind.ANY_BACKEND, ScriptKind.ELASTIC_HOROVOD, ScriptKind.HOROVOD, ScriptKind.TORCHRUN}
+    if len(found) == 1 and kinds and kinds <= several:
+        return replace(found[0], name=name)
+    launched = next((script for script in found if script.kind is ScriptKind.LAUNCHER), None)
+    return replace(launched, name=name) if launched else Script(ScriptKind.WRAPPER, name)
+
+
+# -- sources ---------------------------------------------------------------------------------------------------------
+
+
+def _sources(
+    path: Path, folders: Sequence[Path], read: ReadFile, packages: frozenset[str] | None = None
+) -> Iterator[Evidence | None]:
+    """What a program's file says, then those that it imports; None of one that is unclear.
+
+    Args:
+        path: The program's file.
+        folders: Where the modules that it imports may be.
+        read: Reads a file.
+        packages: Imports of other packages are not followed; None: all are.
+    """
+    seen: set[Path] = set()
+    waiting = deque([path])
+    while waiting and len(seen) < _MAX_FILES:
+        file = waiting.popleft()
+        if file in seen or (source := read(file)) is None:
+            continue
+        seen.add(file)
+        evidence = _evidence(source)
+        yield evidence
+        for name in evidence.imports if evidence else ():
+            if packages is None or name.startswith(".") or name.partition(".")[0] in packages:
+                waiting.extend(_places(name, file.parent, folders))
+
+
+def _evidence(source: bytes) -> Evidence | None:
+    try:
+        return evidence_of(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _places(name: str, here: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    """Where a module of the program's own may be; its last part may also be a name in the module."""
+    level = len(name) - len(name.lstrip("."))
+    for _ in range(level - 1):
+        here = here.parent
+    parts = name.lstrip(".").split(".")
+    for folder in (here,) if level else folders:
+        for length in (len(parts), len(parts) - 1):
+            if length:
+                place = folder.joinpath(*parts[:length])
+                yield place.with_name(f"{place.name}.py")
+                yield place / "__init__.py"
+
+
+def _of_sources(name: str, sources: Iterable[Evidence | None]) -> Script:
+    """The kind of a program by its files, its own first."""
+    found = [*sources]
+    if not found or found[0] is None:
+        return Script(ScriptKind.UNKNOWN, name)
+    whole = functools.reduce(Evidence.__or__, filter(None, found))
+    return Script(kind_of(whole), name, helped=whole.imports_any(_ANY_BACKEND, _HOROVOD_HELPER, *_TORCHRUN_HELPERS))
+
+
+def kind_of(found: Evidence) -> ScriptKind:
+    """The kind of a Python program."""
+    if found.imports_any(_ANY_BACKEND):
+        return ScriptKind.ANY_BACKEND
+    if found.imports_any(_HOROVOD_HELPER):
+        return ScriptKind.ELASTIC_HOROVOD
+    if found.imports_any(*_TORCHRUN_HELPERS):
+        return ScriptKind.TORCHRUN
+    if found.imports_any("horovod") and found.uses("horovod", "init"):
+        if any(".elastic" in name for name in found.names | found.imports if name.startswith("horovod")):
+            return ScriptKind.ELASTIC_HOROVOD
+        if not found.uses("torch", *_INITIALISERS):
+            return ScriptKind.HOROVOD
+        if not found.place:
+            return ScriptKind.UNKNOWN  # one or the other, by an option
+    return _kind_by_torch(found)
+
+
+def _kind_by_torch(found: Evidence) -> ScriptKind:
+    initialises = any(name.rpartition(".")[2] in _INITIALISERS for name in found.names | found.imports)
+    spawns = found.uses("torch", "spawn", "start_processes")
+    forks = found.uses("torch", "Process") or found.uses("multiprocessing", "Process")
+    told = "init_process_group.world_size" in found.keywords
+    if initialises and (spawns or ((forks or told) and not found.place)):
+        return ScriptKind.OWN_RANKS
+    several = any(found.imports_any(package) and found.uses(package, *ends) for package, ends in _TRAINERS)
+    lightning = found.imports_any(*_LIGHTNING) and bool({"Trainer.num_nodes", "Fabric.num_nodes"} & found.keywords)
+    ranked = "LOCAL_RANK" in found.place or found.place >= {"RANK", "WORLD_SIZE"}
+    if initialises or several or lightning or ranked:
+        return ScriptKind.TORCHRUN
+    return ScriptKind.SINGLE

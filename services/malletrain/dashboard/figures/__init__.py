@@ -1,0 +1,1 @@
+"""The figures of the pages, and the data that they draw."""

@@ -1,0 +1,90 @@
+"""Colours that people with colour-blindness tell apart, in light and dark. Pure.
+
+Those of uses and lines are after Okabe and Ito (2008). Those of jobs are ten that are as far apart as was found,
+for all kinds of eyes (Machado, Oliveira and Fernandes 2009), and stand out from the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from malletrain.observer.history import Use
+
+LIGHT, DARK = "light", "dark"
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The colours of a theme.
+
+    Attributes:
+        background: Behind everything.
+        text: Of text, at least 7:1 against the background.
+        faint: Of axes and lesser text, at least 4.5:1.
+        grid: Of grid lines.
+        uses: Of node-seconds by use.
+        jobs: Of jobs, in turn.
+        first: Of the first line of a figure.
+        second: Of the second.
+    """
+
+    background: str
+    text: str
+    faint: str
+    grid: str
+    uses: Mapping[Use, str]
+    jobs: tuple[str, ...]
+    first: str
+    second: str
+
+    @property
+    def palette(self) -> tuple[str, ...]:
+        """The colours of nodes without a job and of jobs, by `place_of_job`; then the same ones faded."""
+        whole = (self.uses[Use.UNASSIGNED], *self.jobs)
+        return (*whole, *(f"{colour}40" for colour in whole))
+
+    def place_of_job(self, job_id: str) -> int:
+        """Place of a job's colour in the palette; 0, that of unassigned nodes, without one."""
+        digits = job_id.lstrip("j")
+        return 1 + int(digits) % len(self.jobs) if digits.isdecimal() else 0
+
+    def of_job(self, job_id: str) -> str:
+        """Colour of a job; that of unassigned nodes without one."""
+        return self.palette[self.place_of_job(job_id)]
+
+
+THEMES = {
+    LIGHT: Colours(
+        "#ffffff",
+        "#1c1f24",
+        "#565d68",
+        "#e3e6ea",
+        {
+            Use.TRAINING: "#0072b2",
+            Use.BOOTING: "#e69f00",
+            Use.STALLED: "#c04a00",
+            Use.STOPPING: "#b5599a",
+            Use.UNASSIGNED: "#c4c9d0",
+        },
+        ("#0072b2", "#f0503c", "#28c878", "#a028f0", "#f0a000", "#14148c", "#a05078", "#640028", "#8c0000", "#502864"),
+        "#0072b2",
+        "#c04a00",
+    ),
+    DARK: Colours(
+        "#15181d",
+        "#eceff3",
+        "#aab2bd",
+        "#2c323a",
+        {
+            Use.TRAINING: "#4aa8e0",
+            Use.BOOTING: "#f0b429",
+            Use.STALLED: "#f0763a",
+            Use.STOPPING: "#d98cc3",
+            Use.UNASSIGNED: "#5b636e",
+        },
+        ("#4aa8e0", "#f0b450", "#b4f0b4", "#f06464", "#8c14f0", "#00f0f0", "#f0f000", "#dc0000", "#8c00a0", "#a01428"),
+        "#4aa8e0",
+        "#f0763a",
+    ),
+}

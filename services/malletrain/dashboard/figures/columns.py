@@ -1,0 +1,236 @@
+"""The data of the figures as columns, and as CSV. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from malletrain.allocator.utilization.definition import MINUTE_S, MinuteUse
+from malletrain.dashboard.figures.colours import Colours
+from malletrain.observer.facts import CurveFact, HeldFact, StallFact
+from malletrain.observer.history import USES, History, Minute, NodePeriod, RatePoint
+from malletrain.scavenger.machine.survival import fit
+
+Columns = dict[str, list[Any]]
+
+BEYOND_S = 86400.0
+"""How far a fragment that lasts is drawn beyond now; the figure ends at now."""
+_MINUTE_MS = 60_000.0
+_MAX_NAMED = 8
+"""Jobs of one node that are named, members of a fleet."""
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+def by_name(names: Iterable[str]) -> list[str]:
+    """Names in the order that people expect: n2 before n10."""
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in _DIGITS.split(name)])
+
+
+def fragment_columns(
+    fragments: Iterable[NodePeriod],
+    rows: Mapping[str, int],
+    labels: dict[str, int],
+    names: Mapping[str, str],
+    colours: Colours,
+    chosen: str,
+    now: float,
+) -> Columns:
+    """Bars of node × time, all of them numbers: edges in milliseconds since the epoch, and places of what is shown.
+
+    Args:
+        fragments: The fragments.
+        rows: Row of each node.
+        labels: Place of each text that names jobs; new ones are added.
+        names: Name of each job.
+        colours: Theme.
+        chosen: Job that stands out; empty: none.
+        now: Seconds since the epoch.
+    """
+    found: Columns = {name: [] for name in ("row", "left", "right", "colour", "label")}
+    for fragment in fragments:
+        end = now + BEYOND_S if fragment.end is None else fragment.end
+        faded = bool(chosen) and chosen not in fragment.jobs
+        text = jobs_in_words(fragment.jobs) or "no job"
+        if fragment.job_id and not fragment.others:
+            text = f"{text} {names.get(fragment.job_id, '')}"
+        found["row"].append(rows[fragment.node])
+        found["left"].append(1000.0 * fragment.start)
+        found["right"].append(1000.0 * end)
+        found["colour"].append(colours.place_of_job(fragment.job_id) + faded * (len(colours.palette) // 2))
+        found["label"].append(labels.setdefault(text, len(labels)))
+    return found
+
+
+def jobs_in_words(jobs: Sequence[str]) -> str:
+    """The jobs of a node: one, or the members of a fleet that share it. Empty: none."""
+    return ", ".join(jobs[:_MAX_NAMED]) + (f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else "")
+
+
+def minute_columns(minutes: Iterable[Minute], now: float) -> Columns:
+    """Mean nodes of each minute by use, at its begin; of the present one so far."""
+    known = list(minutes)
+    found: Columns = {"time": [1000.0 * minute.start for minute in known]}
+    for place, use in enumerate(USES):
+        found[use.value] = [minute.node_seconds[place] / min(60.0, max(1.0, now - minute.start)) for minute in known]
+    return found
+
+
+def sample_columns(minutes: Iterable[MinuteUse]) -> Columns:
+    """Samples per second of each minute, at its begin: trained, if rescaling were free, and on nodes of one's own."""
+    known = list(minutes)
+    return {
+        "time": [1000.0 * minute.start for minute in known],
+        "trained": [minute.trained / MINUTE_S for minute in known],
+        "free": [minute.free / MINUTE_S for minute in known],
+        "static": [minute.static / MINUTE_S for minute in known],
+    }
+
+
+def as_steps(columns: Columns, missing: float, until: float = math.inf) -> Columns:
+    """Values of minutes as steps that hold until the next row.
+
+    Args:
+        columns: Begins of minutes in milliseconds, oldest first, and values.
+        missing: Value of minutes that are not among them.
+        until: When the last minute ends at the latest, in seconds since the epoch.
+    """
+    times = columns["time"]
+    found: Columns = {name: [] for name in columns}
+    for place, time in enumerate(times):
+        last = place + 1 == len(times)
+        for name, values in columns.items():
+            found[name].append(values[place])
+        if last or times[place + 1] > time + _MINUTE_MS:
+            end = min(time + _MINUTE_MS, 1000.0 * until)
+            for name, values in columns.items():
+                found[name].append(end if name == "time" else values[place])
+            if not last:
+                for name in columns:
+                    found[name].append(end if name == "time" else missing)
+    return found
+
+
+def use_steps(history: History) -> Columns:
+    """Mean nodes by use as steps. Never without a row: before the first minute, zeros at time 0."""
+    found = as_steps(minute_columns(history.minutes, history.now), 0.0, history.now)
+    return found if found["time"] else {name: [0.0] for name in found}
+
+
+def release_columns(history: History) -> Columns:
+    """How long it took until nodes that were taken back were free."""
+    return {
+        "time": [1000.0 * release.time for release in history.releases],
+        "seconds": [release.seconds for release in history.releases],
+        "job": [release.job_id for release in history.releases],
+    }
+
+
+def rate_columns(points: Sequence[RatePoint]) -> Columns:
+    """Rate of a job over time."""
+    return {
+        "time": [1000.0 * point.time for point in points],
+        "rate": [point.rate for point in points],
+        "nodes": [point.nodes for point in points],
+    }
+
+
+def scale_columns(rows: Iterable[HeldFact], now: float) -> Columns:
+    """Commanded nodes of a job over time, by its journal, as steps."""
+    known = [(row.time, len(row.nodes)) for row in rows]
+    if known:
+        known.append((now, known[-1][1]))
+    return {"time": [1000.0 * time for time, _ in known], "nodes": [nodes for _, nodes in known]}
+
+
+def curve_columns(curve: CurveFact | None) -> Columns:
+    """Points of a curve with the ends of their intervals."""
+    points = curve.points if curve is not None else ()
+    return {
+        "nodes": [point.nodes for point in points],
+        "rate": [point.rate for point in points],
+        "low": [max(0.0, point.rate * (1.0 - point.error)) for point in points],
+        "high": [point.rate * (1.0 + point.error) for point in points],
+        "source": [point.source for point in points],
+        "steps": [point.steps for point in points],
+    }
+
+
+def fit_columns(curve: CurveFact | None) -> Columns:
+    """The shape that was fitted to the measured points of a curve."""
+    line = curve.fit_line if curve is not None else ()
+    return {"nodes": [nodes for nodes, _ in line], "rate": [rate for _, rate in line]}
+
+
+def curve_rows(curve: CurveFact | None) -> Columns:
+    """Points of a curve, then those of the fit, which have no interval."""
+    found, line = curve_columns(curve), fit_columns(curve)
+    count = len(line["nodes"])
+    line |= {"source": ["fit"] * count, **{name: [""] * count for name in ("low", "high", "steps")}}
+    return {name: [*values, *line[name]] for name, values in found.items()}
+
+
+def stall_columns(stalls: Iterable[StallFact]) -> Columns:
+    """Measured rescales of a job."""
+    known = list(stalls)
+    return {
+        "time": [1000.0 * stall.time for stall in known],
+        "seconds": [stall.seconds for stall in known],
+        "change": [f"{stall.from_nodes} → {stall.to_nodes}" for stall in known],
+        "kind": ["growth" if stall.to_nodes > stall.from_nodes else "shrink" for stall in known],
+    }
+
+
+def survival_columns(ended: Sequence[float], lasting: Sequence[float]) -> Columns:
+    """How long nodes stay idle: share of periods that last longer (Kaplan-Meier), and expected stay within a day.
+
+    Args:
+        ended: Lengths of periods that have ended, in seconds.
+        lasting: Lengths so far of those that last.
+    """
+    if not any(length > 0 for length in (*ended, *lasting)):
+        return {"seconds": [], "share": [], "stay": []}
+    curve = fit(ended, lasting)
+    longest = max((*ended, *lasting))
+    ages = [longest * (place / 120.0) ** 2 for place in range(121)]
+    return {
+        "seconds": ages,
+        "share": [curve.at(age) for age in ages],
+        "stay": [curve.expected_stay(age, 86400.0) for age in ages],
+    }
+
+
+def at_age(columns: Columns, age: float) -> Columns:
+    """The point of `survival_columns` at an age in seconds, between its rows; none where the age is beyond them."""
+    ages = columns.get("seconds", [])
+    if not ages or not 0.0 <= age <= ages[-1]:
+        return {"seconds": [], "share": [], "stay": []}
+    found = {name: float(np.interp(age, ages, columns[name])) for name in ("share", "stay")}
+    return {"seconds": [age], **{name: [value] for name, value in found.items()}}
+
+
+def change_columns(rows: Iterable[HeldFact]) -> Columns:
+    """Commanded nodes of a job, or GPUs of a member of a fleet, from each change of their number on."""
+    known = [(1000.0 * row.time, len(row.nodes)) for row in rows]
+    kept = [(time, nodes) for (_, before), (time, nodes) in itertools.pairwise([(0.0, -1), *known]) if nodes != before]
+    return {"time": [time for time, _ in kept], "nodes": [nodes for _, nodes in kept]}
+
+
+def in_period(columns: Columns, since: float, until: float) -> Columns:
+    """The rows of a period, their times as seconds since the epoch; columns without times as they are.
+
+    Args:
+        columns: Columns; `time` in milliseconds.
+        since: Begin of the period in seconds since the epoch.
+        until: Its end.
+    """
+    times = columns.get("time")
+    if times is None:
+        return columns
+    kept = [place for place, time in enumerate(times) if 1000.0 * since <= time <= 1000.0 * until]
+    found: Columns = {"unix_s": [times[place] / 1000.0 for place in kept]}
+    return found | {name: [values[place] for place in kept] for name, values in columns.items() if name != "time"}

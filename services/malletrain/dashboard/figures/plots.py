@@ -1,0 +1,381 @@
+"""The figures, by Bokeh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJSHover,
+    FactorRange,
+    FixedTicker,
+    HoverTool,
+    Range1d,
+    Whisker,
+)
+from bokeh.plotting import figure
+from bokeh.themes import Theme
+from bokeh.transform import linear_cmap, stack
+
+from malletrain.dashboard.figures.colours import THEMES, Colours
+from malletrain.dashboard.figures.ticks import label_numbers, label_times
+from malletrain.observer.history import USES, Use
+
+_TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
+_MAX_LABELS = 24
+_MAX_GAPS = 100
+"""Rows up to which bars have gaps between them; gaps between narrower ones would only make them pale."""
+_HATCHES = {Use.BOOTING: "/", Use.STALLED: "x", Use.STOPPING: "."}
+
+
+@cache
+def theme_named(name: str) -> Theme:
+    """How figures look in a theme."""
+    return theme_of(THEMES[name])
+
+
+def theme_of(colours: Colours) -> Theme:
+    """How figures look in these colours."""
+    font = "system-ui, 'DejaVu Sans', sans-serif"
+    axis = {
+        "axis_label_text_color": colours.text,
+        "axis_label_text_font": font,
+        "axis_label_text_font_style": "normal",
+        "axis_label_text_font_size": "14px",
+        "major_label_text_color": colours.text,
+        "major_label_text_font": font,
+        "major_label_text_font_size": "13px",
+        "axis_line_color": colours.faint,
+        "major_tick_line_color": colours.faint,
+        "minor_tick_line_color": None,
+    }
+    legend = {
+        "background_fill_color": colours.background,
+        "background_fill_alpha": 0.85,
+        "border_line_color": None,
+        "label_text_color": colours.text,
+        "label_text_font": font,
+        "label_text_font_size": "13px",
+    }
+    plain = {
+        "background_fill_color": colours.background,
+        "border_fill_color": colours.background,
+        "outline_line_color": None,
+        "min_border_right": 24,
+    }
+    return Theme(
+        json={"attrs": {"Plot": plain, "Axis": axis, "Grid": {"grid_line_color": colours.grid}, "Legend": legend}}
+    )
+
+
+def time_range(since: float, until: float) -> Range1d:
+    """The times that the figures of a page share, from seconds since the epoch."""
+    return Range1d(start=1000.0 * since, end=1000.0 * until, name="times")
+
+
+def empty(name: str, x_range: Any, height: int, y_label: str, **options: Any) -> Any:
+    """A figure over time."""
+    plot = figure(
+        name=name,
+        height=height,
+        x_range=x_range,
+        x_axis_type="datetime",
+        y_axis_label=y_label,
+        tools=_TOOLS,
+        active_drag="xpan",
+        sizing_mode="stretch_width",
+        toolbar_location="right",
+        output_backend="canvas",
+        **options,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    label_times(plot.xaxis)
+    label_numbers(plot.yaxis)
+    plot.ygrid.grid_line_alpha = 1.0
+    plot.xgrid.visible = False
+    return plot
+
+
+def from_zero(plot: Any, *ranges: Any) -> None:
+    """Let ranges begin at 0, and give them an end where there are no data: without one no axes are drawn."""
+    for found in ranges:
+        found.start = 0
+    # Not seen, but counted by ranges that follow their data.
+    plot.scatter(x=[0], y=[0], visible=False)
+
+
+def nodes_figure(x_range: Any, source: ColumnDataSource, names: Sequence[str], texts: Texts, colours: Colours) -> Any:
+    """Node × time, coloured by job."""
+    height = int(min(560, max(180, 60 + 22 * len(names))))
+    plot = empty("nodes", x_range, height, "", y_range=Range1d(len(names) - 0.5 if names else 0.5, -0.5))
+    palette = colours.palette
+    bars = plot.hbar(
+        source=source,
+        y="row",
+        height=0.92 if len(names) <= _MAX_GAPS else 1.0,
+        left="left",
+        right="right",
+        fill_color=linear_cmap("colour", palette, -0.5, len(palette) - 0.5),
+        line_color=None,
+    )
+    plot.add_tools(
+        HoverTool(
+            renderers=[bars],
+            tooltips=[("node", "@row{custom}"), ("job", "@label{custom}"), ("from", "@left{%F %T}")],
+            formatters={"@left": "datetime", "@row": texts.nodes, "@label": texts.jobs},
+        )
+    )
+    plot.ygrid.visible = False
+    label_rows(plot, names)
+    return plot
+
+
+class Texts:
+    """What the numbers of rows and labels of `nodes_figure` stand for, in the browser."""
+
+    def __init__(self, texts: Mapping[str, Sequence[str]]) -> None:
+        """Begin with these texts of `node` and `job`."""
+        code = "return texts[value];"
+        self.nodes = CustomJSHover(args={"texts": list(texts["node"])}, code=code)
+        self.jobs = CustomJSHover(args={"texts": list(texts["job"])}, code=code)
+
+    @property
+    def jobs_known(self) -> int:
+        """How many texts of `job` it has."""
+        return len(self.jobs.args["texts"])
+
+    def update(self, texts: Mapping[str, Sequence[str]]) -> None:
+        """Take over texts that were not there before."""
+        for formatter, known in ((self.nodes, texts["node"]), (self.jobs, texts["job"])):
+            if len(known) != len(formatter.args["texts"]):
+                formatter.args = {"texts": list(known)}
+
+
+def _line(plot: Any, source: ColumnDataSource, x: str, y: str, color: str, **points: Any) -> Any:
+    """A line with its points, so that a single one is seen. Returns the points."""
+    plot.line(source=source, x=x, y=y, color=color, line_width=2.5)
+    return plot.scatter(source=source, x=x, y=y, color=color, **points)
+
+
+def legend_above(plot: Any) -> None:
+    """Put the legend above the plot."""
+    plot.legend.orientation = "horizontal"
+    plot.legend.spacing = 18
+    plot.add_layout(plot.legend[0], "above")
+
+
+def label_rows(plot: Any, names: Sequence[str]) -> None:
+    """Write names of nodes at the rows of a figure: all, or as many as there is room for."""
+    step = -(-len(names) // _MAX_LABELS) or 1
+    places = list(range(0, len(names), step))
+    plot.yaxis.ticker = FixedTicker(ticks=places)
+    plot.yaxis.major_label_overrides = {place: names[place] for place in places}
+    plot.y_range.start = len(names) - 0.5 if names else 0.5
+
+
+def use_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
+    """Idle nodes by use, stacked. The source has a row at least: Bokeh's areas of steps never end without one."""
+    plot = empty("use", x_range, 240, "idle nodes")
+    from_zero(plot, plot.y_range)
+    names = [use.value for use in USES]
+    for place, use in enumerate(USES):
+        plot.varea_step(
+            source=source,
+            x="time",
+            y1=stack(*names[:place]) if place else 0,
+            y2=stack(*names[: place + 1]),
+            step_mode="after",
+            fill_color=colours.uses[use],
+            hatch_pattern=_HATCHES.get(use),
+            hatch_color=colours.background,
+            hatch_alpha=0.55,
+            hatch_scale=8,
+        )
+    # Areas are pointed at by what lies at the same time on their upper edge.
+    edge = plot.line(source=source, x="time", y=stack(*names), line_alpha=0.0)
+    tooltips = [("from", "@time{%H:%M}"), *((name, f"@{name}{{0.0}} nodes") for name in names)]
+    hover = {"formatters": {"@time": "datetime"}, "mode": "vline", "line_policy": "prev"}
+    plot.add_tools(HoverTool(renderers=[edge], tooltips=tooltips, **hover))
+    return plot
+
+
+def samples_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
+    """Samples per second, trained and if rescaling were free."""
+    plot = empty("samples", x_range, 220, "samples/s")
+    from_zero(plot, plot.y_range)
+    common = {"source": source, "x": "time", "line_width": 2.5, "mode": "after"}
+    plot.step(y="trained", color=colours.first, legend_label="trained", **common)
+    plot.step(y="free", color=colours.second, line_dash="dashed", legend_label="if rescaling were free", **common)
+    legend_above(plot)
+    return plot
+
+
+def course_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
+    """Samples over the past: as it was, as it would have been, and if rescaling were free."""
+    plot = empty("course", x_range, 300, "samples so far")
+    from_zero(plot, plot.y_range)
+    lines = (
+        ("really", "really", colours.text, "solid"),
+        ("replay", "this what-if", colours.first, "solid"),
+        ("free", "if rescaling were free", colours.second, "dashed"),
+    )
+    for column, label, colour, dash in lines:
+        plot.line(source=source, x="time", y=column, color=colour, line_width=2.5, line_dash=dash, legend_label=label)
+    tooltips = [("at", "@time{%F %H:%M}"), *((label, f"@{column}{{0,0}}") for column, label, _, _ in lines)]
+    hover = {"formatters": {"@time": "datetime"}, "mode": "vline"}
+    plot.add_tools(HoverTool(renderers=plot.renderers[-1:], tooltips=tooltips, **hover))
+    legend_above(plot)
+    return plot
+
+
+def releases_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
+    """How long nodes that were taken back were not free yet."""
+    plot = empty("releases", x_range, 220, "seconds until free")
+    from_zero(plot, plot.y_range)
+    dots = plot.scatter(source=source, x="time", y="seconds", color=colours.first, size=9, marker="diamond")
+    plot.add_tools(
+        HoverTool(
+            renderers=[dots],
+            tooltips=[("job", "@job"), ("at", "@time{%F %T}"), ("free after", "@seconds{0.00} s")],
+            formatters={"@time": "datetime"},
+        )
+    )
+    return plot
+
+
+def scale_figure(x_range: Any, source: ColumnDataSource, marks: ColumnDataSource, colours: Colours) -> Any:
+    """Nodes of a job over time, with rescales and preemptions."""
+    plot = empty("scale", x_range, 240, "nodes")
+    from_zero(plot, plot.y_range)
+    line = {"source": source, "x": "time", "y": "nodes", "color": colours.first, "line_width": 2.5}
+    plot.step(mode="after", legend_label="commanded nodes", **line)
+    dots = plot.scatter(
+        source=marks,
+        x="time",
+        y="nodes",
+        size=12,
+        marker="marker",
+        color="colour",
+        legend_field="kind",
+        line_color=colours.text,
+    )
+    plot.add_tools(
+        HoverTool(
+            renderers=[dots],
+            tooltips=[("what", "@kind"), ("nodes", "@nodes"), ("at", "@time{%F %T}")],
+            formatters={"@time": "datetime"},
+        )
+    )
+    legend_above(plot)
+    return plot
+
+
+def rate_figure(x_range: Any, source: ColumnDataSource, colours: Colours) -> Any:
+    """Samples per second of a job over time."""
+    plot = empty("rate", x_range, 220, "samples/s")
+    from_zero(plot, plot.y_range)
+    dots = _line(plot, source, "time", "rate", color=colours.first, size=5)
+    plot.add_tools(
+        HoverTool(
+            renderers=[dots],
+            tooltips=[("at", "@time{%T}"), ("rate", "@rate{0,0.0} samples/s"), ("nodes", "@nodes")],
+            formatters={"@time": "datetime"},
+        )
+    )
+    return plot
+
+
+def plain(name: str, height: int, x_label: str, y_label: str, **options: Any) -> Any:
+    """A figure that is not over time."""
+    plot = figure(
+        name=name,
+        height=height,
+        x_axis_label=x_label,
+        y_axis_label=y_label,
+        tools="pan,wheel_zoom,reset",
+        sizing_mode="stretch_width",
+        **options,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    label_numbers(plot.xaxis, plot.yaxis)
+    return plot
+
+
+def curve_figure(source: ColumnDataSource, line: ColumnDataSource, colours: Colours) -> Any:
+    """A job's scaling curve with the intervals of its points, and the shape that was fitted to those measured."""
+    plot = plain("curve", 280, "nodes", "samples/s")
+    from_zero(plot, plot.x_range, plot.y_range)
+    shape = {"color": colours.second, "line_width": 2.5, "line_dash": "dashed"}
+    plot.line(source=line, x="nodes", y="rate", legend_label="fit", **shape)
+    dots = _line(plot, source, "nodes", "rate", color=colours.first, size=10, marker="marker", legend_field="source")
+    whisker = Whisker(base="nodes", lower="low", upper="high", source=source, line_color=colours.faint)
+    whisker.upper_head.line_color = whisker.lower_head.line_color = colours.faint
+    plot.add_layout(whisker)
+    # Not seen: ranges follow glyphs, not whiskers.
+    plot.scatter(source=source, x="nodes", y="high", visible=False)
+    tooltips = [("nodes", "@nodes"), ("rate", "@rate{0,0.0} samples/s"), ("from", "@source, @steps steps")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips))
+    legend_above(plot)
+    return plot
+
+
+def stalls_figure(x_range: Any, source: ColumnDataSource) -> Any:
+    """How long a job stood still for its rescales."""
+    plot = empty("stalls", x_range, 220, "stall in seconds")
+    from_zero(plot, plot.y_range)
+    dots = plot.scatter(
+        source=source, x="time", y="seconds", size=10, marker="marker", color="colour", legend_field="kind"
+    )
+    tooltips = [("rescale", "@change nodes"), ("stall", "@seconds{0.00} s"), ("at", "@time{%F %T}")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=tooltips, formatters={"@time": "datetime"}))
+    legend_above(plot)
+    return plot
+
+
+def worth_figure(source: ColumnDataSource, jobs: Sequence[str], colours: Colours) -> Any:
+    """What one node more and one fewer is worth to each job of a plan."""
+    plot = figure(
+        name="worth",
+        height=worth_height(len(jobs)),
+        y_range=FactorRange(*worth_rows(jobs)),
+        x_axis_label="objective per node (weighted samples within T_fwd)",
+        tools="xpan,xwheel_zoom,reset",
+        sizing_mode="stretch_width",
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    label_numbers(plot.xaxis)
+    plot.scatter(x=[0], y=[""], visible=False)
+    plot.ygrid.visible = False
+    plot.hbar(
+        source=source,
+        y="fewer_row",
+        right="one_fewer",
+        height=0.34,
+        color=colours.first,
+        legend_label="lost with one node fewer",
+    )
+    plot.hbar(
+        source=source,
+        y="more_row",
+        right="one_more",
+        height=0.34,
+        color=colours.second,
+        legend_label="gained with one node more",
+    )
+    legend_above(plot)
+    return plot
+
+
+def worth_rows(jobs: Sequence[str]) -> list[str]:
+    """Rows of `worth_figure`, from below; an empty one without jobs, so that there are axes."""
+    return list(reversed(jobs)) or [""]
+
+
+def worth_height(jobs: int) -> int:
+    """Height of `worth_figure` in pixels."""
+    return min(900, 130 + 28 * jobs)

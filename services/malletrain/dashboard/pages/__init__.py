@@ -1,0 +1,1 @@
+"""What the pages show, in words, tables and numbers."""

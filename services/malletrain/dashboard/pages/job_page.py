@@ -1,0 +1,299 @@
+"""The page of one job. What only its owner may see is asked for in the viewer's name."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+from bokeh.models import ColumnDataSource
+from markupsafe import escape
+
+from malletrain.dashboard.figures import columns, plots
+from malletrain.dashboard.figures.series import Series
+from malletrain.dashboard.pages import markup, views
+from malletrain.dashboard.pages.job_answers import job_manager, journal_of, no_answer_in_words, profile_of
+from malletrain.dashboard.pages.markup import Cell, Regions, Row
+from malletrain.dashboard.pages.page import Page
+from malletrain.dashboard.pages.sections import Section
+from malletrain.observer import intake
+from malletrain.observer.eta import eta, idle_quantiles
+from malletrain.observer.facts import CurveFact, HeldFact, JobFact, ProgressFact
+from malletrain.observer.history import History
+from malletrain.runtime.channel import DEADLINE_SECONDS
+from malletrain.v1 import job_manager_pb2, resources_pb2
+
+_LOG_LINES = 200
+_MAX_EVENTS = 1000
+_MAX_LINE_LENGTH = 500
+_KINDS = {
+    resources_pb2.JOB_REASON_PLAN_STARTED: "start",
+    resources_pb2.JOB_REASON_PLAN_RESCALED: "rescale",
+    resources_pb2.JOB_REASON_PLAN_MOVED: "move",
+    resources_pb2.JOB_REASON_PREEMPTED: "preemption",
+    resources_pb2.JOB_REASON_PREEMPTED_BELOW_MINIMUM: "preemption",
+    resources_pb2.JOB_REASON_PREEMPTED_STATE_LOST: "preemption",
+    resources_pb2.JOB_REASON_WORKER_FAILED: "failure",
+}
+_MARKERS = {"start": "triangle", "rescale": "circle", "move": "square", "preemption": "x", "failure": "star"}
+_SOURCES = {
+    "measured": "circle",
+    "declared": "square",
+    "family": "triangle",
+    "extrapolated": "diamond",
+    "prior": "cross",
+}
+
+_SECTIONS = (
+    Section("facts", "facts"),
+    Section("figure", "scale", "Nodes", "As commanded, by the journal, with what changed them.", half=True),
+    Section("figure", "rate", "Rate", "Samples per second of all workers together, as Monitor measures it.", half=True),
+    Section(
+        "figure",
+        "curve",
+        "Scaling curve",
+        "What the Allocator believes: rates with their 95 % intervals, and where each comes from. "
+        "Dashed: the shape that was fitted to the measured ones.",
+        half=True,
+    ),
+    Section("figure", "stalls", "Stalls", "How long training stood still for each measured rescale.", half=True),
+    Section("table", "journal", "Journal", "Newest first.", ("time", "state", "nodes", "why"), (2,), half=True),
+    Section("log", "log", "Log", "What its workers wrote last. Only its owner and operators may read it.", half=True),
+)
+
+
+@dataclass(frozen=True)
+class Own:
+    """What was answered in the viewer's name.
+
+    Attributes:
+        job: The job; None before the first answer.
+        events: Rows of its journal, oldest first.
+        curve: Its curve.
+        log: Last lines of its log.
+        error: Why there is no answer; empty if there is.
+        version: Grows with every answer that differs.
+    """
+
+    job: resources_pb2.Job | None = None
+    events: tuple[job_manager_pb2.JobEvent, ...] = ()
+    curve: CurveFact | None = None
+    log: str = ""
+    error: str = ""
+    version: int = field(default=0, compare=False)
+
+
+class JobPage(Page):
+    """One job."""
+
+    name = "job"
+    title = "Job"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.job_id = self.selection.job
+        self.title = f"Job {self.job_id}" if self.job_id else "Job"
+        self._own = Own()
+        self._asked: tuple[JobFact | None, float] = (None, 0.0)
+        self._drawn = -1
+
+    def own_key(self) -> Hashable:
+        """The answers are this viewer's alone."""
+        return (id(self), self._own.version)
+
+    def sections(self) -> tuple[Section, ...]:
+        """What the page is made of."""
+        return _SECTIONS
+
+    def figures(self) -> list[Any]:
+        """Its figures."""
+        job_id = self.job_id
+        kinds = {"growth": self.colours.second, "shrink": self.colours.first}
+        marks = {"growth": "triangle", "shrink": "inverted_triangle"}
+
+        def stalls(history: History) -> columns.Columns:
+            found = columns.stall_columns(history.stalls.get(job_id, ()))
+            return found | {
+                "colour": [kinds[kind] for kind in found["kind"]],
+                "marker": [marks[kind] for kind in found["kind"]],
+            }
+
+        def rates(history: History) -> columns.Columns:
+            return columns.rate_columns(history.rates.get(job_id, ()))
+
+        _, rate = self.series(("rate", job_id), lambda: Series(rates))
+        _, stalled = self.series(("stalls", job_id, self.theme), lambda: Series(stalls))
+        self._scale = ColumnDataSource(data=columns.scale_columns((), 0.0))
+        self._marks = ColumnDataSource(data=self._mark_columns())
+        self._curve, self._fit = ColumnDataSource(), ColumnDataSource()
+        curve = plots.curve_figure(self._curve, self._fit, self.colours)
+        self._fit_shown = curve.legend[0].items[0]
+        self._draw_curve()
+        return [
+            plots.scale_figure(self.times, self._scale, self._marks, self.colours),
+            plots.rate_figure(self.times, rate, self.colours),
+            curve,
+            plots.stalls_figure(self.times, stalled),
+        ]
+
+    def on_refreshed(self) -> None:
+        """Draw what was answered."""
+        rows = [intake.held_fact(event) for event in self._own.events]
+        if rows or self._own.version != self._drawn:
+            self._scale.data = columns.scale_columns(rows, self._scale_end(rows))
+        if self._own.version != self._drawn:
+            self._marks.data = self._mark_columns()
+            self._drawn = self._own.version
+        if self._curve_fact() is not self._curve_drawn:
+            self._draw_curve()
+
+    def _draw_curve(self) -> None:
+        self._curve_drawn = self._curve_fact()
+        self._curve.data = self._curve_columns()
+        self._fit.data = columns.fit_columns(self._curve_drawn)
+        self._fit_shown.visible = bool(self._fit.data["nodes"])
+
+    def _scale_end(self, rows: list[HeldFact]) -> float:
+        job = self.history.jobs.get(self.job_id)
+        return rows[-1].time if rows and (job is None or job.final) else self.history.now
+
+    def _mark_columns(self) -> columns.Columns:
+        known = [(event, _KINDS[event.reason_code]) for event in self._own.events if event.reason_code in _KINDS]
+        hues = dict(zip(_MARKERS, (*self.colours.jobs[2:5], self.colours.second, self.colours.text), strict=True))
+        return {
+            "time": [1000.0 * event.unix_seconds for event, _ in known],
+            "nodes": [len(event.nodes) for event, _ in known],
+            "kind": [kind for _, kind in known],
+            "marker": [_MARKERS[kind] for _, kind in known],
+            "colour": [hues[kind] for _, kind in known],
+        }
+
+    def _curve_columns(self) -> columns.Columns:
+        found = columns.curve_columns(self._curve_fact())
+        return found | {"marker": [_SOURCES.get(source, "circle") for source in found["source"]]}
+
+    def _curve_fact(self) -> CurveFact | None:
+        return self.history.curves.get(self.job_id) or self._own.curve
+
+    def regions(self) -> Regions:
+        """The parts that change."""
+        rows = [
+            Row(
+                f"event-{event.sequence}",
+                (
+                    Cell(views.date_and_time(event.unix_seconds)),
+                    Cell(resources_pb2.JobState.Name(event.to_state).removeprefix("JOB_STATE_").lower()),
+                    Cell(str(len(event.nodes)), number=True),
+                    Cell(_first_line(event)[:_MAX_LINE_LENGTH]),
+                ),
+            )
+            for event in reversed(self._own.events[-_MAX_EVENTS:])
+        ]
+        log = str(escape(self._own.log or ("nothing yet" if self._own.version else "asking …")))
+        return Regions({"facts": markup.facts(self._facts()), "log": log}, {"journal": tuple(rows)})
+
+    def _facts(self) -> list[tuple[str, str]]:
+        fact = self.history.jobs.get(self.job_id)
+        if self._own.job is not None:
+            fact = fact or intake.job_fact(self._own.job)
+        if fact is None:
+            return [("job", self._own.error or "choose one on the page Jobs")]
+        progress = self.history.progress.get(self.job_id)
+        samples = max(fact.samples, progress.samples if progress else 0)
+        curve, idle = self._curve_fact(), len(self.history.nodes or ())
+        left = eta(fact, curve, samples, idle, idle_quantiles(self.history.minutes[-60:]))
+        found = [
+            ("name", fact.name),
+            ("owner", fact.owner),
+            ("state", f"{fact.state.lower()}: {self._reason(fact)}"),
+            ("submitted", views.date_and_time(fact.submitted)),
+            (
+                "nodes",
+                f"{len(fact.confirmed)} train, {len(fact.commanded)} commanded, {fact.wanted} wanted; "
+                f"{fact.min_nodes} to {fact.max_nodes} permitted",
+            ),
+            (
+                "samples",
+                f"{samples:,}"
+                + (f" of {fact.target_samples:,}" if fact.target_samples else "")
+                + (f"; {_lost_in_words(fact, progress)}" if progress else ""),
+            ),
+            *(
+                [("phase", f"{progress.phase}, for {markup.duration(progress.phase_s)}")]
+                if progress and progress.phase
+                else []
+            ),
+            ("done in", views.eta_in_words(left)),
+            ("changes", f"{fact.rescales} rescales, {fact.preemptions} preemptions, {fact.restarts} restarts"),
+        ]
+        if curve is not None:
+            fit = f", filled by the fit {curve.fit}" if curve.fit else ""
+            found.append(
+                (
+                    "rescales cost",
+                    f"{curve.up_s:.2f} s to grow, {curve.down_s:.2f} s to shrink; curve of "
+                    f"{len(curve.points)} points{fit}",
+                )
+            )
+        if self._own.job is not None and self._own.job.spec.command:
+            found.append(("command", " ".join(self._own.job.spec.command)[:_MAX_LINE_LENGTH]))
+            found += [(name, f"{value:g}") for name, value in sorted(self._own.job.metrics.items())]
+        return found
+
+    def _reason(self, fact: JobFact) -> str:
+        own = self._own.job.reason if self._own.job is not None else ""
+        return own[:2000] or views.why(self.history, fact)
+
+    async def ask(self) -> None:
+        """Ask for the job, its journal and its log, when it has changed and every few seconds."""
+        fact, now = self.history.jobs.get(self.job_id), self.shared.watcher.now()
+        if not self.job_id or (fact is self._asked[0] and now - self._asked[1] < 3.0):
+            return
+        self._asked = (fact, now)
+        metadata = self.viewer.metadata
+        stub = job_manager(self.shared.watcher)
+        try:
+            answer = await stub.GetJob(
+                job_manager_pb2.GetJobRequest(job_id=self.job_id), metadata=metadata, timeout=DEADLINE_SECONDS
+            )
+            events = await journal_of(self.shared.watcher, self.viewer, self.job_id, self._own.events)
+        except grpc.aio.AioRpcError as error:
+            self._answered(
+                Own(self._own.job, self._own.events, self._own.curve, self._own.log, no_answer_in_words(error))
+            )
+            return
+        self._answered(Own(answer.job, events, await self._profile(), await self._log(stub)))
+
+    def _answered(self, own: Own) -> None:
+        if own != self._own:
+            self._own = Own(own.job, own.events, own.curve, own.log, own.error, self._own.version + 1)
+
+    async def _profile(self) -> CurveFact | None:
+        if self.job_id in self.history.curves:
+            return None
+        try:
+            return await profile_of(self.shared.watcher, self.viewer, self.job_id)
+        except grpc.aio.AioRpcError:
+            return self._own.curve
+
+    async def _log(self, stub: Any) -> str:
+        request = job_manager_pb2.StreamLogsRequest(job_id=self.job_id, tail_lines=_LOG_LINES)
+        lines: list[str] = []
+        try:
+            async for part in stub.StreamLogs(request, metadata=self.viewer.metadata, timeout=DEADLINE_SECONDS):
+                lines.extend(line[:_MAX_LINE_LENGTH] for line in part.lines)
+        except grpc.aio.AioRpcError as error:
+            return no_answer_in_words(error)
+        return "\n".join(lines[-_LOG_LINES:])
+
+
+def _first_line(event: job_manager_pb2.JobEvent) -> str:
+    return event.reason.partition("\n")[0] or intake.reason_in_words(event.reason_code)
+
+
+def _lost_in_words(fact: JobFact, progress: ProgressFact) -> str:
+    if fact.samples_known:
+        return f"{progress.samples_lost:,} lost by rollbacks"
+    return "since its last start from disk; it reports no position: what was lost is not known"

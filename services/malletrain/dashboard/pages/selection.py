@@ -1,0 +1,92 @@
+"""What a viewer has chosen to look at, as it stands in the address of a page. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from malletrain.dashboard.pages.what_if import WhatIf
+
+SPANS = {"15 min": 900.0, "1 h": 3600.0, "6 h": 21600.0, "24 h": 86400.0}
+"""Spans of time that the pages offer, in seconds."""
+_DEFAULT_SPAN = 3600.0
+_JOB = re.compile(r"j[0-9]{1,18}\Z")
+_MONTH = re.compile(r"(19[789][0-9]|2[0-9]{3})-(0[1-9]|1[0-2])\Z")
+_NODE = re.compile(r"[^\s\x00-\x1f](?:[^\x00-\x1f]{0,254}[^\s\x00-\x1f])?\Z")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is looked at.
+
+    Attributes:
+        job: Identifier of a job; empty: none.
+        node: Name of a node; empty: none.
+        plan: Generation of a plan; 0: the newest.
+        span: Length of the period that is shown, in seconds.
+        until: Its end, in seconds since the epoch; None: now, and it moves on.
+        what_if: With which settings the past is replayed; None: none was chosen.
+        month: A month, as 2026-07; empty: the present one.
+    """
+
+    job: str = ""
+    node: str = ""
+    plan: int = 0
+    span: float = _DEFAULT_SPAN
+    until: float | None = None
+    what_if: WhatIf | None = None
+    month: str = ""
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Sequence[bytes]]) -> Selection:
+        """From the arguments of an address. What is not valid counts as absent: addresses are typed by hand."""
+        text = {name: values[-1].decode("utf-8", "replace") for name, values in arguments.items() if values}
+        job, node = text.get("job", ""), text.get("node", "")
+        plan = text.get("plan", "")
+        span, until = _number(text.get("span", "")), _number(text.get("until", ""))
+        return cls(
+            job if _JOB.match(job) else "",
+            node if _NODE.match(node) else "",
+            int(plan) if plan.isascii() and plan.isdecimal() and len(plan) <= 18 else 0,
+            min(max(span, 10.0), 86400.0) if span is not None else _DEFAULT_SPAN,
+            until if until is not None and until > 0 else None,
+            WhatIf.of(text),
+            text["month"] if _MONTH.match(text.get("month", "")) else "",
+        )
+
+    def period(self, now: float) -> tuple[float, float]:
+        """Begin and end of what is shown, in seconds since the epoch."""
+        until = now if self.until is None else min(self.until, now)
+        return until - self.span, until
+
+    def link(self, page: str, **changes: Any) -> str:
+        """Address of a page with the same selection, but for some changes."""
+        query = urlencode(self.arguments(**changes))
+        return f"/{page}?{query}" if query else f"/{page}"
+
+    def arguments(self, **changes: Any) -> dict[str, str]:
+        """Arguments of an address that stand for the selection, but for some changes."""
+        chosen = replace(self, **changes)
+        given = {
+            "job": chosen.job,
+            "node": chosen.node,
+            "plan": str(chosen.plan or ""),
+            "span": f"{chosen.span:g}" if chosen.span != _DEFAULT_SPAN else "",
+            "until": f"{chosen.until:.0f}" if chosen.until is not None else "",
+            "month": chosen.month,
+        }
+        if chosen.what_if is not None:
+            given |= chosen.what_if.arguments()
+        return {name: value for name, value in given.items() if value}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value < 1e11 else None

@@ -1,0 +1,177 @@
+"""A what-if: with which settings the past is replayed, and what that gave. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DAYS = {"1 day": 1.0, "2 days": 2.0, "7 days": 7.0, "30 days": 30.0}
+"""Lengths of the past that can be replayed, in days."""
+FORWARD_POLICIES = {
+    "fixed": "constant",
+    "from how long nodes stay": "survival",
+    "from how often jobs change": "expected",
+}
+"""What T_fwd may be, by the names of `allocator.forward_policy`."""
+POLICIES = {"the Allocator's": "milp", "the same number for each job": "equal", "all that a job can use": "fixed"}
+"""Who decides, by the names of `malletrain replay --policy`."""
+MIN_FORWARD_S, MAX_FORWARD_S = 1.0, 86_400.0
+MAX_PLACES = 10_000
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A part of the past, and the settings that it is replayed with.
+
+    Attributes:
+        past: End of the past in seconds since the epoch, a whole number; 0: not chosen.
+        days: Length of the part in days.
+        forward_s: T_fwd in seconds.
+        forward_policy: Where T_fwd comes from.
+        max_parallel: Jobs that train at once.
+        policy: Who decides.
+    """
+
+    past: int = 0
+    days: float = 7.0
+    forward_s: float = 120.0
+    forward_policy: str = "constant"
+    max_parallel: int = 10
+    policy: str = "milp"
+
+    @classmethod
+    def of(cls, text: Mapping[str, str]) -> WhatIf | None:
+        """From the arguments of an address, or of the form. What is not valid counts as absent; None: all of it."""
+        found: dict[str, Any] = {
+            "past": _whole(text.get("past", ""), 1, 10**11),
+            "days": _one_of(_number(text.get("days", "")), DAYS.values()),
+            "forward_s": _within(_number(text.get("forward", "")), MIN_FORWARD_S, MAX_FORWARD_S),
+            "forward_policy": _one_of(text.get("horizon"), FORWARD_POLICIES.values()),
+            "max_parallel": _whole(text.get("places", ""), 1, MAX_PLACES),
+            "policy": _one_of(text.get("policy"), POLICIES.values()),
+        }
+        known = {name: value for name, value in found.items() if value is not None}
+        return cls(**known) if known else None
+
+    def arguments(self) -> dict[str, str]:
+        """The arguments of an address that chooses it."""
+        return {
+            "past": str(self.past) if self.past else "",
+            "days": f"{self.days:g}",
+            "forward": f"{self.forward_s:g}",
+            "horizon": self.forward_policy,
+            "places": str(self.max_parallel),
+            "policy": self.policy,
+        }
+
+    def in_words(self) -> str:
+        """Its settings for people."""
+        forward = f"T_fwd {self.forward_s:g} s" if self.forward_policy == "constant" else f"T_fwd {self.forward_policy}"
+        parts = [forward, f"{self.max_parallel} jobs at once"]
+        return ", ".join(parts if self.policy == "milp" else [*parts, f"policy {self.policy}"])
+
+
+@dataclass(frozen=True)
+class OutcomeFact:
+    """What a part of the past has trained, or would have.
+
+    Attributes:
+        samples: Samples, net.
+        efficiency: U, by minute; None where it is not known.
+        bound: U if rescaling were free, in the same minutes.
+        rescales: How often a plan changed a job's scale; None where that means nothing.
+        preemptions: How often a job lost nodes to the main scheduler; None where that means nothing.
+        course: Samples up to each time of the comparison.
+    """
+
+    samples: float
+    efficiency: float | None
+    bound: float | None
+    rescales: int | None
+    preemptions: int | None
+    course: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ComparedJobFact:
+    """A job as it was and as it would have been.
+
+    Attributes:
+        job_id: Identifier.
+        name: Name.
+        owner: Owner.
+        really: Samples as it was.
+        replayed: Samples in the replay.
+    """
+
+    job_id: str
+    name: str
+    owner: str
+    really: float
+    replayed: float
+
+
+@dataclass(frozen=True)
+class WhatIfFact:
+    """What a what-if gave; fields as those of `malletrain.simulator.journal.what_if.WhatIfComparison`."""
+
+    times_unix: tuple[float, ...]
+    node_hours: float
+    held: float
+    really: OutcomeFact
+    replay: OutcomeFact
+    free: OutcomeFact
+    jobs: tuple[ComparedJobFact, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> WhatIfFact:
+        """From the JSON of the replaying process."""
+        outcomes = {
+            name: OutcomeFact(**{**found[name], "course": tuple(found[name]["course"])})
+            for name in ("really", "replay", "free")
+        }
+        return cls(
+            times_unix=tuple(found["times_unix"]),
+            node_hours=found["node_hours"],
+            held=found["held"],
+            jobs=tuple(ComparedJobFact(**job) for job in found["jobs"]),
+            notes=tuple(found["notes"]),
+            **outcomes,
+        )
+
+    def columns(self) -> dict[str, list[float]]:
+        """The courses, at milliseconds since the epoch."""
+        return {
+            "time": [1000.0 * time for time in self.times_unix],
+            "really": list(self.really.course),
+            "replay": list(self.replay.course),
+            "free": list(self.free.course),
+        }
+
+
+NO_COLUMNS: dict[str, list[float]] = {"time": [], "really": [], "replay": [], "free": []}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _whole(text: str, least: int, most: int) -> int | None:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
+        return None
+    return int(text) if least <= int(text) <= most else None
+
+
+def _within(value: float | None, least: float, most: float) -> float | None:
+    return value if value is not None and least <= value <= most else None
+
+
+def _one_of(value: Any, known: Any) -> Any:
+    return value if value in known else None

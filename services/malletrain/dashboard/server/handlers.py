@@ -1,0 +1,171 @@
+"""What is served beside the pages: the way in, files, and the data of figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+from tornado.web import HTTPError, RequestHandler
+
+from malletrain.common.csv_text import as_csv
+from malletrain.dashboard.identities import UnverifiableError, Viewer
+from malletrain.dashboard.pages.selection import Selection
+from malletrain.dashboard.pages.week_views import has_rights
+from malletrain.dashboard.server.context import ServerContext
+from malletrain.dashboard.server.exports import data_of
+from malletrain.dashboard.server.page_access import hardened
+from malletrain.dashboard.templates import denied_template
+from malletrain.dashboard.templates.files import SCRIPTS, SCRIPTS_COOKIE, File, file_named
+
+_HTTP_CODES = {grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.PERMISSION_DENIED: 403}
+
+
+class _Plain(RequestHandler):
+    def initialize(self, context: ServerContext) -> None:
+        self.context = context
+
+    def prepare(self) -> None:
+        hardened(self)
+
+    def check_origin(self) -> None:
+        """Refuse forms of other sites."""
+        if urlsplit(self.request.headers.get("Origin", "")).netloc.lower() != self.request.host.lower():
+            raise HTTPError(403)
+
+    async def viewer(self) -> Viewer:
+        """Who makes the request; others are refused."""
+        try:
+            found = await self.context.viewers.verify(self.context.sessions.token(self.request))
+        except UnverifiableError:
+            raise HTTPError(503) from None
+        if found is None:
+            raise HTTPError(401)
+        return found
+
+    def deny(self, heading: str, text: str, status: int, following: str = "") -> None:
+        self.set_status(status)
+        self.finish(denied_template().render(heading=heading, text=text, next=following))
+
+
+class Login(_Plain):
+    """Takes the token of the form, and gives a cookie for it.
+
+    A link only fills in the form: any site can have a browser open a link, or load it as a picture, and its reader
+    would look at the pages as somebody else.
+    """
+
+    async def get(self) -> None:
+        """The form; with the token of a link, if it has one."""
+        token = self.get_query_argument("token", "")
+        if not token:
+            self.deny("No token", "Open the link that you were given, or enter a viewer's token.", 401)
+            return
+        viewer = await self._verified(token)
+        if viewer is not None:
+            text = f"Go on as {viewer.user}, {viewer.role}, if that is who you are."
+            self.finish(denied_template().render(heading="Welcome", text=text, next="", token=token))
+
+    async def post(self) -> None:
+        """The form."""
+        self.check_origin()
+        await self._enter(self.get_body_argument("token", "").strip())
+
+    async def _verified(self, token: str) -> Viewer | None:
+        """Whose token it is; None where nobody's, which the answer then says."""
+        try:
+            viewer = await self.context.viewers.verify(token)
+        except UnverifiableError:
+            self.deny("Not now", "JobManager does not answer, so that nobody can tell whose token it is.", 503)
+            return None
+        if viewer is None:
+            self.deny("Wrong token", "The services do not accept this token: it may have expired or been revoked.", 401)
+        return viewer
+
+    async def _enter(self, token: str) -> None:
+        viewer = await self._verified(token)
+        if viewer is None:
+            return
+        sessions = self.context.sessions
+        cookie = sessions.begin(token, viewer.user)
+        self.set_cookie(sessions.cookie, cookie, httponly=True, samesite="Strict", secure=sessions.secure, path="/")
+        # A page of our own leads on: a redirect that began on another site would not show a strict cookie.
+        self.deny("Welcome", f"{viewer.user}, {viewer.role}.", 200, "/now")
+
+
+class Root(_Plain):
+    """Leads to the page Now."""
+
+    def get(self) -> None:
+        """Redirect."""
+        self.redirect("/now")
+
+
+class Alive(_Plain):
+    """Says that the dashboard serves."""
+
+    def get(self) -> None:
+        """No content."""
+        self.set_status(204)
+
+
+class Files(_Plain):
+    """Styles and scripts of the pages."""
+
+    def get(self, name: str) -> None:
+        """A file; one whose address has its version may be kept for good."""
+        found = file_named(name)
+        if found is None:
+            raise HTTPError(404)
+        self.set_header("Content-Type", found.type)
+        self.set_header("Vary", "Accept-Encoding")
+        current = self.get_query_argument("v", "") == found.version
+        self.set_header("Cache-Control", "public, max-age=31536000, immutable" if current else "no-cache")
+        if name == SCRIPTS:
+            self.set_cookie(SCRIPTS_COOKIE, found.version, httponly=True, samesite="Strict", path="/", expires_days=365)
+        self.finish(self._encoded(found))
+        if name == SCRIPTS:
+            self.context.scripts_asked.set()
+            self.context.scripts_asked.clear()
+
+    def _encoded(self, found: File) -> bytes:
+        if "gzip" not in self.request.headers.get("Accept-Encoding", ""):
+            return found.content
+        self.set_header("Content-Encoding", "gzip")
+        return found.compressed
+
+
+class Csv(_Plain):
+    """The data of a figure."""
+
+    async def get(self, page: str, name: str) -> None:
+        """As CSV."""
+        viewer, selection = await self.viewer(), Selection.of(self.request.arguments)
+        try:
+            found = await data_of(self.context.shared, viewer, page, name, selection)
+        except grpc.aio.AioRpcError as error:
+            raise HTTPError(_HTTP_CODES.get(error.code(), 503)) from None
+        if found is None:
+            raise HTTPError(404)
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{name}.csv"')
+        self.finish(as_csv(found))
+
+
+class WhatIfs(_Plain):
+    """The forms of the page Week: replay the past with these settings, or end the replay that runs."""
+
+    async def post(self, action: str) -> None:
+        """Do so, and lead back to the page, whose address then has the settings."""
+        self.check_origin()
+        viewer = await self.viewer()
+        selection, replays = Selection.of(self.request.arguments), self.context.shared.replays
+        what_if = selection.what_if or replays.present
+        if action == "replay":
+            again = bool(self.get_body_argument("again", "")) or not what_if.past
+            what_if = replace(what_if, past=replays.past(again=True) if again else what_if.past)
+            replays.start(what_if, viewer.user)
+        elif replays.running is not None and has_rights(viewer.user, viewer.role, replays.running.user):
+            replays.cancel()
+        self.redirect(replace(selection, what_if=what_if).link("week"), status=303)

@@ -1,0 +1,1 @@
+"""JobManager's state machine, and what it decides by. No I/O."""

@@ -1,0 +1,226 @@
+"""Puts jobs into the queue, admits them, and says why the others wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from malletrain.job_manager.machine.admission import Places, next_in_line
+from malletrain.job_manager.machine.admission_window import (
+    AdmissionCandidate,
+    AdmissionPass,
+    AdmissionQueue,
+    admission_pass,
+)
+from malletrain.job_manager.machine.burst_buffer import QuotaUse, quota_use
+from malletrain.job_manager.machine.job_marks import JobMark
+from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.transaction import Transaction
+from malletrain.job_manager.machine.transitions import JobReason
+from malletrain.model.burst_buffer import burst_buffer_in_words
+from malletrain.model.job_state import JobState
+
+
+@dataclass(frozen=True)
+class QueueEntry:
+    """What is admitted at once.
+
+    Attributes:
+        jobs: One job, or the members of a fleet; at least one.
+    """
+
+    jobs: tuple[Job, ...]
+
+    @property
+    def id(self) -> str:
+        """Identifier of the fleet, or of the job."""
+        return self.jobs[0].fleet_id or self.jobs[0].id
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self.jobs[0].owner
+
+    @property
+    def burst_buffer_gb(self) -> int:
+        """What all members together ask for, in GB."""
+        return sum(job.spec.burst_buffer_gb for job in self.jobs)
+
+    @property
+    def passed_over(self) -> int:
+        """How many times it was passed over."""
+        return max(job.passed_over for job in self.jobs)
+
+
+def queue_entries(jobs: Iterable[Job]) -> list[QueueEntry]:
+    """The entries that jobs make, in the order of their first jobs."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(job.fleet_id or job.id, []).append(job)
+    return [QueueEntry(tuple(members)) for members in found.values()]
+
+
+def enqueue(
+    transaction: Transaction, specs: tuple[JobSpec, ...], owner: str, instance_ids: tuple[str, ...] = ()
+) -> None:
+    """Put jobs of an owner at the end of the queue. Members of a fleet have been submitted together."""
+    first = transaction.last_number + 1
+    for spec, instance_id in zip(specs, instance_ids or ("",) * len(specs), strict=True):
+        transaction.last_number += 1
+        transaction.add(
+            Job(
+                number=transaction.last_number,
+                spec=spec,
+                state=JobState.QUEUED,
+                reason_code=JobReason.SUBMITTED,
+                reason=place_reason(transaction.policy.max_parallel),
+                create_time=transaction.now,
+                update_time=transaction.now,
+                owner=owner,
+                instance_id=instance_id,
+                fleet_number=None if spec.fleet is None else first,
+            )
+        )
+
+
+def admit(transaction: Transaction) -> None:
+    """Fill all free places at once, so that one plan serves all jobs of a submission."""
+    jobs, policy = transaction.jobs, transaction.policy
+    if not jobs.has(JobMark.QUEUED):
+        return
+    places = Places(policy.max_parallel, policy.max_parallel_per_owner)
+    by_owner = Counter({owner: tally.places for owner, tally in jobs.owners.items()})
+    if by_owner.total() >= places.all and not (jobs.has(JobMark.ASKING) or places.per_owner):
+        return
+    entries = queue_entries(jobs.marked(JobMark.QUEUED))
+    if jobs.has(JobMark.ASKING):
+        _admit_by_burst_buffer(transaction, entries, places, by_owner)
+    else:
+        admitted = next_in_line(entries, lambda entry: entry.owner, by_owner, places, _uses(transaction))
+        _give_places(transaction, admitted, places, by_owner)
+    if places.per_owner:
+        explain_limit(transaction, places, by_owner)
+
+
+def _admit_by_burst_buffer(
+    transaction: Transaction, queued: Sequence[QueueEntry], places: Places, by_owner: Counter[str]
+) -> None:
+    policy = transaction.policy.burst_buffer
+    queue = AdmissionQueue(
+        jobs=[AdmissionCandidate(entry.owner, entry.burst_buffer_gb, entry.passed_over) for entry in queued],
+        taken=by_owner.copy(),
+        places=places,
+        uses=_uses(transaction),
+        held_gb=quota_use(transaction.jobs.values(), policy.quota_gb).held_gb,
+    )
+    if not queue.free_places:
+        return
+    found = admission_pass(queue, policy)
+    _give_places(transaction, [queued[position] for position in found.admitted], places, by_owner)
+    for position in found.passed_over:
+        for job in queued[position].jobs:
+            transaction.put(job, passed_over=job.passed_over + 1)
+    explain_burst_buffer(transaction, queued, found, places, by_owner)
+
+
+def _give_places(
+    transaction: Transaction, admitted: Sequence[QueueEntry], places: Places, by_owner: Counter[str]
+) -> None:
+    taken = by_owner.total()
+    for entry in admitted:
+        taken += 1
+        by_owner[entry.owner] += 1
+        reason = f"admitted to place {taken} of {places.all}, waits for nodes"
+        for job in entry.jobs:
+            transaction.move(job, JobState.WAITING, JobReason.ADMITTED, reason)
+
+
+def _uses(transaction: Transaction) -> dict[str, float] | None:
+    half_life = transaction.policy.fair_share_half_life_seconds
+    if half_life <= 0:
+        return None
+    return {owner: use.at(transaction.now, half_life) for owner, use in transaction.ledger.items()}
+
+
+def place_reason(places: int) -> str:
+    """Why a job waits of which nothing else is known."""
+    return f"waits for one of {places} places"
+
+
+def explain_limit(transaction: Transaction, places: Places, by_owner: Mapping[str, int]) -> None:
+    """Give the jobs that their owner's limit holds back a reason that says so. They keep it until they are admitted."""
+    for job in transaction.active():
+        held_back = job.state is JobState.QUEUED and by_owner[job.owner] >= places.per_owner
+        if held_back and job.reason_code is not JobReason.OWNER_LIMIT:
+            reason = f"waits for one of {places.all} places, of which {job.owner} may have {places.per_owner}"
+            transaction.move(job, JobState.QUEUED, JobReason.OWNER_LIMIT, reason)
+
+
+def explain_burst_buffer(
+    transaction: Transaction,
+    queued: Sequence[QueueEntry],
+    found: AdmissionPass,
+    places: Places,
+    by_owner: Mapping[str, int],
+) -> None:
+    """Give the jobs that a pass has left waiting for burst buffer a reason that says so.
+
+    Figures of what is free are in the reasons of jobs that were looked at, and follow it. The reasons of the others do
+    not change: there may be thousands of them, and each change is stored.
+    """
+    quota = quota_use(transaction.jobs.values(), transaction.policy.burst_buffer_gb)
+    places_left = places.all - sum(by_owner.values())
+    looked_at, held_back = set(found.looked_at), set(found.held_back)
+    in_front = [queued[index] for index in found.held_back if queued[index].burst_buffer_gb > quota.free_gb]
+    for position, before in enumerate(queued):
+        entry = QueueEntry(tuple(transaction.jobs[job.id] for job in before.jobs))
+        job = entry.jobs[0]
+        if job.admitted or not entry.burst_buffer_gb:
+            continue
+        if entry.burst_buffer_gb > quota.granted_gb:
+            _explain(transaction, entry, _too_large(entry, quota))
+        elif position not in looked_at and job.reason == _behind_others(entry):
+            continue
+        elif position in held_back and entry.burst_buffer_gb > quota.free_gb:
+            _explain(transaction, entry, _not_free(entry, quota))
+        elif places.per_owner and by_owner[entry.owner] >= places.per_owner:
+            continue
+        elif places_left > 0 and position in looked_at and in_front:
+            _explain(transaction, entry, _behind(entry, in_front[0]))
+        elif places_left > 0:
+            _explain(transaction, entry, _behind_others(entry))
+        elif job.reason_code is JobReason.BURST_BUFFER:
+            for member in entry.jobs:
+                transaction.move(member, JobState.QUEUED, JobReason.SUBMITTED, place_reason(places.all))
+
+
+def _explain(transaction: Transaction, entry: QueueEntry, reason: str) -> None:
+    for job in entry.jobs:
+        if job.reason_code is not JobReason.BURST_BUFFER:
+            transaction.move(job, JobState.QUEUED, JobReason.BURST_BUFFER, reason)
+        elif job.reason != reason:
+            transaction.put(job, reason=reason)
+
+
+def _too_large(entry: QueueEntry, quota: QuotaUse) -> str:
+    return f"asks for {_asked(entry)} of burst buffer, and only {burst_buffer_in_words(quota.granted_gb)} are granted"
+
+
+def _not_free(entry: QueueEntry, quota: QuotaUse) -> str:
+    free, granted = burst_buffer_in_words(quota.free_gb), burst_buffer_in_words(quota.granted_gb)
+    return f"waits for {_asked(entry)} of burst buffer, {free} of {granted} are free"
+
+
+def _behind(entry: QueueEntry, first: QueueEntry) -> str:
+    return (
+        f"waits for {_asked(entry)} of burst buffer behind {first.id}, which waits for {_asked(first)} of burst buffer"
+    )
+
+
+def _behind_others(entry: QueueEntry) -> str:
+    return f"waits for {_asked(entry)} of burst buffer behind others that asked before"
+
+
+def _asked(entry: QueueEntry) -> str:
+    return burst_buffer_in_words(entry.burst_buffer_gb)

@@ -1,0 +1,59 @@
+"""Marks of jobs that a step has to look at. The job table has an index by mark, so that others are skipped. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.scale_faults import has_news
+from malletrain.model.job_state import JobState
+
+
+class JobMark(Enum):
+    """Why a job is looked at in a step.
+
+    QUEUED: it waits for a place. ASKING: for burst buffer, too. UNSETTLED: something is to be reconciled. COMMANDED: a
+    command is to be given. TIMED: a time limit runs, or it backs off.
+    """
+
+    QUEUED = "queued"
+    ASKING = "asking"
+    UNSETTLED = "unsettled"
+    COMMANDED = "commanded"
+    TIMED = "timed"
+
+
+def is_settled(job: Job) -> bool:
+    """Whether there is nothing to reconcile. Equal tuples suffice: of another order, nothing is found to do."""
+    return job.wanted == job.commanded and (bool(job.wanted) or not job.supervised) and not job.target_reached
+
+
+def requires_commands(job: Job) -> bool:
+    """Whether effects follow from its fields."""
+    return job.supervised and (
+        bool(job.releases) or not job.serving or job.stop is not None or job.sequence > job.taken_sequence
+    )
+
+
+def is_timed(job: Job) -> bool:
+    """Whether time alone may change it."""
+    if job.not_before is not None or has_news(job):
+        return True
+    if not job.supervised or job.stop is not None:
+        return False
+    has_begun = any(since is not None for since in (job.done_since, job.stalled_since, job.idle_since, job.phase_since))
+    return has_begun or job.state is not JobState.RUNNING or job.counted_failures > 0
+
+
+def marks_of(job: Job) -> frozenset[JobMark]:
+    """The marks that follow from a job's fields."""
+    found: list[JobMark] = []
+    if job.state is JobState.QUEUED:
+        found += [JobMark.QUEUED, JobMark.ASKING] if job.spec.burst_buffer_gb else [JobMark.QUEUED]
+    if not is_settled(job):
+        found.append(JobMark.UNSETTLED)
+    if requires_commands(job):
+        found.append(JobMark.COMMANDED)
+    if is_timed(job):
+        found.append(JobMark.TIMED)
+    return frozenset(found)

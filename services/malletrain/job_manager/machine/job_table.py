@@ -1,0 +1,241 @@
+"""The jobs that have not ended, with indices: a step finds the jobs that it is about without a look at all. Pure.
+
+Copies share what neither has changed, so that the state before a step stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from malletrain.common.gpus import node_of
+from malletrain.job_manager.machine.claims import Claims
+from malletrain.job_manager.machine.job_marks import JobMark, marks_of
+from malletrain.job_manager.machine.jobs import Job
+from malletrain.job_manager.machine.sharded_map import ShardedMap
+
+
+@dataclass(frozen=True)
+class OwnerTally:
+    """What the admitted jobs of one owner come to.
+
+    Attributes:
+        jobs: How many there are.
+        places: Places that they take: a fleet takes one.
+        nodes: Nodes that they hold. A node whose GPUs members of a fleet have counts once.
+        weights: How many were submitted with which weight.
+        shares: How many have which `share_weight`.
+    """
+
+    jobs: int = 0
+    places: int = 0
+    nodes: int = 0
+    weights: Mapping[float, int] = field(default_factory=dict)
+    shares: Mapping[float, int] = field(default_factory=dict)
+
+
+class JobTable(Mapping[str, Job]):
+    """Jobs by identifier, in order of submission, and what is counted of them.
+
+    Attributes:
+        held: Nodes and GPUs that jobs hold.
+        wanted: Those that are wanted for jobs.
+        owners: What the admitted jobs of each owner come to; others are not named.
+    """
+
+    def __init__(self) -> None:
+        self.held = Claims()
+        self.wanted = Claims()
+        self.owners: dict[str, OwnerTally] = {}
+        self._jobs: dict[str, Job] = {}
+        self._on_node: ShardedMap[frozenset[str]] = ShardedMap()
+        self._marked: dict[JobMark, set[str]] = {mark: set() for mark in JobMark}
+        self._own = set(JobMark)
+        """Marks whose jobs are not shared with a copy."""
+        self._members: dict[str, int] = {}
+        """Number of admitted members of each fleet."""
+
+    @classmethod
+    def of(cls, jobs: Mapping[str, Job]) -> JobTable:
+        """A table of jobs, to be changed by itself."""
+        if isinstance(jobs, JobTable):
+            return jobs._copy()
+        table = cls()
+        for job in jobs.values():
+            table.put(job)
+        return table
+
+    @staticmethod
+    def over(jobs: Mapping[str, Job]) -> JobTable:
+        """A table of jobs, to be read: the same where they are one."""
+        return jobs if isinstance(jobs, JobTable) else JobTable.of(jobs)
+
+    def _copy(self) -> JobTable:
+        twin = JobTable.__new__(JobTable)
+        twin.held, twin.wanted, twin._on_node = self.held.copy(), self.wanted.copy(), self._on_node.copy()
+        twin.owners, twin._jobs = self.owners.copy(), self._jobs.copy()
+        twin._marked, twin._members = self._marked.copy(), self._members.copy()
+        twin._own = set()
+        self._own = set()
+        return twin
+
+    def __getitem__(self, job_id: str) -> Job:
+        """A job.
+
+        Raises:
+            KeyError: there is none of this identifier.
+        """
+        return self._jobs[job_id]
+
+    def __iter__(self) -> Iterator[str]:
+        """Identifiers, in order of submission."""
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        """Number of jobs."""
+        return len(self._jobs)
+
+    def __contains__(self, job_id: object) -> bool:
+        """Whether there is such a job."""
+        return job_id in self._jobs
+
+    def keys(self) -> KeysView[str]:
+        """Identifiers, in order of submission."""
+        return self._jobs.keys()
+
+    def values(self) -> ValuesView[Job]:
+        """Jobs, in order of submission."""
+        return self._jobs.values()
+
+    def items(self) -> ItemsView[str, Job]:
+        """Identifiers and jobs, in order of submission."""
+        return self._jobs.items()
+
+    def marked(self, mark: JobMark) -> list[Job]:
+        """Jobs of a mark, in order of submission."""
+        return self._ordered(self._marked[mark])
+
+    def has(self, mark: JobMark) -> bool:
+        """Whether a job has a mark."""
+        return bool(self._marked[mark])
+
+    def on_nodes(self, nodes: Iterable[str]) -> list[Job]:
+        """Jobs that hold something of nodes, or for which it is wanted, in order of submission."""
+        found: set[str] = set()
+        for node in nodes:
+            found |= self._on_node.get(node) or frozenset()
+        return self._ordered(found)
+
+    def put(self, job: Job) -> None:
+        """Add a job, or put it in the place of the one that it was."""
+        before = self._jobs.get(job.id)
+        self._jobs[job.id] = job
+        self._index(before, job, job.id)
+
+    def remove(self, job_id: str) -> None:
+        """Remove a job.
+
+        Raises:
+            KeyError: there is none of this identifier.
+        """
+        self._index(self._jobs.pop(job_id), None, job_id)
+
+    def indices(self) -> dict[str, Any]:
+        """All that is kept beside the jobs, to be compared."""
+        return {
+            "held": self.held.as_dicts(),
+            "wanted": self.wanted.as_dicts(),
+            "on_node": dict(self._on_node.items()),
+            "marked": self._marked,
+            "owners": self.owners,
+            "members": self._members,
+        }
+
+    def _ordered(self, names: Iterable[str]) -> list[Job]:
+        return sorted((self._jobs[name] for name in names), key=lambda job: job.number)
+
+    def _index(self, before: Job | None, after: Job | None, job_id: str) -> None:
+        self._mark(before, after, job_id)
+        nodes = 0
+        if _names(before) != _names(after):
+            nodes = _replace_claims(self.held, before, after, "held")
+            _replace_claims(self.wanted, before, after, "wanted")
+            self._locate(before, after, job_id)
+        if nodes or _counted(before) != _counted(after):
+            self._count(before, after, nodes)
+
+    def _mark(self, before: Job | None, after: Job | None, job_id: str) -> None:
+        old = frozenset() if before is None else marks_of(before)
+        new = frozenset() if after is None else marks_of(after)
+        for mark in old ^ new:
+            if mark not in self._own:
+                self._marked[mark] = self._marked[mark].copy()
+                self._own.add(mark)
+            if mark in new:
+                self._marked[mark].add(job_id)
+            else:
+                self._marked[mark].discard(job_id)
+
+    def _locate(self, before: Job | None, after: Job | None, job_id: str) -> None:
+        old, new = (frozenset(node_of(name) for names in _names(job) for name in names) for job in (before, after))
+        for node in old - new:
+            if others := (self._on_node.get(node) or frozenset()) - {job_id}:
+                self._on_node[node] = others
+            else:
+                del self._on_node[node]
+        for node in new - old:
+            self._on_node[node] = (self._on_node.get(node) or frozenset()) | {job_id}
+
+    def _count(self, before: Job | None, after: Job | None, nodes: int) -> None:
+        """Count a job as it is now instead of as it was; it holds so many nodes more."""
+        for job, sign in ((before, -1), (after, 1)):
+            if job is None or not job.admitted:
+                continue
+            tally = self.owners.get(job.owner, OwnerTally())
+            tally = replace(
+                tally,
+                jobs=tally.jobs + sign,
+                places=tally.places + self._changed_places(job, sign),
+                weights=_counted_in(tally.weights, job.spec.weight, sign),
+                shares=_counted_in(tally.shares, job.share_weight, sign),
+            )
+            self.owners[job.owner] = tally
+        job = after or before
+        assert job is not None
+        if nodes:
+            tally = self.owners.get(job.owner, OwnerTally())
+            self.owners[job.owner] = replace(tally, nodes=tally.nodes + nodes)
+        if job.owner in self.owners and not self.owners[job.owner].jobs:
+            del self.owners[job.owner]
+
+    def _changed_places(self, job: Job, sign: int) -> int:
+        if job.fleet_number is None:
+            return sign
+        before = self._members.pop(job.fleet_id, 0)
+        if after := before + sign:
+            self._members[job.fleet_id] = after
+        return bool(after) - bool(before)
+
+
+def _names(job: Job | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return ((), ()) if job is None else (job.held, job.wanted)
+
+
+def _counted(job: Job | None) -> tuple[str, float, float] | None:
+    """What of a job counts for its owner, besides nodes. The owner and the weight never change."""
+    return (job.owner, job.spec.weight, job.share_weight) if job is not None and job.admitted else None
+
+
+def _counted_in(counts: Mapping[float, int], value: float, sign: int) -> Mapping[float, int]:
+    found = {**counts, value: counts.get(value, 0) + sign}
+    return {key: count for key, count in found.items() if count}
+
+
+def _replace_claims(claims: Claims, before: Job | None, after: Job | None, name: str) -> int:
+    """Have a job claim what it has now instead of what it had; returns how many nodes more that is."""
+    old: frozenset[str] = frozenset() if before is None else frozenset(getattr(before, name))
+    new: frozenset[str] = frozenset() if after is None else frozenset(getattr(after, name))
+    lost = 0 if before is None else claims.remove(before, old - new)
+    gained = 0 if after is None else claims.add(after, new - old)
+    return gained - lost

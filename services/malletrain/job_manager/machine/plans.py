@@ -1,0 +1,217 @@
+"""Plans: whether one fits the present state, what of it fits if the world has moved on, and what it changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from malletrain.common.gpus import gpu_number, node_of
+from malletrain.job_manager.machine.claims import Claims
+from malletrain.job_manager.machine.job_marks import JobMark
+from malletrain.job_manager.machine.jobs import MAX_GPUS_PER_NODE, Job, StopIntent
+from malletrain.job_manager.machine.node_lists import within, without
+from malletrain.job_manager.machine.state import Omission
+from malletrain.job_manager.machine.stimuli import PlanReceived
+from malletrain.job_manager.machine.transaction import Transaction
+from malletrain.runtime.errors import StalePlanError
+
+
+def apply_plan(transaction: Transaction, plan: PlanReceived) -> tuple[tuple[str, ...], tuple[Omission, ...]]:
+    """Make the nodes of a plan the wanted nodes of its jobs, or refuse it.
+
+    A plan that may be applied in part is refused only if nothing of it fits that would change anything.
+
+    Returns:
+        Identifiers of the jobs whose scale it changes, and what was left out.
+
+    Raises:
+        StalePlanError: the plan does not fit the present state; the message names the job or the node.
+    """
+    _check_header(transaction, plan)
+    parts, omissions = _fitting(transaction, plan)
+    rescaled = [job_id for job_id, nodes in parts.items() if set(nodes) != set(transaction.jobs[job_id].wanted)]
+    if omissions and not (plan.partial and rescaled):
+        raise StalePlanError(omissions[0].reason)
+    transaction.generation = plan.generation
+    for job_id in rescaled:
+        transaction.put(transaction.jobs[job_id], wanted=parts[job_id], plan_generation=plan.generation)
+    return tuple(rescaled), omissions
+
+
+def _check_header(transaction: Transaction, plan: PlanReceived) -> None:
+    if plan.generation <= transaction.generation:
+        raise StalePlanError(
+            f"generation {plan.generation}: expected above {transaction.generation}, the last one applied"
+        )
+    if transaction.idle is None:
+        raise StalePlanError("the idle nodes are not known yet: Scavenger has not told them")
+    named = Counter(job_id for job_id, _ in plan.assignments)
+    if twice := sorted(job_id for job_id, count in named.items() if count > 1):
+        raise StalePlanError(f"job {twice[0]} is named twice")
+
+
+def _fitting(transaction: Transaction, plan: PlanReceived) -> tuple[dict[str, tuple[str, ...]], tuple[Omission, ...]]:
+    """The part of a plan that fits: nodes by job, and what was left out. Parts that change nothing are not named.
+
+    A job whose part does not fit keeps the nodes that are wanted for it, so that these can't be another's. That may
+    in turn leave something of another part out, until nothing changes any more.
+    """
+    parts: dict[str, tuple[str, ...]] = {}
+    omissions: list[Omission] = []
+    changed: set[str] = set()
+    for job_id, nodes in plan.assignments:
+        job = transaction.jobs.get(job_id)
+        if job is None or nodes != job.wanted:
+            if objection := _objection(transaction, job_id, nodes):
+                omissions.append(Omission(job_id, nodes, objection))
+                continue
+            changed.add(job_id)
+        if job is not None:
+            parts[job_id] = nodes
+    disputed = transaction.jobs.on_nodes({node_of(name) for job_id in changed for name in parts.get(job_id, ())})
+    looked_at = changed.union(job.id for job in disputed)
+    parts = {job_id: nodes for job_id, nodes in parts.items() if job_id in looked_at}
+    others = transaction.jobs.wanted.copy()
+    for job_id in parts:
+        others.remove(transaction.jobs[job_id], transaction.jobs[job_id].wanted)
+    unusable = _unusable_nodes(transaction)
+    while not _drop_what_is_lost(transaction, parts, omissions, unusable, others):
+        pass
+    return parts, tuple(omissions)
+
+
+def _drop_what_is_lost(
+    transaction: Transaction,
+    parts: dict[str, tuple[str, ...]],
+    omissions: list[Omission],
+    unusable: frozenset[str],
+    others: Claims,
+) -> bool:
+    """Go once through the parts of a plan, and take from them what does not fit.
+
+    Args:
+        transaction: The transaction.
+        parts: Nodes by job; changed.
+        omissions: What was left out; added to.
+        unusable: Idle nodes that nobody can have yet.
+        others: What is wanted for jobs that are not among the parts; those that are dropped are added.
+
+    Returns:
+        Whether that was all. If not, nodes that an earlier part has been given turned out to be a dropped job's.
+    """
+    owners = others.copy()
+    for job_id, nodes in tuple(parts.items()):
+        job = transaction.jobs[job_id]
+        lost = _lost_nodes(transaction, job, nodes, unusable, owners)
+        fitting = _reduced(job, nodes, lost) if lost else nodes
+        if fitting is None:
+            del parts[job_id]
+            left_out = without(nodes, job.wanted)
+            omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+            others.add(job, job.wanted)
+            if any(owners.has_rival(job, name) for name in job.wanted):
+                return False
+            fitting = job.wanted
+        elif lost:
+            parts[job_id] = fitting
+            left_out = without(nodes, fitting)
+            omissions.append(Omission(job_id, left_out, next(iter(lost.values()))))
+        owners.add(job, fitting)
+    return True
+
+
+def _objection(transaction: Transaction, job_id: str, nodes: tuple[str, ...]) -> str:
+    """Why a job can't be given nodes as a plan says; empty if it can."""
+    job = transaction.jobs.get(job_id)
+    if not nodes and (job is None or not job.keeps_scale):
+        return ""
+    if job is None or job.state.final:
+        return f"job {job_id} is unknown or has ended"
+    if not job.admitted:
+        return f"job {job_id} is not admitted"
+    if job.stop in (StopIntent.CANCEL, StopIntent.COMPLETE) or job.target_reached:
+        return f"job {job_id} is ending: {job.reason}"
+    if job.not_before is not None and transaction.now < job.not_before:
+        return f"job {job_id} gets no nodes for another {job.not_before - transaction.now:.1f} s: {job.reason}"
+    if job.keeps_scale and set(nodes) != set(job.commanded):
+        return f"job {job_id} keeps its scale until a save has succeeded: its newest one failed ({job.save_error})"
+    if not nodes:
+        return ""
+    if wrong := _wrong_names(job, nodes):
+        return wrong
+    spec = job.spec
+    if not spec.permits(len(nodes)):
+        sizes = f"one of {list(spec.permitted_nodes)}" if spec.permitted_nodes else f"{spec.min_nodes}-{spec.max_nodes}"
+        units = "nodes" if job.fleet_number is None else "GPUs"
+        return f"job {job_id}: expected {sizes} {units}, got {len(nodes)}"
+    if len(nodes) in job.left_out_scales and len(nodes) != len(job.commanded):
+        return f"job {job_id}: {job.in_words(len(nodes))} are left out for a while, since its script fails there"
+    if _migrates(job, _idle_of(transaction, nodes)):
+        return f"job {job_id}: expected to gain or to lose nodes, not both at once"
+    return ""
+
+
+def _wrong_names(job: Job, nodes: tuple[str, ...]) -> str:
+    """Members of a fleet have GPUs, all other jobs have nodes, and each of them once."""
+    if twice := next((name for name, count in Counter(nodes).items() if count > 1), ""):
+        return f"job {job.id}: expected each node or GPU once, got {twice} twice"
+    if job.spec.fleet is None:
+        return next((f"job {job.id}: expected nodes, got GPU {name}" for name in nodes if node_of(name) != name), "")
+    limit = job.spec.fleet.gpus_per_node or MAX_GPUS_PER_NODE
+    for name in nodes:
+        number = gpu_number(name)
+        if number is None:
+            return f"job {job.id}: expected GPUs, as for every member of a fleet, got node {name}"
+        if number >= limit:
+            return f"job {job.id}: expected GPUs with numbers below {limit}, got {name}"
+    return ""
+
+
+def _migrates(job: Job, after: tuple[str, ...]) -> bool:
+    """Whether a job would both gain and lose nodes. Members of a fleet may: flotillas are made for all at once."""
+    return job.fleet_number is None and all(
+        set(before) - set(after) and set(after) - set(before) for before in (job.wanted, job.commanded)
+    )
+
+
+def _idle_of(transaction: Transaction, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """A plan made before a node left may name it, as one that its job keeps; that is no gain for the job."""
+    idle = transaction.idle or frozenset()
+    return tuple(name for name in nodes if node_of(name) in idle)
+
+
+def _unusable_nodes(transaction: Transaction) -> frozenset[str]:
+    """Idle nodes that are still being released after they have left."""
+    jobs = transaction.jobs.marked(JobMark.COMMANDED)
+    return frozenset(node_of(release.node) for job in jobs for release in job.releases if release.left)
+
+
+def _lost_nodes(
+    transaction: Transaction,
+    job: Job,
+    nodes: tuple[str, ...],
+    unusable: frozenset[str],
+    owners: Claims,
+) -> dict[str, str]:
+    """Nodes or GPUs that a job can't have, and why."""
+    idle = transaction.idle or frozenset()
+    lost = {}
+    for name in nodes:
+        what = f"{'node' if job.fleet_number is None else 'GPU'} {name} (for job {job.id})"
+        if node_of(name) not in idle:
+            lost[name] = f"{what} is not idle"
+        elif node_of(name) in unusable:
+            lost[name] = f"{what} is still being released"
+        elif owner := owners.holder(job, name):
+            lost[name] = f"{what} is {owner}'s"
+    return lost
+
+
+def _reduced(job: Job, nodes: tuple[str, ...], lost: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The largest permitted scale on what remains; nodes that the job has are kept first. None if there is none."""
+    left, commanded = without(nodes, lost), frozenset(job.commanded)
+    first = sorted(left, key=lambda node: node not in commanded)
+    fitting = within(left, first[: job.max_within(len(left))])
+    if not fitting or _migrates(job, fitting):
+        return None
+    return fitting

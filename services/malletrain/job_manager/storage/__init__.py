@@ -1,0 +1,1 @@
+"""What JobManager keeps in its database and state folder, and for how long."""

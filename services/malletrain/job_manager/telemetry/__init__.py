@@ -1,0 +1,1 @@
+"""What JobManager tells collectors of metrics and traces."""

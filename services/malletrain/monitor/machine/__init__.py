@@ -1,0 +1,1 @@
+"""What reports of trainers come to: pure, without messages, I/O and clock."""

@@ -1,0 +1,224 @@
+"""Converts between protobuf messages and the core's types, and checks what reporters send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from malletrain.model.scaling import ScaleCommand
+from malletrain.monitor.machine.progress import (
+    NO_POSITION,
+    FeedUse,
+    PhaseSeen,
+    RecordColumns,
+    ReportedBatch,
+    SaveState,
+    first_batches,
+)
+from malletrain.monitor.machine.stimuli import ScalesCommanded
+from malletrain.monitor.machine.trackers import JobScaling, JobTracker
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+
+MAX_SAMPLES = 2**40
+"""Largest global batch that is accepted."""
+
+MAX_POSITION = 2**60
+"""Largest sample position, sequence number and count that is accepted."""
+
+MAX_SECONDS = 2.0**40
+"""Latest time, in seconds since the epoch, and longest phase that is accepted: squares and sums of them are numbers."""
+
+_MAX_PHASE_LENGTH = 31
+_MAX_RECORDS = 16_384
+"""Of one message. Sidecars send 2,048."""
+
+MAX_WORKERS = 2**24
+"""Largest number of worker processes that is accepted."""
+
+
+def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
+    """Check a reporter's message.
+
+    Raises:
+        InvalidInputError: a field is outside its range, or the columns differ in length.
+    """
+    _check_text("job_id", request.job_id, least=1)
+    _check_text("reporter_id", request.reporter_id, least=1)
+    _check_text("lineage", request.lineage, least=0)
+    _check_range("slots_per_node", request.slots_per_node, 1, MAX_WORKERS)
+    _check_range("dropped_records", request.dropped_records, 0, MAX_POSITION)
+    columns = request.batch
+    if len(columns.unix_seconds) > _MAX_RECORDS:
+        raise InvalidInputError("batch.unix_seconds", f"at most {_MAX_RECORDS} records", len(columns.unix_seconds))
+    # Copied once: each look into a message's field costs more than one into a list.
+    times = list(columns.unix_seconds)
+    samples, positions, workers = list(columns.samples), list(columns.positions), list(columns.workers)
+    if times:
+        _check_range("batch.first_sequence", columns.first_sequence, 1, MAX_POSITION)
+    for name, column in (("samples", samples), ("positions", positions), ("workers", workers)):
+        if len(column) != len(times):
+            expected = f"as many entries as batch.unix_seconds ({len(times)})"
+            raise InvalidInputError(f"batch.{name}", expected, len(column))
+    _check_times("unix_seconds", times)
+    phases = list(columns.phase_seconds)
+    if phases and len(phases) != len(times):
+        raise InvalidInputError("batch.phase_seconds", f"none or {len(times)} entries", len(phases))
+    _check_times("phase_seconds", phases)
+    _check_column("samples", samples, 0, MAX_SAMPLES)
+    _check_column("positions", positions, NO_POSITION, MAX_POSITION)
+    _check_column("workers", workers, 1, MAX_WORKERS)
+    return ReportedBatch(
+        job_id=request.job_id,
+        reporter_id=request.reporter_id,
+        first_sequence=columns.first_sequence,
+        records=RecordColumns(times, samples, positions, workers, phases),
+        slots_per_node=request.slots_per_node,
+        dropped_records=request.dropped_records,
+        feed=_parse_feed(request.feed) if request.HasField("feed") else None,
+        phase=_parse_phase(request.phase) if request.HasField("phase") else None,
+        lineage=request.lineage,
+        saves=_parse_saves(request.saves) if request.HasField("saves") else None,
+    )
+
+
+def _parse_phase(phase: monitor_pb2.PhaseReport) -> PhaseSeen:
+    if not 0 < len(phase.name) <= _MAX_PHASE_LENGTH or not phase.name.isprintable():
+        raise InvalidInputError("phase.name", f"1 to {_MAX_PHASE_LENGTH} printable characters", phase.name[:300])
+    if not math.isfinite(phase.seconds) or phase.seconds < 0:
+        raise InvalidInputError("phase.seconds", "a finite number, at least 0", phase.seconds)
+    return PhaseSeen(phase.name, phase.seconds)
+
+
+def _parse_saves(saves: monitor_pb2.SaveReport) -> SaveState:
+    _check_range("saves.failures", saves.failures, 0, MAX_SAMPLES)
+    _check_text("saves.reason", saves.reason, least=0)
+    return SaveState(saves.failures, saves.reason if saves.failures else "")
+
+
+def _check_text(field: str, text: str, least: int) -> None:
+    if not least <= len(text) <= 256 or "\0" in text:  # PostgreSQL stores no NUL
+        raise InvalidInputError(field, f"{least} to 256 characters other than NUL", text[:300])
+
+
+def _parse_feed(feed: monitor_pb2.FeedReport) -> FeedUse:
+    for name, count in (("received_samples", feed.received_samples), ("prepared_samples", feed.prepared_samples)):
+        _check_range(f"feed.{name}", count, 0, MAX_POSITION)
+    _check_range("feed.processes", feed.processes, 0, MAX_WORKERS)
+    if not math.isfinite(feed.cpu_seconds) or feed.cpu_seconds < 0:
+        raise InvalidInputError("feed.cpu_seconds", "a finite number, at least 0", feed.cpu_seconds)
+    return FeedUse(feed.received_samples, feed.prepared_samples, feed.cpu_seconds, feed.processes)
+
+
+def commands_of(message: job_manager_pb2.WatchJobsResponse) -> ScalesCommanded:
+    """Which scales JobManager has commanded."""
+    return ScalesCommanded(
+        tuple(
+            (job.id, _command_of(job.scale_command))
+            for job in message.jobs
+            if job.HasField("scale_command") and job.state not in FINAL_JOB_STATES
+        )
+    )
+
+
+def _command_of(message: resources_pb2.ScaleCommand) -> ScaleCommand:
+    return ScaleCommand(
+        message.number, message.unix_seconds, message.from_nodes, message.to_nodes, message.disturbed_unix_seconds
+    )
+
+
+def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
+    """Progress of a job.
+
+    Args:
+        tracker: The job.
+        now: Monotonic time in seconds.
+    """
+    progress, phase = tracker.progress, tracker.phase(now)
+    return monitor_pb2.Progress(
+        job_id=tracker.job_id,
+        samples=progress.samples,
+        samples_lost=progress.samples_lost,
+        rate=tracker.rate,
+        nodes=progress.nodes,
+        last_record_unix_seconds=progress.last_record_unix_seconds,
+        stalled=tracker.is_stalled(now),
+        pausing=tracker.is_pausing(now),
+        phase=None if phase is None else monitor_pb2.PhaseReport(name=phase.name, seconds=phase.seconds),
+        silent_seconds=max(0.0, tracker.silence_seconds(now)),
+        records=progress.records,
+        dropped_records=tracker.dropped_records,
+        feed=_feed_message(tracker.feed),
+        positions_known=progress.positioned,
+        saves=None
+        if tracker.saves is None
+        else monitor_pb2.SaveReport(failures=tracker.saves.failures, reason=tracker.saves.reason),
+    )
+
+
+def _feed_message(feed: FeedUse | None) -> monitor_pb2.FeedReport | None:
+    if feed is None:
+        return None
+    return monitor_pb2.FeedReport(
+        received_samples=feed.received,
+        prepared_samples=feed.prepared,
+        cpu_seconds=feed.cpu_seconds,
+        processes=feed.processes,
+    )
+
+
+def scaling_message(scaling: JobScaling) -> monitor_pb2.ScalingRecord:
+    """Throughput at each scale and rescale stalls of a job."""
+    return monitor_pb2.ScalingRecord(
+        job_id=scaling.job_id,
+        points=[
+            monitor_pb2.MeasuredPoint(
+                nodes=point.nodes,
+                rate=point.rate,
+                steps=point.steps,
+                unix_seconds=point.unix_seconds,
+                relative_error=point.relative_error,
+            )
+            for point in scaling.points
+        ],
+        scale_up_seconds=scaling.scale_up_seconds,
+        scale_down_seconds=scaling.scale_down_seconds,
+        rescales=[
+            monitor_pb2.MeasuredRescale(
+                from_nodes=rescale.from_nodes,
+                to_nodes=rescale.to_nodes,
+                stall_seconds=rescale.seconds,
+                unix_seconds=rescale.unix_seconds,
+            )
+            for rescale in scaling.rescales
+        ],
+    )
+
+
+def listed_scaling_message(tracker: JobTracker) -> monitor_pb2.ScalingRecord:
+    """The same, and what changes too often for those who watch: first batches, and how long a batch takes."""
+    message, stored = scaling_message(tracker.scaling()), tracker.stored()
+    message.first_batches_unix_seconds.extend(first_batches(stored.reporters.values()))
+    message.usual_step_seconds = stored.usual_step_seconds
+    return message
+
+
+def _check_range(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidInputError(field, f"{least} to {most}", value)
+
+
+def _check_column(name: str, column: Sequence[int], least: int, most: int) -> None:
+    if column and not (least <= min(column) and max(column) <= most):
+        index = next(index for index, value in enumerate(column) if not least <= value <= most)
+        _check_range(f"batch.{name}[{index}]", column[index], least, most)
+
+
+def _check_times(name: str, column: Sequence[float]) -> None:
+    if all(map(math.isfinite, column)) and min(column, default=0) >= 0 and max(column, default=0) <= MAX_SECONDS:
+        return
+    index = next(index for index, seconds in enumerate(column) if not 0 <= seconds <= MAX_SECONDS)
+    unit = "seconds since the epoch" if name == "unix_seconds" else "seconds"
+    expected = f"{unit}, from 0 to {MAX_SECONDS:.0f}"
+    raise InvalidInputError(f"batch.{name}[{index}]", expected, column[index])

@@ -1,0 +1,1 @@
+"""Profiler as a machine: pure, without messages, I/O and clock."""

@@ -1,0 +1,349 @@
+"""The scaling curves of all jobs, kept up to date as jobs are declared and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from malletrain.model.scaling import RescaleStall
+from malletrain.profiler.machine.curve import Prior, estimate, prior_rate, single_node_rate
+from malletrain.profiler.machine.family_store import FamilyStore, filled_from_family, shared_points
+from malletrain.profiler.machine.fits import best_fit
+from malletrain.profiler.machine.options import ProfilerOptions, ProfilingMode
+from malletrain.profiler.machine.points import MIN_RATE, CurvePoint, PointHistory, trusted_points
+from malletrain.profiler.machine.rescale_costs import (
+    RescaleCost,
+    median_growth_stall,
+    median_shrink_stall,
+    rescale_cost,
+    stalls_by_pair,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobDeclaration:
+    """What a user has declared of a job.
+
+    Attributes:
+        job_id: The job.
+        min_nodes: Smallest scale in nodes.
+        max_nodes: Largest scale in nodes.
+        curve: Declared scaling curve; may be empty.
+        scale_up_seconds: Declared stall of a growth; None where absent.
+        scale_down_seconds: Declared stall of a shrink; None where absent.
+        permitted_nodes: The only permitted scales, ascending; empty where every scale between the bounds is.
+        weight: Priority weight.
+        mode: When its curve is profiled; None: as the settings say.
+        family: Family that shares its curve; empty where there is none.
+        fleet_id: Fleet that it is a member of; empty: none. Its scales are GPUs then.
+    """
+
+    job_id: str
+    min_nodes: int
+    max_nodes: int
+    curve: tuple[CurvePoint, ...] = ()
+    scale_up_seconds: float | None = None
+    scale_down_seconds: float | None = None
+    permitted_nodes: tuple[int, ...] = ()
+    weight: float = 1.0
+    mode: ProfilingMode | None = None
+    family: str = ""
+    fleet_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMeasurements:
+    """What Monitor has measured of a job.
+
+    Attributes:
+        points: One point per scale.
+        scale_up_seconds: Median stall of its growths; None before the first.
+        scale_down_seconds: Median stall of its shrinks; None before the first.
+        rescales: Its single rescales, oldest first.
+    """
+
+    points: tuple[CurvePoint, ...] = ()
+    scale_up_seconds: float | None = None
+    scale_down_seconds: float | None = None
+    rescales: tuple[RescaleStall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """Curve and rescale costs of a job, as the allocator should use them.
+
+    Attributes:
+        job_id: The job.
+        points: The curve, nodes ascending.
+        scale_up: R_up.
+        scale_down: R_down.
+        stalls: Expected stall of each pair of scales that was measured.
+        fit: Name of the fitted shape; empty where none was fitted.
+        family: Family that shares the curve; empty where there is none or the job has left it.
+        fit_line: The fitted shape up to the largest measured scale: nodes and samples/s.
+    """
+
+    job_id: str
+    points: tuple[CurvePoint, ...]
+    scale_up: RescaleCost
+    scale_down: RescaleCost
+    stalls: tuple[RescaleStall, ...] = ()
+    fit: str = ""
+    family: str = ""
+    fit_line: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(init=False)
+class CurveEstimator:
+    """Profiles of all jobs. A profile is replaced only when a figure moves by more than noise or its source changes.
+
+    Attributes:
+        options: The operator's choices.
+        families: What families share.
+        histories: How the points of each job have changed.
+    """
+
+    options: ProfilerOptions
+    families: FamilyStore
+    histories: dict[str, PointHistory]
+    _declared: dict[str, JobDeclaration] = field(init=False)
+    _measured: dict[str, JobMeasurements] = field(init=False)
+    _learned: dict[str, JobMeasurements] = field(init=False)
+    _profiles: dict[str, JobProfile] = field(init=False)
+    _known_rates: dict[str, float] = field(init=False)
+    _outdated: set[str] = field(init=False)
+    _prior_rates: dict[str, float] = field(init=False)
+    _aged_at: float = field(init=False)
+
+    def __init__(
+        self,
+        options: ProfilerOptions,
+        families: FamilyStore | None = None,
+        histories: Mapping[str, PointHistory] | None = None,
+    ) -> None:
+        """Know no job yet; families and histories continue with what was stored."""
+        self.options = options
+        self._declared = {}
+        self._measured = {}
+        self._learned = {}
+        self._profiles = {}
+        self._known_rates = {}
+        self._outdated = set()
+        self._prior_rates = {}
+        self._aged_at = 0.0
+        self.families = families or FamilyStore(options.family_members)
+        self.histories = dict(histories or {})
+
+    def put_job(self, declaration: JobDeclaration) -> None:
+        """Add a job, or replace what is declared of it."""
+        job_id = declaration.job_id
+        if self._declared.get(job_id) != declaration:
+            self._declared[job_id] = declaration
+            self._learn(job_id)
+
+    def put_measurements(self, job_id: str, measurements: JobMeasurements) -> None:
+        """Replace what is measured of a job, which need not be known yet."""
+        self._measured[job_id] = measurements
+        learned = self._learned.get(job_id)
+        if learned is None or moved(learned, measurements, self.options.least_change):
+            self._learned[job_id] = measurements
+            self._learn(job_id)
+
+    def remove_job(self, job_id: str) -> None:
+        """Forget a job that has ended. Its points stay with its family."""
+        for by_job in (
+            self._declared,
+            self._measured,
+            self._learned,
+            self._profiles,
+            self._known_rates,
+            self.histories,
+        ):
+            by_job.pop(job_id, None)
+        self.families.left.discard(job_id)
+        self._outdated.discard(job_id)
+
+    def keep_only(self, job_ids: Iterable[str]) -> None:
+        """Forget all other jobs."""
+        for job_id in set(self._declared) - set(job_ids):
+            self.remove_job(job_id)
+
+    def refresh(self, now: float = 0.0) -> list[JobProfile]:
+        """Recompute the profiles that may have changed.
+
+        Args:
+            now: Seconds since the epoch. Points age; every `fade_seconds` all profiles are recomputed.
+
+        Returns:
+            The profiles that did change.
+        """
+        if now - self._aged_at >= self.options.fade_seconds:
+            self._aged_at = now
+            self._outdated.update(self._declared)
+        outdated = self._outdated & set(self._declared)
+        self._outdated.clear()
+        changed = [job_id for job_id in sorted(outdated) if self._is_known(job_id) and self._update(job_id, now)]
+        outdated |= self._refresh_priors()
+        changed += [job_id for job_id in sorted(outdated) if not self._is_known(job_id) and self._update(job_id, now)]
+        return [self._profiles[job_id] for job_id in sorted(changed)]
+
+    def _refresh_priors(self) -> set[str]:
+        """Bring the priors up to date; returns the jobs of which they have changed.
+
+        A job on nodes says nothing of a member on GPUs, so each fleet has a prior of its own.
+        """
+        groups: dict[str, list[float]] = {declared.fleet_id: [] for declared in self._declared.values()}
+        for job_id, rate in self._known_rates.items():
+            groups[self._declared[job_id].fleet_id].append(rate)
+        rates = {fleet_id: prior_rate(known, self.options.prior_rate) for fleet_id, known in groups.items()}
+        before, self._prior_rates = self._prior_rates, rates
+        default = self.options.prior_rate
+        changed = {fleet_id for fleet_id, rate in rates.items() if rate != before.get(fleet_id, default)}
+        return {job_id for job_id, declared in self._declared.items() if declared.fleet_id in changed}
+
+    def declaration(self, job_id: str) -> JobDeclaration | None:
+        """What is declared of a job; None where it is not known."""
+        return self._declared.get(job_id)
+
+    def profile(self, job_id: str) -> JobProfile | None:
+        """The newest profile of a job; None where it is not known."""
+        return self._profiles.get(job_id)
+
+    def profiles(self) -> list[JobProfile]:
+        """All profiles, ascending by job."""
+        return [self._profiles[job_id] for job_id in sorted(self._profiles)]
+
+    def measurements(self, job_id: str) -> JobMeasurements:
+        """What is measured of a job; nothing where that is not known."""
+        return self._measured.get(job_id, JobMeasurements())
+
+    def measured_at(self, job_id: str, nodes: int) -> CurvePoint | None:
+        """The point that was measured of the job itself at a scale."""
+        return next((point for point in self.measurements(job_id).points if point.nodes == nodes), None)
+
+    def known_points(self, job_id: str, now: float) -> list[CurvePoint]:
+        """Points measured of a job or its family, with the errors that they have by now, nodes ascending."""
+        history = self.histories.get(job_id, PointHistory())
+        own = history.aged(self.measurements(job_id).points, now, self.options.drift_per_hour)
+        own = [point for point in own if point.nodes > 0 and point.rate >= MIN_RATE]
+        family = PointHistory().aged(self._family_points(job_id), now, self.options.drift_per_hour)
+        return trusted_points(filled_from_family(own, family), self.options.most_error)
+
+    def _learn(self, job_id: str) -> None:
+        """Bring the job's history and its family up to date."""
+        self._outdated.add(job_id)
+        measured, declared = self.measurements(job_id), self._declared.get(job_id)
+        history = self.histories.get(job_id, PointHistory())
+        self.histories[job_id] = history.after(measured.points, self.options.contradiction)
+        if declared is not None and self.families.update(job_id, declared.family, measured.points, measured.rescales):
+            self._outdated |= {name for name, other in self._declared.items() if other.family == declared.family}
+
+    def _is_known(self, job_id: str) -> bool:
+        points = (
+            *self._declared[job_id].curve,
+            *self.measurements(job_id).points,
+            *self._family_points(job_id),
+        )
+        return any(point.rate >= MIN_RATE and point.nodes > 0 for point in points)
+
+    def _family_points(self, job_id: str) -> list[CurvePoint]:
+        declared = self._declared.get(job_id)
+        return [] if declared is None else shared_points(self.families.others(job_id, declared.family))
+
+    def _update(self, job_id: str, now: float) -> bool:
+        profile = self._compute(job_id, now)
+        if self._is_known(job_id):
+            self._known_rates[job_id] = single_node_rate(profile.points)
+        before = self._profiles.get(job_id)
+        if before is not None and not differs(before, profile, self.options):
+            return False
+        self._profiles[job_id] = profile
+        return True
+
+    def _compute(self, job_id: str, now: float) -> JobProfile:
+        declared, measured, options = self._declared[job_id], self.measurements(job_id), self.options
+        prior_of = self._prior_rates.get(declared.fleet_id, options.prior_rate)
+        prior = Prior(prior_of, options.prior_exponent, options.prior_weight)
+        known = self.known_points(job_id, now)
+        fitted = [] if declared.curve else [point for point in known if point.nodes <= declared.max_nodes]
+        fit = best_fit(fitted)
+        points = estimate(declared.max_nodes, declared.min_nodes, declared.curve, known, prior, fit)
+        members = self.families.others(job_id, declared.family)
+        shared = [rescale for member in members for rescale in member.rescales]
+        up = rescale_cost(
+            measured.scale_up_seconds, declared.scale_up_seconds, options.scale_up_seconds, median_growth_stall(shared)
+        )
+        down = rescale_cost(
+            measured.scale_down_seconds,
+            declared.scale_down_seconds,
+            options.scale_down_seconds,
+            median_shrink_stall(shared),
+        )
+        stalls = stalls_by_pair((*shared, *measured.rescales), up, down, options.pair_stall_weight)
+        family = "" if job_id in self.families.left else declared.family
+        line = fit.line(min(declared.min_nodes, fitted[-1].nodes), fitted[-1].nodes) if fit else ()
+        return JobProfile(job_id, tuple(points), up, down, stalls, fit.name if fit else "", family, line)
+
+
+def moved(before: JobMeasurements, after: JobMeasurements, least_change: float) -> bool:
+    """Whether measurements have changed so much that the curve may.
+
+    A job that trains has new measurements every second. A small part of the change of which watchers are told
+    may be left out: such changes add up, and are noticed then.
+
+    Args:
+        before: The measurements that the curve rests on.
+        after: The newest ones.
+        least_change: Relative change of which watchers are told.
+    """
+    if [point.nodes for point in before.points] != [point.nodes for point in after.points]:
+        return True
+    if (before.scale_up_seconds, before.scale_down_seconds, before.rescales) != (
+        after.scale_up_seconds,
+        after.scale_down_seconds,
+        after.rescales,
+    ):
+        return True
+    step = least_change / 16
+    return any(
+        abs(new.rate - old.rate) > step * max(old.rate, new.rate) or abs(new.relative_error - old.relative_error) > step
+        for old, new in zip(before.points, after.points, strict=True)
+    )
+
+
+def differs(before: JobProfile, after: JobProfile, options: ProfilerOptions) -> bool:
+    """Whether a profile has changed by more than noise.
+
+    Args:
+        before: The profile that watchers have.
+        after: The profile computed now.
+        options: Thresholds for rates and stalls.
+    """
+    if _without_figures(before) != _without_figures(after):
+        return True
+    if any(_curve_moved(old, new, options) for old, new in zip(before.points, after.points, strict=True)):
+        return True
+    stalls = [
+        (before.scale_up.seconds, after.scale_up.seconds),
+        (before.scale_down.seconds, after.scale_down.seconds),
+        *((old.seconds, new.seconds) for old, new in zip(before.stalls, after.stalls, strict=True)),
+    ]
+    return any(_stall_moved(old, new, options) for old, new in stalls)
+
+
+def _without_figures(profile: JobProfile) -> tuple[object, ...]:
+    """The part of a profile of which every change counts."""
+    return (
+        [(point.nodes, point.source) for point in profile.points],
+        [(stall.from_nodes, stall.to_nodes) for stall in profile.stalls],
+        (profile.scale_up.source, profile.scale_down.source, profile.fit, profile.family),
+    )
+
+
+def _curve_moved(old: CurvePoint, new: CurvePoint, options: ProfilerOptions) -> bool:
+    rate_moved = abs(new.rate - old.rate) > options.least_change * max(old.rate, new.rate)
+    return rate_moved or abs(new.relative_error - old.relative_error) > options.least_change
+
+
+def _stall_moved(old: float, new: float, options: ProfilerOptions) -> bool:
+    return abs(new - old) > max(options.least_stall_change_seconds, options.least_change * max(old, new))

@@ -1,0 +1,1 @@
+"""BBSched's evaluation."""

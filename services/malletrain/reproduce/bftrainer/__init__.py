@@ -1,0 +1,1 @@
+"""BFTrainer's evaluation."""

@@ -1,0 +1,1 @@
+"""FLEET's evaluation."""

@@ -1,0 +1,1 @@
+"""MalleTrain's evaluation."""

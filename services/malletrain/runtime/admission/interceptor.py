@@ -1,0 +1,135 @@
+"""Admits calls by their headers: what is refused is refused before gRPC has read a byte of its message.
+
+gRPC asks interceptors before it reads a message, and it reads as much of a message as its length says only once
+somebody waits for it; until then a call holds at most the window of its stream (64 KiB). So handlers of one request are
+served here as handlers of a stream of requests, of which the first one is taken when the call has been admitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from malletrain.runtime.access.identity import Identity, Role, UnauthenticatedError, current_caller
+from malletrain.runtime.access.policy import REQUIRED_ROLES
+from malletrain.runtime.admission.counts import CallCounts, Caller, CallKind, CallLimits, known_caller
+from malletrain.runtime.admission.peers import PeerNames
+from malletrain.runtime.admission.reading import MessageReader
+from malletrain.runtime.errors import LimitExceededError
+from malletrain.runtime.limits import ServerLimits
+from malletrain.runtime.method_handlers import Handler, behaviour_of, responses_of
+
+_OURS = "/malletrain."
+_REFUSAL_SECONDS = 5.0
+"""How long the answer of a refusal may wait for a caller that does not read."""
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
+
+
+class AdmissionInterceptor(grpc.aio.ServerInterceptor):
+    """The outermost interceptor of a server: those within have judged the headers when it decides about the message."""
+
+    def __init__(self, limits: ServerLimits, peers: PeerNames) -> None:
+        """Admit within limits.
+
+        Args:
+            limits: What callers are granted.
+            peers: Names those who have shown no token.
+        """
+        in_all, per_caller = limits.max_calls, limits.max_calls_per_caller
+        self._counts = CallCounts(CallLimits(in_all, per_caller, limits.max_calls_without_token))
+        self._messages = MessageReader(limits.first_message_seconds)
+        self._peers = peers
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
+        """The handler of a method, which takes the message itself."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        identity = _identity()
+        if identity is None and _needs_token(handler_call_details.method):
+            return self._refusing(handler)
+        return self._admitting(handler, identity)
+
+    def _refusing(self, handler: Handler) -> Handler:
+        """A handler of which is known that it refuses: it gets no message, since none is read."""
+        inner = behaviour_of(handler)
+
+        async def refuse(requests: Any, context: Any) -> Any:
+            del requests
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                return await inner(None, context)
+
+        async def refuse_stream(requests: Any, context: Any) -> AsyncIterator[Any]:
+            del requests
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                async for response in responses_of(inner, None, context):
+                    yield response
+
+        return _streaming(handler, refuse_stream if handler.response_streaming else refuse)
+
+    def _admitting(self, handler: Handler, identity: Identity | None) -> Handler:
+        inner, takes_stream = behaviour_of(handler), handler.request_streaming
+
+        async def call(requests: Any, context: Any) -> Any:
+            async with self._admitted(identity, context) as caller:
+                if takes_stream:
+                    async with self._messages.stream(caller):
+                        return await inner(requests, context)
+                return await inner(await self._messages.take(caller, context), context)
+
+        async def call_stream(requests: Any, context: Any) -> AsyncIterator[Any]:
+            async with self._admitted(identity, context) as caller:
+                if takes_stream:
+                    async with self._messages.stream(caller):
+                        async for response in responses_of(inner, requests, context):
+                            yield response
+                    return
+                request = await self._messages.take(caller, context)
+                async for response in responses_of(inner, request, context):
+                    yield response
+
+        return _streaming(handler, call_stream if handler.response_streaming else call)
+
+    @asynccontextmanager
+    async def _admitted(self, identity: Identity | None, context: Any) -> AsyncIterator[Caller]:
+        if identity is None:
+            caller = Caller(CallKind.UNKNOWN, self._peers.name(context.peer()))
+        else:
+            caller = known_caller(identity)
+        try:
+            self._counts.begin(caller)
+        except LimitExceededError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        try:
+            yield caller
+        finally:
+            self._counts.end(caller)
+
+
+def _identity() -> Identity | None:
+    """Who has shown a valid token that permits the call: interceptors of a call run in the call's own task."""
+    try:
+        return current_caller()
+    except UnauthenticatedError:
+        return None
+
+
+def _needs_token(method: str) -> bool:
+    return method.startswith(_OURS) and REQUIRED_ROLES.get(method) is not Role.ANYBODY
+
+
+def _streaming(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
+    """A handler of a stream of requests with the responses of another one."""
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+    )
+    made: Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
+    return made

@@ -1,0 +1,1 @@
+"""What every service is built on: how its state is stored, its stimuli recorded, and other services called."""

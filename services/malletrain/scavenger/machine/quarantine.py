@@ -1,0 +1,142 @@
+"""Quarantine of nodes on which work keeps failing. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinePolicy:
+    """When a node is quarantined.
+
+    Attributes:
+        failures: Score at which a node is quarantined. A new failure adds 1.
+        half_life_seconds: Time in which the score halves.
+        longest_seconds: Longest quarantine.
+    """
+
+    failures: float = 3.0
+    half_life_seconds: float = 1800.0
+    longest_seconds: float = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailureRecord:
+    """Failures of work on a node.
+
+    Attributes:
+        score: Number of failures, each halved with every half-life that has passed, as of `at`.
+        at: Time of the last failure, in seconds since the epoch.
+        until: When the quarantine ends, in seconds since the epoch; 0 if there never was one.
+        failures: Number of all failures.
+        reason: Why the last one happened, for people.
+        by: Whose work it was, for people.
+    """
+
+    score: float
+    at: float
+    until: float = 0.0
+    failures: int = 0
+    reason: str = ""
+    by: str = ""
+
+    def score_at(self, now: float, half_life_seconds: float) -> float:
+        """The score at `now`, in seconds since the epoch."""
+        return self.score * math.exp2(-max(0.0, now - self.at) / half_life_seconds)
+
+
+@dataclass(init=False)
+class Quarantine:
+    """Counts failures per node with exponential decay. A quarantine ends when the score is down to half the limit.
+
+    A node that fails again soon after that still has most of its score. Its next quarantine comes at once and is
+    longer, up to the longest.
+
+    Attributes:
+        policy: When a node is quarantined.
+    """
+
+    policy: QuarantinePolicy
+    _records: dict[str, NodeFailureRecord] = field(init=False)
+
+    def __init__(self, policy: QuarantinePolicy, records: Mapping[str, NodeFailureRecord] | None = None) -> None:
+        """Begin with what was known before a restart.
+
+        Args:
+            policy: When a node is quarantined.
+            records: See `read_records`.
+        """
+        self.policy = policy
+        self._records = dict(records or {})
+
+    def failed(self, name: str, now: float, reason: str = "", by: str = "") -> float:
+        """Work has failed on a node.
+
+        Args:
+            name: The node.
+            now: The time.
+            reason: What happened, for people.
+            by: Whose work it was, for people.
+
+        Returns:
+            For how many seconds the node is quarantined from now on; 0: it is not.
+        """
+        policy = self.policy
+        before = self._records.get(name, NodeFailureRecord(0.0, now))
+        score = before.score_at(now, policy.half_life_seconds) + 1.0
+        seconds = 0.0
+        # Failures do not come at one instant: by the last one, the score of the others has decayed a little.
+        if score > policy.failures - 0.5:
+            release = policy.failures / 2.0
+            seconds = min(policy.longest_seconds, policy.half_life_seconds * max(0.0, math.log2(score / release)))
+        until = max(before.until, now + seconds) if seconds else before.until
+        self._records[name] = NodeFailureRecord(score, now, until, before.failures + 1, reason, by)
+        self._forget(now)
+        return max(0.0, until - now)
+
+    def quarantined(self, now: float) -> dict[str, NodeFailureRecord]:
+        """Quarantined nodes, by name."""
+        return {name: record for name, record in sorted(self._records.items()) if record.until > now}
+
+    def lift(self, names: Collection[str] | None, now: float) -> list[str]:
+        """Forget the failures of nodes, or of all nodes with None; returns those that were quarantined."""
+        lifted = [name for name in self.quarantined(now) if names is None or name in names]
+        forgotten = set(self._records if names is None else names)
+        self._records = {name: record for name, record in self._records.items() if name not in forgotten}
+        return lifted
+
+    def to_json(self) -> dict[str, Any]:
+        """All that is known, for a state file."""
+        return {name: asdict(record) for name, record in self._records.items()}
+
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds."""
+        self._records = {
+            name: replace(record, at=record.at + seconds, until=record.until + seconds if record.until else 0.0)
+            for name, record in self._records.items()
+        }
+
+    def _forget(self, now: float) -> None:
+        kept = self.policy.half_life_seconds
+        self._records = {
+            name: record
+            for name, record in self._records.items()
+            if record.until > now or record.score_at(now, kept) > 0.05
+        }
+
+
+def read_records(section: Mapping[str, Any]) -> dict[str, NodeFailureRecord]:
+    """What `Quarantine.to_json` made; what makes no sense is left out."""
+    found = {}
+    for name, entry in section.items():
+        try:
+            score, at, until = (float(entry[field]) for field in ("score", "at", "until"))
+            failures, reason, by = int(entry["failures"]), str(entry["reason"]), str(entry["by"])
+        except (TypeError, ValueError, KeyError, OverflowError):
+            continue
+        if all(map(math.isfinite, (score, at, until))) and score >= 0:
+            found[name] = NodeFailureRecord(score, at, until, failures, reason, by)
+    return found

@@ -1,0 +1,155 @@
+"""Learns from the observations of a source how long idle nodes stay. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from malletrain.model.survival_curve import SurvivalCurve
+from malletrain.scavenger.machine.survival import fit
+
+KEPT_FRAGMENTS = 10_000
+_REFIT_SHARE = 0.02
+_REFIT_SECONDS = 30.0
+
+
+@dataclass(init=False)
+class LearnedStay:
+    """The survival curve of the newest 10,000 fragments that have ended, fitted again from time to time.
+
+    Attributes:
+        horizon_seconds: How far expected stays look ahead.
+        curve: The curve; None before the first.
+        fits: How often it has been fitted.
+        refit_share: The curve is fitted again when more than this share of the fragments is new.
+        refit_seconds: It is also fitted again after so many seconds.
+    """
+
+    horizon_seconds: float
+    refit_share: float
+    refit_seconds: float
+    curve: SurvivalCurve | None = field(init=False)
+    fits: int = field(init=False)
+    _lengths: list[float] = field(init=False)
+    _fitted_at: float = field(init=False)
+    _new: int = field(init=False)
+
+    def __init__(
+        self,
+        past_lengths: Iterable[float] = (),
+        *,
+        horizon_seconds: float,
+        refit_share: float = _REFIT_SHARE,
+        refit_seconds: float = _REFIT_SECONDS,
+    ) -> None:
+        """Begin with earlier fragments.
+
+        Args:
+            past_lengths: Lengths of earlier fragments in seconds, oldest first.
+            horizon_seconds: How far expected stays look ahead; also the largest expected stay.
+            refit_share: The curve is fitted again when more than this share of the fragments is new.
+            refit_seconds: It is also fitted again after so many seconds.
+        """
+        self.horizon_seconds = horizon_seconds
+        self.refit_share = refit_share
+        self.refit_seconds = refit_seconds
+        self._lengths = [length for length in past_lengths if length > 0][-KEPT_FRAGMENTS:]
+        self.curve = None
+        self.fits = 0
+        self._fitted_at = float("-inf")
+        self._new = 0
+
+    def ended(self, length: float) -> None:
+        """Learn from a fragment that lasted `length` seconds."""
+        if length > 0:
+            if len(self._lengths) == KEPT_FRAGMENTS:
+                del self._lengths[0]
+            self._lengths.append(length)
+            self._new += 1
+
+    def refit(self, now: float, idle_since: Iterable[float]) -> None:
+        """Fit the curve if that is due.
+
+        Args:
+            now: Seconds since the epoch.
+            idle_since: When the fragments began that have not ended, in seconds since the epoch.
+        """
+        if not self._due(now) or not self._lengths:
+            # Without a fragment that has ended, nothing is known of their lengths.
+            return
+        self.curve = fit(tuple(self._lengths), [now - since for since in idle_since if since < now])
+        self.fits += 1
+        self._fitted_at = now
+        self._new = 0
+
+    def expected_stay(self, age: float, known_end: float | None = None) -> float:
+        """Expected further stay, in seconds, of a node idle for `age` seconds; 0 where nothing is known yet.
+
+        Args:
+            age: Idle age in seconds.
+            known_end: In how many seconds its idleness ends at the latest, where the scheduler says. Planned starts
+                come earlier when other jobs end early, and unplanned jobs come in between. The curve is therefore
+                still used, up to this time. Without a curve, this time itself is the result.
+        """
+        horizon = self.horizon_seconds if known_end is None else min(known_end, self.horizon_seconds)
+        if horizon <= 0:
+            return 0.0
+        if self.curve is None:
+            return 0.0 if known_end is None else horizon
+        return self.curve.expected_stay(max(0.0, age), horizon)
+
+    def _due(self, now: float) -> bool:
+        return self._new > self.refit_share * len(self._lengths) or not 0 <= now - self._fitted_at < self.refit_seconds
+
+
+@dataclass(init=False)
+class StayEstimator:
+    """Expected stays from the fragments that a source has observed so far.
+
+    The curve is fitted again when 2 % of the fragments are new, or after 30 s.
+
+    Attributes:
+        horizon_seconds: How far expected stays look ahead.
+        current: What has been learned, by the curve that was fitted last.
+    """
+
+    horizon_seconds: float
+    current: LearnedStay = field(init=False)
+    _idle: dict[str, float] = field(init=False)
+
+    def __init__(self, past_lengths: Iterable[float] = (), *, horizon_seconds: float) -> None:
+        """Begin with earlier fragments; arguments as for `LearnedStay`."""
+        self.horizon_seconds = horizon_seconds
+        self.current = LearnedStay(past_lengths, horizon_seconds=horizon_seconds)
+        self._idle = {}
+
+    def observe(self, time: float, idle: Mapping[str, float]) -> None:
+        """Take over an observation: fragments that are no longer in it have ended.
+
+        Args:
+            time: Time of the observation, in seconds since the epoch.
+            idle: All idle nodes, and since when each is idle, in seconds since the epoch.
+        """
+        for name, since in self._idle.items():
+            if name not in idle or idle[name] > since:
+                self.current.ended(min(time, idle.get(name, time)) - since)
+        self._idle = dict(idle)
+
+    def move_times(self, seconds: float) -> None:
+        """The wall clock was set by so many seconds: fragments are no longer or shorter for that."""
+        self._idle = {name: since + seconds for name, since in self._idle.items()}
+
+    def learned(self, now: float) -> LearnedStay:
+        """What has been learned until `now`, in seconds since the epoch: the curve is fitted again if that is due."""
+        self.current.refit(now, self._idle.values())
+        return self.current
+
+    def expected_stay(self, now: float, idle_since: float, known_end: float | None = None) -> float:
+        """Expected further stay, in seconds, of a node idle since then; 0 where nothing is known yet.
+
+        Args:
+            now: Seconds since the epoch.
+            idle_since: The same.
+            known_end: When its idleness ends at the latest, in seconds since the epoch, where the scheduler says.
+        """
+        return self.learned(now).expected_stay(now - idle_since, None if known_end is None else known_end - now)

@@ -1,0 +1,145 @@
+"""From values to the messages of the contract."""
+
+from __future__ import annotations
+
+import math
+
+from malletrain.runtime.messages import timestamp
+from malletrain.scavenger.machine.drains import DrainSet
+from malletrain.scavenger.machine.idle_set import IdleNode
+from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.observations import NO_FACTS
+from malletrain.scavenger.machine.quarantine import NodeFailureRecord
+from malletrain.scavenger.machine.stay_changes import StayingNode, StayNews
+from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus
+from malletrain.v1 import resources_pb2, scavenger_pb2
+
+
+def node_message(node: IdleNode, machine: ScavengerMachine, now: float) -> resources_pb2.Node:
+    """A node that counts as idle, with everything that is known of it at `now`, in seconds since the epoch."""
+    newest = machine.newest
+    end = newest.ends.get(node.name)
+    facts = newest.facts.get(node.name, NO_FACTS)
+    return resources_pb2.Node(
+        name=node.name,
+        idle_since=timestamp(node.idle_since),
+        expected_stay_seconds=machine.expected_stay(node, now),
+        pool=facts.pool_key,
+        gpu_type=facts.gpu_type,
+        gpus=facts.gpus,
+        features=facts.features,
+        idle_until=None if end is None else timestamp(end),
+        agent=newest.agents.get(node.name, ""),
+        agent_name=newest.agent_names.get(node.name, ""),
+    )
+
+
+def merge_events(
+    earlier: scavenger_pb2.WatchNodesResponse, later: scavenger_pb2.WatchNodesResponse
+) -> scavenger_pb2.WatchNodesResponse | None:
+    """The change from before an event to after the next one.
+
+    A node that joined and has left again is in neither part. The time is that of the first leave, so that nobody takes
+    a release for quicker than it was.
+
+    Returns:
+        Both as one event; None where a node left and has joined again: watchers must see both, since what ran on the
+        node must end.
+    """
+    left_again, joined_again = frozenset(later.left), {node.name for node in later.joined}
+    if not joined_again.isdisjoint(earlier.left):
+        return None
+    joined_before = {node.name for node in earlier.joined}
+    merged = scavenger_pb2.WatchNodesResponse(
+        joined=[node for node in earlier.joined if node.name not in left_again],
+        left=[*earlier.left, *(name for name in later.left if name not in joined_before)],
+        event_time=earlier.event_time if earlier.left else later.event_time,
+        revision=later.revision,
+        source_ended=later.source_ended,
+    )
+    merged.joined.extend(later.joined)
+    first = earlier if earlier.HasField("trace_context") else later
+    if first.HasField("trace_context"):
+        merged.trace_context.CopyFrom(first.trace_context)
+    return merged
+
+
+def stays_message(news: StayNews, now: float) -> scavenger_pb2.GetStaysResponse:
+    """What expected stays are computed from, without the nodes.
+
+    Args:
+        news: What to tell.
+        now: Seconds since the epoch.
+    """
+    curve = news.curve
+    return scavenger_pb2.GetStaysResponse(
+        token=news.token,
+        unix_seconds=now,
+        horizon_seconds=news.horizon_seconds,
+        same_curve=news.same_curve,
+        curve=None
+        if curve is None
+        else scavenger_pb2.SurvivalSteps(seconds=curve.times, survival=curve.survival, tail_rate=curve.tail_rate),
+        complete=news.complete,
+    )
+
+
+def staying_node_message(node: StayingNode) -> scavenger_pb2.StayingNode:
+    """What the Allocator needs to know of an idle node."""
+    return scavenger_pb2.StayingNode(
+        name=node.name,
+        idle_since_unix_seconds=node.since,
+        idle_until_unix_seconds=node.until,
+        pool=node.facts.pool_key,
+        gpus=node.facts.gpus,
+    )
+
+
+def query_message(status: QueryStatus) -> scavenger_pb2.QueryStatus:
+    """How one kind of query fares."""
+    return scavenger_pb2.QueryStatus(
+        source=status.source,
+        query=status.query,
+        age_seconds=status.age_seconds if math.isfinite(status.age_seconds) else None,
+        asked=status.asked,
+        failed=status.failed,
+        failures_in_a_row=status.failures_in_a_row,
+        seconds=status.seconds,
+        error=status.error,
+    )
+
+
+def placeholder_message(status: PlaceholderStatus) -> scavenger_pb2.PlaceholderStatus:
+    """How the placeholders of a source fare."""
+    return scavenger_pb2.PlaceholderStatus(
+        source=status.source,
+        pending=status.pending,
+        running=status.running,
+        ending=status.ending,
+        failures_in_a_row=status.failures_in_a_row,
+        paused=status.paused,
+        retry_time=None if status.retry_at is None else timestamp(status.retry_at),
+        node=status.node,
+        error=status.error,
+    )
+
+
+def quarantine_message(name: str, record: NodeFailureRecord) -> scavenger_pb2.QuarantinedNode:
+    """A quarantined node."""
+    return scavenger_pb2.QuarantinedNode(
+        name=name,
+        until=timestamp(record.until),
+        failures=record.failures,
+        reason=record.reason,
+        by=record.by,
+        since=timestamp(record.at),
+    )
+
+
+def drain_messages(drains: DrainSet) -> list[scavenger_pb2.DrainedNode]:
+    """What is drained: first the entry without a name, if all nodes are."""
+    entries = [] if drains.everything is None else [("", drains.everything)]
+    return [
+        scavenger_pb2.DrainedNode(name=name, reason=drain.reason, user=drain.user, since=timestamp(drain.since))
+        for name, drain in [*entries, *sorted(drains.nodes.items())]
+    ]

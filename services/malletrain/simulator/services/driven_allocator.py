@@ -1,0 +1,134 @@
+"""The Allocator's machine on a simulated clock. Its peers answer at once; only plans take time to arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from math import inf
+
+from malletrain.allocator.machine.cluster_cache import CachedJob, offered_scales
+from malletrain.allocator.machine.machine import AllocatorMachine
+from malletrain.allocator.machine.stimuli import (
+    ApplyPlan,
+    AskPeers,
+    Due,
+    PeersAnswered,
+    Plan,
+    PlanAnswered,
+    Solve,
+    Solved,
+    Stimulus,
+)
+from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem
+from malletrain.allocator.problem.planner import PlannableJob, PlannableNode
+from malletrain.allocator.problem.training_environment import training_environment
+from malletrain.allocator.solvers.choice_table import choose
+from malletrain.allocator.solvers.placement import place
+from malletrain.job_manager.machine.jobs import Job, JobSpec, LauncherBackend
+from malletrain.model.job_state import JobState
+from malletrain.runtime.kernel.recording import Moment
+from malletrain.simulator.services.event_queue import EventQueue
+
+
+class DrivenAllocator:
+    """Tells the machine what happens, and does what it wants done, as `malletrain.allocator.loop` does."""
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        machine: AllocatorMachine,
+        plan_seconds: float,
+        nodes: Callable[[], Iterable[PlannableNode]],
+        apply_plan: Callable[[Plan], PlanAnswered],
+    ) -> None:
+        """Drive a machine.
+
+        Args:
+            queue: The simulated clock.
+            machine: The machine.
+            plan_seconds: Seconds from a plan's input to its arrival at JobManager.
+            nodes: Asks the Scavenger for the idle nodes with their present stays.
+            apply_plan: Sends a plan to JobManager.
+        """
+        self._queue = queue
+        self._machine = machine
+        self._plan_seconds = plan_seconds
+        self._nodes = nodes
+        self._apply_plan = apply_plan
+        self._next_due = inf
+
+    def apply(self, stimulus: Stimulus) -> None:
+        """Tell the machine what has happened."""
+        for effect in self._machine.advance(stimulus, Moment(self._queue.now, self._queue.now)):
+            match effect:
+                case AskPeers():
+                    self.apply(PeersAnswered(nodes=tuple(self._nodes())))
+                case Solve():
+                    self.apply(Solved(tuple(map(_solve, effect.problems))))
+                case ApplyPlan():
+                    self._queue.at(self._queue.now + self._plan_seconds, partial(self._send, effect.plan))
+                case _:
+                    pass  # nobody stores plans here, or watches them
+        due = self._machine.due_at
+        if due != self._next_due:
+            self._next_due = due
+            if due < inf:
+                self._queue.at(due, partial(self._tell_due, due))
+
+    def _tell_due(self, due: float) -> None:
+        if due == self._next_due == self._machine.due_at:
+            self._next_due = inf
+            self.apply(Due())
+
+    def _send(self, plan: Plan) -> None:
+        self.apply(self._apply_plan(plan))
+
+
+def _solve(problem: AllocationProblem) -> Allocation:
+    """As `malletrain.allocator.solvers.solving.solve` by default."""
+    choice = choose(problem)
+    return Allocation(choice.objective, "OPTIMAL", "dp", 0.0, place(problem, choice.counts.tolist()))
+
+
+def job_as_reported(job: Job) -> CachedJob:
+    """What the Allocator hears of a job: what `job_manager/wire.py` and `allocator/wire/messages.py` make of it.
+
+    A field of a job that plans depend on belongs in all three.
+    """
+    spec = job.usable_spec
+    return CachedJob(
+        plannable=PlannableJob(
+            id=job.id,
+            min_nodes=spec.min_nodes,
+            max_nodes=spec.max_nodes,
+            permitted_nodes=offered_scales(
+                spec.min_nodes, spec.max_nodes, spec.permitted_nodes, tuple(job.left_out_scales)
+            ),
+            weight=spec.weight,
+            current_nodes=job.commanded,
+            owner=job.owner,
+            share_weight=job.share_weight,
+        ),
+        state=job.state,
+        admitted=job.admitted,
+        wanted_nodes=job.wanted,
+        not_before=job.not_before,
+        plan_generation=job.plan_generation,
+        confirmed_nodes=frozenset(job.confirmed),
+        environment=_environment(spec),
+        stopping_since=job.update_time if job.state is JobState.STOPPING else None,
+        keeps_scale=bool(job.save_error),
+    )
+
+
+def _environment(spec: JobSpec) -> str:
+    backend = "" if spec.backend is LauncherBackend.DEFAULT else spec.backend.value.lower()
+    # As services are told: of the command the program alone.
+    return _cached_environment(
+        spec.command[:1], spec.working_directory, spec.environment.get("PATH", ""), backend, spec.cold_start
+    )
+
+
+@lru_cache(maxsize=1024)
+def _cached_environment(command: tuple[str, ...], folder: str, path: str, backend: str, cold: bool) -> str:
+    return training_environment(command, folder, {"PATH": path}, backend, cold=cold)

@@ -1,0 +1,204 @@
+"""Counts what is skipped of a log, and says when it is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.simulator.traces.runs import OtherRow, Run, SkippedRow
+
+MAX_SKIPPED = 0.01
+"""Share of rows, and of node-hours, that may be skipped unless the user allows more."""
+_HOPELESS_ROWS = 10_000
+_HOUR_S = 3600.0
+_Found = TypeVar("_Found")
+
+
+@dataclass
+class SkippedRows:
+    """The rows that were skipped for one reason.
+
+    Attributes:
+        first: The error of the first of them.
+        rows: How many.
+        node_s: Node-seconds that they concern, as far as they are known.
+        unknown: How many of them concern node-seconds that are not known.
+    """
+
+    first: InvalidInputError
+    rows: int = 0
+    node_s: float = 0.0
+    unknown: int = 0
+
+
+class RowCounts:
+    """Counts the rows of one conversion.
+
+    Args:
+        strict: Whether the first row that would be skipped, or of which something is assumed, is an error instead.
+        max_skipped: Share of rows, and of node-hours, that may be skipped. A single row is always allowed: in a log of
+            fewer than 100 rows it is more than a per cent.
+        option: What allows more, for errors; empty if there is nothing.
+    """
+
+    def __init__(
+        self, *, strict: bool = False, max_skipped: float = MAX_SKIPPED, option: str = "--max-skipped"
+    ) -> None:
+        self._option = option
+        self._strict = strict
+        self._max_skipped = max_skipped
+        self._used = 0
+        self._held_node_s = 0.0
+        self._skipped: dict[str, SkippedRows] = {}
+        self._others: dict[str, int] = {}
+        self._assumed: dict[str, int] = {}
+
+    def used_of(self, rows: Iterable[_Found | SkippedRow | OtherRow]) -> Iterator[_Found]:
+        """What is found in a log, without the rows that are not used, which are counted.
+
+        Raises:
+            InvalidInputError: a row can't be used and the conversion is strict, or hardly any row can be used.
+        """
+        for row in rows:
+            if isinstance(row, SkippedRow):
+                self.skip(row)
+            elif isinstance(row, OtherRow):
+                self._others[row.reason] = self._others.get(row.reason, 0) + 1
+            else:
+                self._used += 1
+                if isinstance(row, Run):
+                    if row.assumed and self._strict:
+                        raise InvalidInputError(row.line.place, f"a row that needs no assumption ({row.assumed})")
+                    if row.until_s is not None:
+                        self._held_node_s += len(row.nodes) * (row.until_s - row.from_s)
+                    if row.assumed:
+                        self.assume(row.assumed)
+                yield row
+
+    def use(self) -> None:
+        """Count a row that is used."""
+        self._used += 1
+
+    def skip(self, row: SkippedRow) -> None:
+        """Count a row that can't be used.
+
+        Raises:
+            InvalidInputError: the conversion is strict, or hardly any row can be used.
+        """
+        if self._strict:
+            raise row.error
+        counted = self._skipped.setdefault(row.reason, SkippedRows(row.error))
+        counted.rows += 1
+        if row.node_s is None:
+            counted.unknown += 1
+        else:
+            counted.node_s += row.node_s
+        if counted.rows >= _HOPELESS_ROWS and counted.rows > self._used and self._max_skipped < 0.5:
+            raise self._too_much(f"{counted.rows:,} rows and more")
+
+    def assume(self, what: str, rows: int = 1) -> None:
+        """Count rows of which something had to be assumed."""
+        self._assumed[what] = self._assumed.get(what, 0) + rows
+
+    @property
+    def used(self) -> int:
+        """Rows that were used."""
+        return self._used
+
+    @property
+    def others(self) -> str:
+        """The rows that tell of no run, for people."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in self._others.items()) or "none"
+
+    @property
+    def first_skipped(self) -> InvalidInputError | None:
+        """The error of a row that was skipped; None if none was."""
+        return next((entry.first for entry in self._skipped.values()), None)
+
+    @property
+    def skipped_rows(self) -> int:
+        """Rows that were skipped."""
+        return sum(entry.rows for entry in self._skipped.values())
+
+    @property
+    def skipped_row_share(self) -> float:
+        """Share of the rows that tell of runs."""
+        return self.skipped_rows / max(1, self.skipped_rows + self._used)
+
+    @property
+    def skipped_node_s(self) -> float:
+        """Node-seconds of the rows that were skipped, as far as they are known."""
+        return sum(entry.node_s for entry in self._skipped.values())
+
+    @property
+    def skipped_time_share(self) -> float:
+        """Share of the node-seconds of all rows."""
+        return self.skipped_node_s / max(1.0, self.skipped_node_s + self._held_node_s)
+
+    def check(self) -> None:
+        """Refuse a log of which too much was skipped.
+
+        Raises:
+            InvalidInputError: more rows than allowed, or more node-hours.
+        """
+        if self.skipped_rows <= 1:
+            return
+        if self.skipped_row_share > self._max_skipped:
+            raise self._too_much(f"{self.skipped_rows:,} rows, {_percent(self.skipped_row_share)}")
+        if self.skipped_time_share > self._max_skipped:
+            hours = self.skipped_node_s / _HOUR_S
+            raise self._too_much(f"{hours:,.1f} node-hours, {_percent(self.skipped_time_share)}")
+
+    def sentences(self) -> list[str]:
+        """What was skipped and assumed, for people."""
+        found = []
+        for reason, entry in self._by_size():
+            hours = "" if entry.unknown == entry.rows else f", {entry.node_s / _HOUR_S:,.1f} node-hours"
+            found.append(f"skipped {_rows(entry.rows)}{hours}: {reason} (first: {entry.first})")
+        if found:
+            shares = f"{_percent(self.skipped_row_share)} of all rows"
+            if self.skipped_node_s:
+                shares += f", {_percent(self.skipped_time_share)} of all node-hours in jobs"
+            found.append(f"skipped in all: {shares}")
+        found += [f"assumed of {_rows(count)}: {what}" for what, count in self._assumed.items()]
+        return found
+
+    def metadata(self) -> dict[str, object]:
+        """The same for the trace's JSON."""
+        return {
+            "rows_used": self._used,
+            "rows_without_run": dict(self._others),
+            "skipped": [
+                {
+                    "reason": reason,
+                    "rows": entry.rows,
+                    "node_hours": None if entry.unknown == entry.rows else round(entry.node_s / _HOUR_S, 3),
+                    "first": str(entry.first),
+                }
+                for reason, entry in self._by_size()
+            ],
+            "skipped_row_share": self.skipped_row_share,
+            "skipped_node_hour_share": self.skipped_time_share,
+            "assumed_of_rows": dict(self._assumed),
+        }
+
+    def _by_size(self) -> list[tuple[str, SkippedRows]]:
+        return sorted(self._skipped.items(), key=lambda item: -item[1].rows)
+
+    def _too_much(self, what: str) -> InvalidInputError:
+        _, most = self._by_size()[0]
+        first = str(most.first).removeprefix(f"{most.first.field}: expected ")
+        hint = f" ({self._option} allows more)" if self._option else ""
+        limit = _percent(self._max_skipped)
+        expected = f"at most {limit} of a log to be skipped, not {what}{hint}; the first: {first}"
+        return InvalidInputError(most.first.field, expected)
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}" if share < 0.1 else f"{share:.1%}"

@@ -1,0 +1,1 @@
+"""Workers that stay while others join and leave: Elastic Horovod."""

@@ -1,0 +1,1 @@
+"""What decides in a supervisor: commands in, states out, one event loop."""

@@ -1,0 +1,1 @@
+"""Where the workers of a job meet, and who may connect there."""

@@ -1,0 +1,1 @@
+"""Workers that are all restarted at every change: torchrun, plain Horovod, any command."""

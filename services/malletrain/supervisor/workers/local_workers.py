@@ -1,0 +1,140 @@
+"""The workers of a job on this machine, and the standby process from which they are forked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from malletrain.common.cgroups import Cgroups, group_name
+from malletrain.common.oom_kills import OomKills
+from malletrain.common.orphans import adopt_orphans, reap_orphans
+from malletrain.common.standby.child import STANDBY_VARIABLE
+from malletrain.common.standby.config import standby_config_for
+from malletrain.common.standby.manager import StandbyManager
+from malletrain.common.standby.process import StandbyProcess, adopt_standby
+from malletrain.supervisor.workers.slot import Slot
+from malletrain.supervisor.workers.worker import LocalWorker
+
+NICENESS = 10
+
+
+def lower_priority(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Lower the priority of a process that leads a session, or is about to.
+
+    Where the kernel shares the CPU among sessions first (sched_autogroup, see sched(7)), niceness counts only within a
+    session, so that the session's own is set, too.
+
+    Returns:
+        Whether that is done, or can't be; False: try again later, the process does not lead its session yet.
+    """
+    try:
+        if os.getsid(pid) != pid:
+            return False
+        os.setpriority(os.PRIO_PROCESS, pid, max(NICENESS, os.getpriority(os.PRIO_PROCESS, pid)))
+        (proc / str(pid) / "autogroup").write_text(str(NICENESS))
+    except BlockingIOError:  # the kernel takes ten of these a second
+        return False
+    except (ProcessLookupError, FileNotFoundError, PermissionError):
+        return True
+    return True
+
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 0.5
+"""For the end of all processes in a cgroup that were killed, which takes milliseconds."""
+
+
+class LocalWorkers:
+    """Starts and collects them. Use from the main thread only."""
+
+    def __init__(self, manager: StandbyManager, own_pids: Iterable[int] = (), groups: Cgroups | None = None) -> None:
+        """Become the parent of what workers leave behind, and of workers that are forked.
+
+        Args:
+            manager: Keeps the standby process.
+            own_pids: Children of this process that are no workers.
+            groups: The cgroups of the nodes that are this machine; None: there are none.
+
+        Raises:
+            OSError: the kernel does not know how.
+        """
+        self._manager = manager
+        self._own = frozenset(own_pids)
+        self._groups = Cgroups(None, log.warning) if groups is None else groups
+        self._workers: dict[int, LocalWorker] = {}
+        self._oom_kills = OomKills()
+        self._urgent = set[int]()  # workers whose priority is to be lowered
+        adopt_orphans()
+
+    def start(
+        self, slot: Slot, command: Iterable[str], folder: str, environment: Mapping[str, str], file: Path, *, warm: bool
+    ) -> LocalWorker:
+        """Start a worker; see `WorkerProcess`.
+
+        Raises:
+            OSError: the interpreter or the folder is missing.
+        """
+        group = self._groups.make(_group_of(slot.host))
+        worker = LocalWorker(slot, command, folder, environment, file, warm=warm, standby=self._manager, group=group)
+        worker.oom_kills = self._oom_kills
+        self._workers[worker.pid] = worker
+        self._urgent.add(worker.pid)
+        return worker
+
+    def is_worth_waiting(
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str], *, warm: bool
+    ) -> bool:
+        """Whether a worker had better be started later, since it can be forked soon."""
+        return warm and self._manager.is_worth_waiting(command, folder, environment)
+
+    def tick(self) -> None:
+        """Look after the standby process, and collect what workers have left behind. Call it often."""
+        self._oom_kills.look(time.monotonic())
+        self._workers = {pid: worker for pid, worker in self._workers.items() if worker.poll() is None}
+        self._urgent = {pid for pid in self._urgent & self._workers.keys() if not lower_priority(pid)}
+        self._manager.tick(busy=any(not worker.is_warm() for worker in self._workers.values()))
+        reap_orphans({*self._workers, *self._own, self._manager.pid})
+
+    def end_all_on(self, hosts: Iterable[str] | None) -> None:
+        """End all that workers on these hosts have started, or on all, as far as cgroups tell."""
+        for name in self._groups.names() if hosts is None else map(_group_of, hosts):
+            self._groups.end(name, _PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """End the standby process."""
+        self._manager.close()
+
+
+def _group_of(host: str) -> str:
+    return group_name("place", host)
+
+
+def open_local_workers(
+    cold_start: bool, memory_bytes: int, own_pids: Iterable[int], groups: Cgroups | None = None
+) -> LocalWorkers:
+    """The local workers of this supervisor, with the standby process that was forked beside it, if there is one.
+
+    Args:
+        cold_start: Whether each worker must be a new interpreter.
+        memory_bytes: Largest share of memory of a standby process.
+        own_pids: Children of this process that are no workers.
+        groups: The cgroups of the nodes that are this machine; None: there are none.
+    """
+    standby = _inherited()
+    if cold_start and standby is not None:
+        standby.close()
+        standby = None
+    config = None if standby is None else standby_config_for(sys.executable, os.environ)
+    limit = 0 if cold_start else memory_bytes
+    manager = StandbyManager(log.info, config=config, memory_bytes=limit, standby=standby)
+    return LocalWorkers(manager, own_pids, groups)
+
+
+def _inherited() -> StandbyProcess | None:
+    numbers = os.environ.pop(STANDBY_VARIABLE, "").split(":")
+    return adopt_standby(int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else None

@@ -1,0 +1,282 @@
+"""The Allocator's machine by itself: which steps a plan takes, what serves it, and that nothing contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malletrain.allocator.machine.cluster_cache import CachedJob, CachedProfile
+from malletrain.allocator.machine.machine import AllocatorMachine, PlanPhase, UnexpectedStimulusError
+from malletrain.allocator.machine.options import MachineOptions
+from malletrain.allocator.machine.stimuli import (
+    ApplyPlan,
+    AskPeers,
+    BeginPlan,
+    Due,
+    Effect,
+    FinishPlan,
+    ForgetEvents,
+    JobsReported,
+    NodesReported,
+    PeersAnswered,
+    PlanAnswered,
+    PlanOutcome,
+    ProfilesReported,
+    Solve,
+    Solved,
+    Stimulus,
+    StoreGrowths,
+)
+from malletrain.allocator.machine.validation import check_advance, check_plan
+from malletrain.allocator.problem.allocation_problem import Assignment, CostModel, ObjectiveMetric
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.problem.planner import JobCurve, PlannableNode, PlannerOptions
+from malletrain.allocator.solvers.solving import solve
+from malletrain.model.scaling import ScalingPoint
+from malletrain.runtime.errors import InvariantError
+from malletrain.runtime.kernel.recording import Moment
+from tests.support.builders import cached_job
+
+PLANNER = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT)
+OPTIONS = MachineOptions(PLANNER, coalesce_seconds=0.1)
+CURVE = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(4, 40.0)), 2.0, 0.0)
+START = 1000.0
+
+
+def nodes(*names: str, left: tuple[str, ...] = (), snapshot: bool = False) -> NodesReported:
+    return NodesReported(tuple(PlannableNode(name, 9.0) for name in names), left, snapshot)
+
+
+def profiles(*names: str) -> ProfilesReported:
+    return ProfilesReported(tuple(CachedProfile(name, CURVE) for name in names))
+
+
+class Driver:
+    """Tells a machine what happens, and keeps what it wants done; invariants are checked after each stimulus."""
+
+    def __init__(self, options: MachineOptions = OPTIONS) -> None:
+        self.machine = AllocatorMachine(options)
+        self.now = START
+        self.effects: list[Effect] = []
+        self.told: list[tuple[Stimulus, Moment, tuple[Effect, ...]]] = []
+        self.question: Effect | None = None
+
+    def tell(self, stimulus: Stimulus) -> tuple[Effect, ...]:
+        now = Moment(1e9 + self.now, self.now)
+        found = self.machine.advance(stimulus, now)
+        check_advance(self.machine, found)
+        self.effects += found
+        self.told.append((stimulus, now, found))
+        return found
+
+    def see(self, event: Stimulus | float, *, answers: bool, outcome: PlanOutcome = PlanOutcome.APPLIED) -> None:
+        """Something happens, or seconds pass; then a question is answered or not, or what is due is done."""
+        if isinstance(event, float):
+            self.now += event
+        else:
+            self.tell(event)
+        if self.question is not None and answers:
+            found = self.answer(self.question, outcome)
+        elif self.question is None and self.machine.due_at <= self.now:
+            found = self.tell(Due())
+        else:
+            return
+        self.question = found[-1] if found and isinstance(found[-1], AskPeers | Solve | ApplyPlan) else None
+
+    def know(self, *jobs: CachedJob, idle: tuple[str, ...] = ("n1", "n2", "n3")) -> None:
+        self.tell(nodes(*idle, snapshot=True))
+        self.tell(JobsReported(jobs, snapshot=True))
+        self.tell(profiles(*(job.plannable.id for job in jobs)))
+
+    def wait(self) -> tuple[Effect, ...]:
+        """Until something is due."""
+        self.now = self.machine.due_at
+        return self.tell(Due())
+
+    def answer(self, effect: Effect, outcome: PlanOutcome = PlanOutcome.APPLIED) -> tuple[Effect, ...]:
+        match effect:
+            case AskPeers():
+                return self.tell(PeersAnswered())
+            case Solve():
+                return self.tell(Solved(tuple(map(solve, effect.problems))))
+            case ApplyPlan():
+                return self.tell(PlanAnswered(outcome))
+            case _:
+                raise AssertionError(effect)
+
+    def until(self, *kinds: type[Effect], outcome: PlanOutcome = PlanOutcome.APPLIED) -> Effect:
+        """Answer and wait until there is such an effect."""
+        effects: tuple[Effect, ...] = ()
+        for _ in range(100):
+            if found := [effect for effect in effects if isinstance(effect, kinds)]:
+                return found[-1]
+            question = effects[-1] if effects and isinstance(effects[-1], AskPeers | Solve | ApplyPlan) else None
+            effects = self.answer(question, outcome) if question is not None else self.wait()
+        raise AssertionError(f"no {kinds} in {self.effects}")
+
+
+def test_the_steps_of_a_plan() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    assert (driver.machine.phase, driver.machine.due_at) == (PlanPhase.YIELDING, START + 0.05)
+    (ask,) = driver.wait()
+    assert driver.machine.due_at == inf
+    (solve_ahead,) = driver.answer(ask)
+    assert driver.answer(solve_ahead) == ()
+    assert (driver.machine.phase, driver.machine.due_at) == (PlanPhase.COALESCING, START + 0.1)
+    begin, apply = driver.wait()
+    assert begin == BeginPlan("nodes joined: n1, n2, n3; jobs arrived: a")
+    assert isinstance(apply, ApplyPlan)
+    assert apply.plan.assignments == (Assignment("a", ("n1", "n2", "n3")),)
+    (finish,) = driver.answer(apply)
+    assert finish == FinishPlan(apply.plan, PlanAnswered(PlanOutcome.APPLIED))
+    assert (driver.machine.phase, driver.machine.due_at) == (PlanPhase.WAITING, inf)
+
+
+def test_no_plan_before_nodes_and_jobs_are_known() -> None:
+    driver = Driver()
+    driver.tell(nodes("n1", snapshot=True))
+    assert driver.wait() == ()
+    assert driver.wait() == (ForgetEvents(),)
+    assert driver.machine.phase is PlanPhase.WAITING
+
+
+def test_what_moves_after_a_solution_was_found_ahead_makes_it_useless() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    driver.answer(*driver.answer(*driver.wait()))
+    driver.tell(nodes("n4"))
+    solve_again = driver.wait()[-1]
+    assert isinstance(solve_again, Solve)
+    (apply,) = driver.answer(solve_again)
+    assert isinstance(apply, ApplyPlan)
+    assert apply.plan.assignments[0].nodes == ("n1", "n2", "n3", "n4")
+
+
+def test_curves_that_change_meanwhile_do_not() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    driver.answer(*driver.answer(*driver.wait()))
+    driver.tell(profiles("a"))
+    assert isinstance(driver.wait()[-1], ApplyPlan)
+    driver.answer(driver.effects[-1])
+    # They are for another plan, later.
+    driver.tell(nodes())
+    assert driver.wait() == ()
+    assert driver.wait() == (ForgetEvents(),)
+    assert driver.machine.due_at == pytest.approx(START + 0.1 + OPTIONS.replan_seconds)
+
+
+def test_an_event_while_a_plan_is_applied_makes_another_one() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    apply = driver.until(ApplyPlan)
+    driver.tell(nodes("n4"))
+    driver.answer(apply)
+    assert driver.machine.phase is PlanPhase.YIELDING
+    again = driver.until(ApplyPlan)
+    assert isinstance(again, ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    assert again.plan.generation == apply.plan.generation + 1
+    assert again.plan.reason == "nodes joined: n4"
+
+
+def test_a_refused_plan_is_made_again_after_pauses_that_double() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    pauses = []
+    for _ in range(6):
+        driver.until(FinishPlan, outcome=PlanOutcome.REFUSED)
+        pauses.append(round(driver.machine.due_at - driver.now, 6))
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+
+
+def test_a_growth_is_measured_from_its_command_to_its_confirmation() -> None:
+    driver = Driver()
+    driver.know(cached_job("a", "n1"))
+    driver.now += 5
+    driver.tell(JobsReported((cached_job("a", "n1", "n2", confirmed=("n1",)),)))
+    driver.now += 12.5
+    (stored,) = driver.tell(JobsReported((cached_job("a", "n1", "n2"),)))
+    assert isinstance(stored, StoreGrowths)
+    assert [one.seconds for one in stored.measured] == [12.5]
+    apply = driver.until(ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    assert [entry.boot_seconds for entry in apply.plan.problem.whole.jobs] == [12.5 - CURVE.scale_up_seconds]
+
+
+def test_generations_are_above_what_job_manager_has_seen() -> None:
+    driver = Driver()
+    driver.tell(nodes("n1", snapshot=True))
+    driver.tell(profiles("a"))
+    driver.tell(JobsReported((cached_job("a"),), snapshot=True, generation=41))
+    apply = driver.until(ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    assert apply.plan.generation == 42
+
+
+@pytest.mark.parametrize("stimulus", [Due(), Solved(()), PlanAnswered(PlanOutcome.APPLIED)])
+def test_what_was_not_asked_is_an_error(stimulus: Stimulus) -> None:
+    driver = Driver()
+    driver.know(cached_job("a"))
+    driver.wait()
+    assert driver.machine.phase is PlanPhase.ASKING_AHEAD
+    with pytest.raises(UnexpectedStimulusError, match="while waiting for peers' answers"):
+        driver.tell(stimulus)
+
+
+def test_a_plan_that_contradicts_its_problem_is_found() -> None:
+    driver = Driver()
+    driver.know(cached_job("a"), cached_job("b"))
+    apply = driver.until(ApplyPlan)
+    assert isinstance(apply, ApplyPlan)
+    plan = apply.plan
+
+    def gives(*parts: Assignment) -> Callable[[], None]:
+        return lambda: check_plan(replace(plan, allocation=replace(plan.allocation, assignments=parts)), 0)
+
+    gives(*plan.allocation.assignments)()
+    for broken, message in (
+        (gives(Assignment("a", ("n1",)), Assignment("b", ("n1",))), "gives n1 twice"),
+        (gives(Assignment("a", ("n9",))), "gives n9, which are not idle"),
+        (lambda: check_plan(plan, plan.generation), "follows"),
+    ):
+        with pytest.raises(InvariantError, match=message):
+            broken()
+
+
+NAMES = ("n1", "n2", "n3", "n4", "n5")
+OWN = {"a": ("n2", "n3"), "b": ("n1",), "c": ("n4", "n5")}
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Stimulus | float:
+    """Something that happens, or seconds that pass."""
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        name = draw(st.sampled_from(NAMES))
+        return draw(st.sampled_from([nodes(name), nodes(left=(name,))]))
+    if kind == 1:
+        name = draw(st.sampled_from("abc"))  # no two jobs hold a node
+        return JobsReported((cached_job(name, *draw(st.lists(st.sampled_from(OWN[name]), unique=True))),))
+    return profiles(draw(st.sampled_from("abc"))) if kind == 2 else draw(st.sampled_from([0.01, 0.2, 70.0]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(happens=st.lists(events(), max_size=25), refused=st.booleans(), data=st.data())
+def test_no_invariant_breaks_and_it_always_goes_on(
+    happens: list[Stimulus | float], refused: bool, data: st.DataObject
+) -> None:
+    """Whatever happens between a question and its answer."""
+    driver = Driver()
+    driver.know(cached_job("a"), cached_job("b", "n1"))
+    outcome = PlanOutcome.REFUSED if refused else PlanOutcome.APPLIED
+    for event in [*happens, *([1.0] * 12)]:
+        driver.see(event, answers=len(happens) > 20 or data.draw(st.booleans()), outcome=outcome)
+    asks, waits = driver.question is not None, driver.machine.phase is PlanPhase.WAITING
+    assert asks == (driver.machine.due_at == inf and not waits)
