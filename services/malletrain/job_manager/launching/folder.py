@@ -212,8 +212,11 @@ class JobFolder:
         if self.fault:
             return None
         try:
-            with self.entered():
-                status = (self.record or self.path / job_folder.LAUNCH_FILE).lstat()
+            if self.record is not None:
+                status = self.record.lstat()  # in a folder that the owner can't enter
+            else:
+                with self.entered():
+                    status = (self.path / job_folder.LAUNCH_FILE).lstat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
