@@ -19,8 +19,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import MetaData, create_engine, inspect, text
 
-import malletrain.allocator.auto_tuning.store
-import malletrain.allocator.history.boot_time_store  # noqa: F401  # their tables are the Allocator's, too
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.engine import open_engine
@@ -72,6 +70,7 @@ upgrade_database(address, SchemaHistory("profiler", Path(folder)))
 
 
 def metadata_of(service: str) -> MetaData:
+    import_module(f"malletrain.{service}.service")  # all of its modules that have tables
     found: MetaData = import_module(STORES[service]).METADATA
     return found
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POSTGRESQL_DRIVER = "postgresql+psycopg"
+ANSWER_SECONDS = 2
+"""The longest wait for a connection of PostgreSQL, and for a transaction on an event loop."""
 _EXAMPLE = "postgresql+psycopg://USER@HOST/DATABASE"
 
 

@@ -11,9 +11,9 @@ import structlog
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 
-from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.address import ANSWER_SECONDS, DatabaseAddress
 from malletrain.runtime.database.errors import DatabaseUnavailableError
-from malletrain.runtime.database.postgresql import ANSWER_SECONDS, open_postgresql
+from malletrain.runtime.errors import InvalidInputError
 
 _SQL_LOGIC_ERROR = 1
 """SQLITE_ERROR: the statement itself is wrong. Anything else may pass: a full disk, another writer."""
@@ -32,7 +32,16 @@ def open_engine(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) 
     Raises:
         InvalidInputError: PostgreSQL's driver is not installed.
     """
-    return open_postgresql(address, answer_seconds) if address.url else _open_sqlite(address)
+    if not address.url:
+        return _open_sqlite(address)
+    try:
+        # Only here: the driver is an extra of its own, and takes 8 MiB in each service.
+        from malletrain.runtime.database.postgresql import open_postgresql
+    except ModuleNotFoundError:
+        raise InvalidInputError(
+            "database_url", "the driver of PostgreSQL beside it: pip install 'malletrain[postgresql]'"
+        ) from None
+    return open_postgresql(address, answer_seconds)
 
 
 def _open_sqlite(address: DatabaseAddress) -> Engine:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from malletrain.common.backoff import Backoff
 from malletrain.common.tasks import start_thread
-from malletrain.runtime.database.address import DatabaseAddress
+from malletrain.runtime.database.address import ANSWER_SECONDS, DatabaseAddress
 from malletrain.runtime.database.errors import DatabaseUnavailableError
 from malletrain.runtime.errors import InvalidInputError
 
@@ -141,8 +141,6 @@ class Outage:
             self._ended.wait(backoff.fail())
 
 
-ANSWER_SECONDS = 2
-"""The longest wait for a connection, and for a transaction on an event loop."""
 _THREAD_SECONDS = 30
 """The longest wait for a transaction in a thread of its own."""
 _LOCK_PART = 0.75
@@ -151,23 +149,13 @@ _ABANDONED_SECONDS = 10
 _MAX_CONNECTIONS = 4
 
 
-def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECONDS) -> Engine:
+def open_postgresql(address: DatabaseAddress, answer_seconds: int) -> Engine:
     """An engine for a service's schema.
 
     No transaction on an event loop takes longer than `answer_seconds`, nor any connection than `ANSWER_SECONDS`. Once
     the server does not answer, calls fail at once, until a thread of its own has reached it again. So an event loop is
     held up once per outage.
-
-    Raises:
-        InvalidInputError: the driver is not installed.
     """
-    try:
-        from psycopg import ProgrammingError
-
-    except ModuleNotFoundError:
-        raise InvalidInputError(
-            "database_url", "the driver of PostgreSQL beside it: pip install 'malletrain[postgresql]'"
-        ) from None
     engine = create_engine(
         address.url,
         pool_pre_ping=True,
@@ -182,7 +170,7 @@ def open_postgresql(address: DatabaseAddress, answer_seconds: int = ANSWER_SECON
         password = _password(address.password_file)
         try:
             connection = BoundedConnection.connect(**(parameters | password))
-        except ProgrammingError as error:
+        except psycopg.ProgrammingError as error:
             raise InvalidInputError("database_url", f"options that libpq knows ({error})") from None
         connection.loop_seconds = answer_seconds
         connection.thread_seconds = max(answer_seconds, _THREAD_SECONDS)
