@@ -52,6 +52,12 @@ except InvalidInputError as error:
 
 
 def test_an_idle_service_has_loaded_neither_the_compiler_nor_the_driver() -> None:
-    script = "import sys, malletrain.allocator.service; print(*({'numba', 'scipy', 'psycopg'} & set(sys.modules)))"
+    script = """
+import sys, malletrain.allocator.service
+from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.solvers.solving import solve
+assert solve(AllocationProblem(("n1",), 60.0)).objective == 0
+print(*({"numba", "scipy", "psycopg"} & set(sys.modules)))
+"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []

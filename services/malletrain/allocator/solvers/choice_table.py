@@ -110,6 +110,8 @@ class ChoiceTable:
             weights: Factors of each job's value besides the weight in the table; empty: 1.
         """
         held = np.asarray(currents, dtype=np.int64)
+        if not len(held):
+            return Choice(held, 0.0)  # and nothing has to be compiled
         values = _values(
             self.starts,
             self.sizes,
