@@ -1,20 +1,22 @@
-"""The revisions of a service's tables, as its package ships them in the folder `migrations`."""
+"""The revisions of a service's tables, as its package ships them in the folder `migrations`.
+
+Alembic brings tables from one to the next. It is imported where that has to be done: it takes 9 MiB in each service and
+a seventh of a second of its start, and at nearly every start the tables are new.
+"""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy import Connection, MetaData, inspect, text
 from sqlalchemy.schema import CreateColumn, Table
 
 from malletrain.runtime.database.errors import SchemaVersionError
 
 _ENVIRONMENT = Path(__file__).with_name("migrations")
 _SERVICES = Path(__file__).parents[2]
+_RECORD = "alembic_version"
 
 
 class SchemaHistory:
@@ -28,12 +30,8 @@ class SchemaHistory:
             folder: Where they lie; None: those of this version.
         """
         self._service = service
-        self._config = Config()
-        self._config.set_main_option("script_location", str(_ENVIRONMENT))
-        self._config.set_main_option("path_separator", "newline")
-        self._config.set_main_option("version_locations", str(folder or _SERVICES / service / "migrations"))
-        script = ScriptDirectory.from_config(self._config)
-        self.revisions = tuple(entry.revision for entry in script.walk_revisions())[::-1]
+        self._folder = folder or _SERVICES / service / "migrations"
+        self.revisions = _in_order(dict(_revisions_in(path) for path in self._folder.glob("*.py")))
 
     @property
     def newest(self) -> str:
@@ -59,13 +57,44 @@ class SchemaHistory:
 
     def upgrade(self, connection: Connection, revision: str = "head") -> None:
         """Bring the tables to a revision, in the connection's transaction."""
-        self._config.attributes["connection"] = connection
-        command.upgrade(self._config, revision)
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(_ENVIRONMENT))
+        config.set_main_option("path_separator", "newline")
+        config.set_main_option("version_locations", str(self._folder))
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def _revisions_in(file: Path) -> tuple[str | None, str]:
+    """The revision that a file starts from, None for the first, and the one that it leads to."""
+    values = {
+        name.id: ast.literal_eval(entry.value)
+        for entry in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(entry, ast.Assign)
+        for name in entry.targets
+        if isinstance(name, ast.Name) and name.id in ("revision", "down_revision")
+    }
+    return values["down_revision"], values["revision"]
+
+
+def _in_order(following: dict[str | None, str]) -> tuple[str, ...]:
+    found: list[str] = []
+    revision = following.get(None)
+    while revision is not None:
+        found.append(revision)
+        revision = following.get(revision)
+    return tuple(found)
 
 
 def revision_of(connection: Connection) -> str | None:
     """The revision of a service's tables; None where none is recorded."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(_RECORD):
+        return None
+    found: str | None = connection.scalar(text(f"SELECT version_num FROM {_RECORD}"))
+    return found
 
 
 def complete_tables(connection: Connection, metadata: MetaData) -> None:
