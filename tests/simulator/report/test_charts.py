@@ -31,7 +31,9 @@ LENGTHS = {
     "a day": DAY_S,
     "three days": 3 * DAY_S,
     "a week": 7 * DAY_S,
+    "ten days": 10 * DAY_S,
     "a month": 31 * DAY_S,
+    "a month less two seconds": 30 * DAY_S - 2,
     "a quarter": 90 * DAY_S,
     "a year": YEAR_S,
     "two years and a half": 2.5 * YEAR_S,
@@ -39,7 +41,7 @@ LENGTHS = {
     "twenty years": 20 * YEAR_S,
     "56 years": 56 * YEAR_S,
 }
-ORIGINS = ("2021-02-10T20:21:15", "2026-03-29T00:30:00+01:00", None)
+ORIGINS = ("2021-02-10T20:21:15", "2026-01-01T00:00:31", "2026-03-29T00:30:00+01:00", None)
 
 
 def drawn(chart: Chart, width: float) -> tuple[Any, Any]:

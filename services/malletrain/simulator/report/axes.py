@@ -142,11 +142,7 @@ class TimeAxis:
                 axis.set_major_locator(ticker.MultipleLocator(step))
             axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{round(value, 6):,g}"))
             return
-        room = _room(axes)
-        locator = dates.AutoDateLocator(minticks=3 if room >= _MANY_LABELS else 2, maxticks=room)
-        # On narrow charts there is no room for as many as its own largest intervals make.
-        for frequency, interval in ((dates.MINUTELY, 60), (dates.HOURLY, 24), (dates.MONTHLY, 12)):
-            locator.intervald[frequency] = [*locator.intervald[frequency], interval]
+        locator = self._locator(_room(axes))
         axis.set_major_locator(locator)
         axis.set_major_formatter(
             dates.ConciseDateFormatter(
@@ -156,6 +152,18 @@ class TimeAxis:
                 show_offset=False,
             )
         )
+
+    def _locator(self, room: int) -> Any:
+        """Where an axis with dates has ticks, of which as many as `room` fit."""
+        days = self.duration_s / DAY_S
+        if _MIN_DAYS < days <= _MAX_DAYS:
+            # Matplotlib would begin with the first and the 15th of each month: a month on a narrow chart has one tick.
+            return ticker.MultipleLocator(next((step for step in _DAY_STEPS if days / step <= room), _DAY_STEPS[-1]))
+        locator = dates.AutoDateLocator(minticks=3 if room >= _MANY_LABELS else 2, maxticks=room)
+        # On narrow charts there is no room for as many as its own largest intervals make.
+        for frequency, interval in ((dates.MINUTELY, 60), (dates.HOURLY, 24), (dates.MONTHLY, 12)):
+            locator.intervald[frequency] = [*locator.intervald[frequency], interval]
+        return locator
 
 
 def _what_ticks_lack(begin: datetime, duration_s: float) -> str:
@@ -172,6 +180,8 @@ _STEPS = {
     "days": (1.0, 2.0, 7.0, 14.0, 28.0, 56.0, 91.0, 182.0, 364.0),
 }
 _MANY_LABELS = 8
+_MIN_DAYS, _MAX_DAYS = 4.0, 150.0
+_DAY_STEPS = (1.0, 2.0, 4.0, 7.0, 14.0, 28.0, 56.0)
 _LABEL_POINTS = 50.0
 """Room for a label of time."""
 
