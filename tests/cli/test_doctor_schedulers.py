@@ -83,6 +83,7 @@ def test_each_mistake_is_named() -> None:
         ),
         (slurm(scav={"PreemptMode": "OFF"}), "PreemptMode of scav"),
         (slurm(scav={"PreemptMode": "SUSPEND,GANG"}), "PreemptMode of scav"),
+        (slurm(scav={"PreemptMode": "CANCEL,PRIORITY"}), "PreemptMode of scav"),
         (slurm(scav={"GraceTime": "1"}), "GraceTime"),
         (slurm(scav={"GraceTime": "300"}), "GraceTime"),
         (slurm(scav={"PriorityTier": "10"}), "PriorityTier of main"),
@@ -117,6 +118,52 @@ def test_watching_needs_a_prolog_and_ssh() -> None:
     }
     well = slurm({"Prolog": "/etc/slurm/prolog.sh", "PrologFlags": "Alloc,Contain"}, ssh=CommandResult(True, ""))
     assert wrong(judge_slurm(well, WATCHING, 101.0)) == set()
+
+
+SLURM_25 = """Configuration data as of 2026-11-27T14:16:19
+AccountingStorageEnforce = none
+Epilog[0]               = /etc/slurm/epilog.d/10.sh
+EpilogMsgTime           = 2000 usec
+Prolog[0]               = /etc/slurm/prolog.d/malletrain.sh
+Prolog[1]               = /etc/slurm/prolog.d/other.sh
+PrologEpilogTimeout     = 65534
+PrologFlags             = Alloc
+SchedulerParameters     = bf_interval=2,bf_continue,batch_sched_delay=0,sched_interval=5
+SchedulerType           = sched/backfill
+SLURM_VERSION           = 25.05.8
+
+Slurmctld(primary) at vm is UP
+"""
+"""Of 25.05.8, shortened."""
+
+
+def test_slurm_24_05_numbers_prologs_and_epilogs() -> None:
+    config, when = parse_config(SLURM_25)
+    assert config["Prolog"] == "/etc/slurm/prolog.d/malletrain.sh,/etc/slurm/prolog.d/other.sh"
+    well = slurm(config, time=when, ssh=CommandResult(True, ""))
+    assert when is not None
+    assert wrong(judge_slurm(well, WATCHING, when)) == set()
+    assert start_after_preemption(config) == "as soon as the node is empty"
+    without, _ = parse_config("".join(line for line in SLURM_25.splitlines(True) if "[" not in line))
+    nothing = slurm({"PrologFlags": "Alloc"}, ssh=CommandResult(True, ""))
+    missing = SlurmReport(without, nothing.partitions, when, None, nothing.ssh)
+    findings = {entry.check: entry for entry in judge_slurm(missing, WATCHING, when)}
+    assert not findings["Prolog"].ok
+    assert findings["Prolog"].found == "none"
+    assert "no Epilog" in start_after_preemption(without)
+
+
+def test_accounts_that_slurm_does_not_check_keep_nobody_out() -> None:
+    check = "AllowAccounts of scav"
+    named = {"AllowAccounts": "training"}
+    of_all = slurm({"SLURM_VERSION": "25.05.8", "AccountingStorageEnforce": "none"}, {"AllowAccounts": "ALL"})
+    old, new, enforced = (
+        slurm({"SLURM_VERSION": version, "AccountingStorageEnforce": enforce}, named)
+        for version, enforce in (("22.05.8", "none"), ("23.02.0", "none"), ("25.05.8", "associations,limits"))
+    )
+    assert wrong(judge_slurm(new, HOLDING, 101.0)) == {check}
+    for report in (of_all, old, enforced):
+        assert wrong(judge_slurm(report, HOLDING, 101.0)) == set()
 
 
 def test_a_recorded_slurm() -> None:
