@@ -9,7 +9,15 @@ from typing import Any
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
+from malletrain.cli.operate.doctor_checks import (
+    CommandResult,
+    Finding,
+    ask,
+    judge_end,
+    judge_reach,
+    other_machines,
+    programs,
+)
 from malletrain.cli.operate.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
 from malletrain.cli.operate.doctor_queries import examine_queries
 from malletrain.cli.operate.doctor_slurm import (
@@ -250,7 +258,7 @@ def test_a_recorded_pbs_can_only_requeue() -> None:
 
 def test_a_live_pbs_with_preempt_targets() -> None:
     queues = parse_json(shared_path("schedulers/samples/pbs-live/qstat_Qf.json").read_text())
-    report = pbs(queues=queues["Queue"], time=queues["timestamp"])
+    report = pbs(queues=queues["Queue"], time=queues["timestamp"], user="malletrain")
     section = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scavenge"}})
     assert wrong(judge_pbs(report, section, queues["timestamp"])) == {"soft_walltime of scavenge"}
 
@@ -362,3 +370,16 @@ def test_nodes_and_head_see_each_other_or_all_is_loopback() -> None:
     )
     assert judge_reach("slurm", apart, both).ok
     assert "slurm.hold.listen" in judge_reach("slurm", HOLDING.hold, both).found
+
+
+def test_loopback_is_wrong_where_nodes_are_other_machines() -> None:
+    alone = AllSettings.model_validate({})
+    others = other_machines({"n1": "127.0.0.1", "n2": "localhost", "n3": "192.0.2.17", "n4": "no-such-host.invalid"})
+    assert [word.partition(" ")[0] for word in others] == ["n3", "n4"]
+    finding = judge_reach("slurm", HOLDING.hold, alone, others)
+    assert not finding.ok
+    assert "n3 (192.0.2.17)" in finding.found
+    assert "job_manager.head_address" in finding.remedy
+    assert judge_reach("slurm", WATCHING.hold, alone, others).ok, "all workers run on this machine"
+    many = {f"n{number:04d}": "192.0.2.17" for number in range(5000)} | {"m1": "192.0.2.18"}
+    assert other_machines(many) == ["m1 (192.0.2.18)", "n0000 (192.0.2.17)"]

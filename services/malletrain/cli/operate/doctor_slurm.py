@@ -108,6 +108,13 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
+def slurm_hosts(section: SlurmSettings) -> dict[str, str]:
+    """By node: its address or host, as Slurm knows it; nothing where Slurm does not say."""
+    argv = [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-o", "%N|%o"]
+    lines = ask(argv).text.splitlines() if section.partitions else []
+    return {name: host for name, _, host in (line.strip().partition("|") for line in lines) if host}
+
+
 def _report(section: SlurmSettings, config_text: str) -> SlurmReport:
     config, when = parse_config(config_text)
     submission = ssh = None
