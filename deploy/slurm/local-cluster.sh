@@ -2,7 +2,8 @@
 # A real Slurm on this one machine, for tests and for trying things out: `local-cluster.sh up DIR`, `down DIR`.
 #
 # One slurmctld and NODES slurmd (n001..), all on loopback, with their own munge, all files below DIR; no systemd, and
-# /etc/slurm is neither read nor written. Debian's packages: slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge.
+# /etc/slurm is neither read nor written. Debian's packages (slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge), or
+# another Slurm that comes first in PATH.
 #   NODES=8 CPUS=1 MEMORY_MB=16000  what each node claims to have
 #   WAIT_SECONDS=60 WAIT_NODES=8    how long `up` waits, for how many nodes (all of them)
 #   BASE_PORT=16900                 slurmctld listens there, the nodes on the ports after it
@@ -28,12 +29,13 @@ export SLURM_CONF=$root/slurm.conf
 running() { [[ -s $1 ]] && kill -0 "$(<"$1")" 2>/dev/null; }
 
 # Debian calls the binaries slurmd-wlm.., but they find their role by the name they are called by: under that name slurmd
-# forgets its generic resources. Links with the plain names make them behave.
+# forgets its generic resources. Links with the plain names make them behave. The first Slurm in PATH is taken, whosever it is:
+# its commands are.
 link_daemons() {
   mkdir -p "$root/bin"
   local name path
   for name in slurmctld slurmd slurmstepd; do
-    path=$(PATH=$PATH:/usr/sbin command -v "$name-wlm" || PATH=$PATH:/usr/sbin command -v "$name") ||
+    path=$(PATH=$PATH:/usr/sbin command -v "$name" || PATH=$PATH:/usr/sbin command -v "$name-wlm") ||
       fail "$name is not installed (apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)"
     ln -sfn "$path" "$root/bin/$name"
   done

@@ -9,7 +9,15 @@ from typing import Any
 from typer.testing import CliRunner
 
 from malletrain.cli.main import application
-from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, judge_end, judge_reach, programs
+from malletrain.cli.operate.doctor_checks import (
+    CommandResult,
+    Finding,
+    ask,
+    judge_end,
+    judge_reach,
+    other_machines,
+    programs,
+)
 from malletrain.cli.operate.doctor_pbs import PbsReport, judge_pbs, parse_json, parse_scheduler
 from malletrain.cli.operate.doctor_queries import examine_queries
 from malletrain.cli.operate.doctor_slurm import (
@@ -83,6 +91,7 @@ def test_each_mistake_is_named() -> None:
         ),
         (slurm(scav={"PreemptMode": "OFF"}), "PreemptMode of scav"),
         (slurm(scav={"PreemptMode": "SUSPEND,GANG"}), "PreemptMode of scav"),
+        (slurm(scav={"PreemptMode": "CANCEL,PRIORITY"}), "PreemptMode of scav"),
         (slurm(scav={"GraceTime": "1"}), "GraceTime"),
         (slurm(scav={"GraceTime": "300"}), "GraceTime"),
         (slurm(scav={"PriorityTier": "10"}), "PriorityTier of main"),
@@ -117,6 +126,52 @@ def test_watching_needs_a_prolog_and_ssh() -> None:
     }
     well = slurm({"Prolog": "/etc/slurm/prolog.sh", "PrologFlags": "Alloc,Contain"}, ssh=CommandResult(True, ""))
     assert wrong(judge_slurm(well, WATCHING, 101.0)) == set()
+
+
+SLURM_25 = """Configuration data as of 2026-11-27T14:16:19
+AccountingStorageEnforce = none
+Epilog[0]               = /etc/slurm/epilog.d/10.sh
+EpilogMsgTime           = 2000 usec
+Prolog[0]               = /etc/slurm/prolog.d/malletrain.sh
+Prolog[1]               = /etc/slurm/prolog.d/other.sh
+PrologEpilogTimeout     = 65534
+PrologFlags             = Alloc
+SchedulerParameters     = bf_interval=2,bf_continue,batch_sched_delay=0,sched_interval=5
+SchedulerType           = sched/backfill
+SLURM_VERSION           = 25.05.8
+
+Slurmctld(primary) at vm is UP
+"""
+"""Of 25.05.8, shortened."""
+
+
+def test_slurm_24_05_numbers_prologs_and_epilogs() -> None:
+    config, when = parse_config(SLURM_25)
+    assert config["Prolog"] == "/etc/slurm/prolog.d/malletrain.sh,/etc/slurm/prolog.d/other.sh"
+    well = slurm(config, time=when, ssh=CommandResult(True, ""))
+    assert when is not None
+    assert wrong(judge_slurm(well, WATCHING, when)) == set()
+    assert start_after_preemption(config) == "as soon as the node is empty"
+    without, _ = parse_config("".join(line for line in SLURM_25.splitlines(True) if "[" not in line))
+    nothing = slurm({"PrologFlags": "Alloc"}, ssh=CommandResult(True, ""))
+    missing = SlurmReport(without, nothing.partitions, when, None, nothing.ssh)
+    findings = {entry.check: entry for entry in judge_slurm(missing, WATCHING, when)}
+    assert not findings["Prolog"].ok
+    assert findings["Prolog"].found == "none"
+    assert "no Epilog" in start_after_preemption(without)
+
+
+def test_accounts_that_slurm_does_not_check_keep_nobody_out() -> None:
+    check = "AllowAccounts of scav"
+    named = {"AllowAccounts": "training"}
+    of_all = slurm({"SLURM_VERSION": "25.05.8", "AccountingStorageEnforce": "none"}, {"AllowAccounts": "ALL"})
+    old, new, enforced = (
+        slurm({"SLURM_VERSION": version, "AccountingStorageEnforce": enforce}, named)
+        for version, enforce in (("22.05.8", "none"), ("23.02.0", "none"), ("25.05.8", "associations,limits"))
+    )
+    assert wrong(judge_slurm(new, HOLDING, 101.0)) == {check}
+    for report in (of_all, old, enforced):
+        assert wrong(judge_slurm(report, HOLDING, 101.0)) == set()
 
 
 def test_a_recorded_slurm() -> None:
@@ -203,7 +258,7 @@ def test_a_recorded_pbs_can_only_requeue() -> None:
 
 def test_a_live_pbs_with_preempt_targets() -> None:
     queues = parse_json(shared_path("schedulers/samples/pbs-live/qstat_Qf.json").read_text())
-    report = pbs(queues=queues["Queue"], time=queues["timestamp"])
+    report = pbs(queues=queues["Queue"], time=queues["timestamp"], user="malletrain")
     section = PbsSettings.model_validate({"queues": ["main"], "hold": {"queue": "scavenge"}})
     assert wrong(judge_pbs(report, section, queues["timestamp"])) == {"soft_walltime of scavenge"}
 
@@ -315,3 +370,16 @@ def test_nodes_and_head_see_each_other_or_all_is_loopback() -> None:
     )
     assert judge_reach("slurm", apart, both).ok
     assert "slurm.hold.listen" in judge_reach("slurm", HOLDING.hold, both).found
+
+
+def test_loopback_is_wrong_where_nodes_are_other_machines() -> None:
+    alone = AllSettings.model_validate({})
+    others = other_machines({"n1": "127.0.0.1", "n2": "localhost", "n3": "192.0.2.17", "n4": "no-such-host.invalid"})
+    assert [word.partition(" ")[0] for word in others] == ["n3", "n4"]
+    finding = judge_reach("slurm", HOLDING.hold, alone, others)
+    assert not finding.ok
+    assert "n3 (192.0.2.17)" in finding.found
+    assert "job_manager.head_address" in finding.remedy
+    assert judge_reach("slurm", WATCHING.hold, alone, others).ok, "all workers run on this machine"
+    many = {f"n{number:04d}": "192.0.2.17" for number in range(5000)} | {"m1": "192.0.2.18"}
+    assert other_machines(many) == ["m1 (192.0.2.18)", "n0000 (192.0.2.17)"]

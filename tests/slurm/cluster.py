@@ -43,6 +43,11 @@ class Cluster:
         """What its commands, and all that call them, need."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
+    @property
+    def release(self) -> tuple[int, ...]:
+        """Of Slurm, e.g. (22, 5)."""
+        return tuple(int(part) for part in self.run("sinfo", "--version").split()[-1].split(".")[:2])
+
     def run(self, *command: str, text: str = "", timeout: float = 30.0) -> str:
         """What a command prints.
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.cli.operate.doctor_slurm import examine_slurm
+from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
 from malletrain.v1 import scavenger_pb2
 from tests.scavenger.running import Running
 from tests.slurm.cluster import Cluster, cluster, missing
@@ -17,6 +19,8 @@ from tests.support.waiting import wait_until_async
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 PATIENCE = 90.0
+CHECKS_NO_ACCOUNTS = (23, 2)
+"""From this release on, AllowAccounts needs AccountingStorageEnforce=associations."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +87,8 @@ async def test_a_partition_that_is_down_keeps_placeholders_waiting_and_few_are_s
 async def test_placeholders_with_a_wrong_account_are_few_and_slurm_says_which_accounts_it_allows(
     slurm: Cluster, tmp_path: Path
 ) -> None:
+    if slurm.release >= CHECKS_NO_ACCOUNTS:
+        pytest.skip("this Slurm checks no accounts without accounting: see the next test")
     before = submitted(slurm)
     slurm.run("scontrol", "update", "PartitionName=scavenge", "AllowAccounts=training")
     async with holding(tmp_path, options=["--account=wrong"]) as scavenger:
@@ -90,6 +96,20 @@ async def test_placeholders_with_a_wrong_account_are_few_and_slurm_says_which_ac
         assert "can't use this partition (scavenge allows training)" in found.error
         assert found.running == 0
         assert submitted(slurm) - before <= NODES + 2, "one for each node, then one per delay"
+
+
+async def test_accounts_that_slurm_does_not_check_keep_nobody_out_and_doctor_says_so(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    if slurm.release < CHECKS_NO_ACCOUNTS:
+        pytest.skip("this Slurm checks accounts: see the test before")
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "AllowAccounts=training")
+    settings = SlurmSettings.model_validate({"partitions": ["main"], "hold": {"queue": "scavenge"}})
+    findings = {finding.check: finding for finding in await asyncio.to_thread(lambda: list(examine_slurm(settings)))}
+    assert not findings["AllowAccounts of scavenge"].ok
+    async with holding(tmp_path, options=["--account=wrong"]) as scavenger:
+        watch = scavenger.watch()
+        await wait_until_async(lambda: len(watch.idle) == NODES, PATIENCE, "all nodes, whatever the account")
 
 
 async def test_placeholders_that_end_at_once_are_few_and_slurm_says_how_they_ended(

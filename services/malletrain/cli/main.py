@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -146,8 +146,24 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
     ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The same as --config after the verb, for verbs that have it.")
+    ] = None,
 ) -> None:
-    del version
+    del version, config  # see `config_after_verb`
+
+
+def config_after_verb(words: Sequence[str]) -> list[str]:
+    """The words of a command with `--config FILE`, where it comes first, moved behind the verb. Pure.
+
+    Each verb has the option for itself, since some hand the file on; in this way it is read at one place only.
+    """
+    count = 2 if words[:1] == ["--config"] else 1 if words[:1] and words[0].startswith("--config=") else 0
+    option, others = list(words[:count]), list(words[count:])
+    if not option or not others or others[0].startswith("-"):
+        return list(words)
+    verb = 2 if others[0] in _GROUPS and len(others) > 1 and not others[1].startswith("-") else 1
+    return [*others[:verb], *option, *others[verb:]]
 
 
 def _application(environment: Mapping[str, str]) -> typer.Typer:
@@ -168,6 +184,7 @@ def _application(environment: Mapping[str, str]) -> typer.Typer:
 
 def run() -> None:
     """Run the command. Exit codes: 0 done, 1 failed, 2 wrong use."""
+    sys.argv[1:] = config_after_verb(sys.argv[1:])
     try:
         _application(os.environ)(prog_name=_NAME)
     except InvalidInputError as error:

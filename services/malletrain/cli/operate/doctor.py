@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -20,9 +20,18 @@ import typer
 
 from malletrain.cli.operate.doctor_access import examine_cgroups, examine_key, examine_munge, examine_run_as
 from malletrain.cli.operate.doctor_certificates import examine_certificates
-from malletrain.cli.operate.doctor_checks import Finding, examine_placeholders, judge, judge_end, judge_reach
-from malletrain.cli.operate.doctor_pbs import examine_pbs
-from malletrain.cli.operate.doctor_slurm import examine_slurm
+from malletrain.cli.operate.doctor_checks import (
+    Finding,
+    examine_placeholders,
+    judge,
+    judge_end,
+    judge_reach,
+    other_machines,
+)
+from malletrain.cli.operate.doctor_interpreters import examine_interpreters
+from malletrain.cli.operate.doctor_pbs import examine_pbs, pbs_hosts
+from malletrain.cli.operate.doctor_slurm import examine_slurm, slurm_hosts
+from malletrain.cli.operate.doctor_try import PbsTrial, SlurmTrial, examine_try
 from malletrain.cli.shared.configured import unknown_variables
 from malletrain.cli.shared.output import JsonOption, print_json, print_table
 from malletrain.cli.shared.settings import AllSettings, load
@@ -77,19 +86,27 @@ def doctor(
         Scheduler | None, typer.Option(help="Check instead what a batch scheduler must offer: slurm or pbs.")
     ] = None,
     as_json: Annotated[bool, JsonOption] = False,
+    trying: Annotated[
+        bool,
+        typer.Option("--try", help="With --source: submit one placeholder, say how it fares, and delete it."),
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="TOML file; by default ./malletrain.toml where it exists.")
     ] = None,
 ) -> None:
     """Check Python, torch, Horovod, ports and disk, or a batch scheduler; exit 1 if anything stands in the way."""
     settings = load(config)
+    if trying and source is None:
+        raise InvalidInputError("--try", "--source, too")
     match source:
         case Scheduler.SLURM:
             slurm = settings.scavenger.slurm
-            findings = [*examine_slurm(slurm), *_judge_settings("slurm", slurm.hold, settings)]
+            findings = [*examine_slurm(slurm), *_judge_settings("slurm", slurm.hold, settings, slurm_hosts(slurm))]
+            findings += [examine_try(SlurmTrial(slurm), slurm.hold)] if trying else []
         case Scheduler.PBS:
             pbs = settings.scavenger.pbs
-            findings = [*examine_pbs(pbs), *_judge_settings("pbs", pbs.hold, settings)]
+            findings = [*examine_pbs(pbs), *_judge_settings("pbs", pbs.hold, settings, pbs_hosts(pbs))]
+            findings += [examine_try(PbsTrial(pbs), pbs.hold)] if trying else []
         case None:
             findings = list(examine(settings))
     findings += examine_placeholders(settings)
@@ -102,8 +119,12 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _judge_settings(scheduler: str, hold: HoldSettings, settings: AllSettings) -> list[Finding]:
-    return [judge_reach(scheduler, hold, settings), judge_end(scheduler, hold, settings)]
+def _judge_settings(
+    scheduler: str, hold: HoldSettings, settings: AllSettings, hosts: Mapping[str, str]
+) -> list[Finding]:
+    python = examine_interpreters({f"scavenger.{scheduler}.hold.python": hold.python}, settings.state_dir)
+    reach = judge_reach(scheduler, hold, settings, other_machines(hosts) if hold.held else ())
+    return [*python, reach, judge_end(scheduler, hold, settings)]
 
 
 def examine(settings: AllSettings) -> Iterator[Finding]:
@@ -147,6 +168,8 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: examine_tracing(settings.tracing),
     ]
     yield from (check() for check in checks)
+    pythons = {"the services": sys.executable, "job_manager.trainer_python": trainer}
+    yield from examine_interpreters(pythons, settings.state_dir)
     yield from (_port(service, settings.peer(service)) for service in SERVICES)
     yield from (_metrics_port(service, address) for service in SERVICES if (address := settings.metrics.of(service)))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -21,6 +23,8 @@ from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
 _SECONDS = 20.0
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+_MOST_HOSTS = 8
+_SHOWN_NODES = 3
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,32 @@ def clocks(ours: float, theirs: float | None, max_seconds: float = 5.0) -> Findi
     return judge("clocks", abs(apart) <= max_seconds, found, "run an NTP client (chrony) here and there")
 
 
-def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Finding:
-    """Whether this machine and the nodes can reach each other, by the settings alone. Pure.
+def other_machines(hosts: Mapping[str, str]) -> list[str]:
+    """Which nodes are not this machine, or not known here by name; of very many nodes, only some are looked at.
+
+    Args:
+        hosts: By node: its address or host name.
+    """
+    by_host = {host: node for node, host in sorted(hosts.items(), reverse=True)}
+    looked_at = sorted(by_host.items(), key=lambda entry: entry[1])[:_MOST_HOSTS]
+    return [f"{node} ({found})" for host, node in looked_at if (found := _elsewhere(host))]
+
+
+def _elsewhere(host: str) -> str:
+    """The address of a host; empty if it is one of this machine."""
+    try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return f"{one_line(host)}, which has no address here"
+    try:
+        with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET):
+            return ""
+    except OSError as error:
+        return "" if error.errno != errno.EADDRNOTAVAIL else address
+
+
+def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings, others: Sequence[str] = ()) -> Finding:
+    """Whether this machine and the nodes can reach each other, by the settings and by where nodes are. Pure.
 
     Either everything is on loopback, as where one machine plays all nodes, or nothing is.
 
@@ -104,6 +132,7 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Fi
         scheduler: "slurm" or "pbs".
         hold: How nodes are held.
         settings: All settings.
+        others: Nodes that are other machines, by `other_machines`.
     """
     section = f"scavenger.{scheduler}.hold"
     addresses = {
@@ -115,7 +144,12 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Fi
     inside = [name for name, address in addresses.items() if address.startswith(_LOOPBACK)]
     outside = [name for name, address in addresses.items() if address and name not in inside]
     if not outside:
-        return Finding("reach", True, "loopback only: all nodes are this machine")
+        shown = ", ".join(others[:_SHOWN_NODES]) + ", .." * (len(others) > _SHOWN_NODES)
+        found = (
+            f"loopback only, but other machines are: {shown}" if others else "loopback only: all nodes are this machine"
+        )
+        remedy = f"set {', '.join(addresses)} and job_manager.interfaces: see docs/operators/several-machines.md"
+        return judge("reach", not others or not hold.held, found, remedy)
     if settings.job_manager.interfaces == ("lo",):
         inside.append("job_manager.interfaces")
     missing = [name for name in addresses if name not in (*inside, *outside)]
@@ -123,7 +157,8 @@ def judge_reach(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Fi
         "reach",
         not inside and not missing,
         f"on loopback: {', '.join(inside) or 'none'}; not set: {', '.join(missing) or 'none'}",
-        "give each of these an address or interface by which this machine and the nodes see each other",
+        "give each of these an address or interface by which this machine and the nodes see each other: see "
+        "docs/operators/several-machines.md",
     )
 
 

@@ -6,10 +6,13 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from malletrain.cli.operate.doctor_checks import Finding, ask, clocks, judge, programs
+from malletrain.cli.operate.doctor_pbs_limits import Admission, judge_admission
 from malletrain.cli.operate.doctor_queries import examine_queries
+from malletrain.runtime.access.installation import own_user
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.pbs import pbs_source
@@ -18,6 +21,7 @@ from malletrain.scavenger.sources.schedulers.tolerant_json import read_answer
 
 _DOC = "docs/operators/pbs.md"
 _DEFAULT_EXPRESS = 150
+_MAX_FILE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,18 @@ class PbsReport:
         server: `qstat -Bf -F json`, of the server.
         scheduler: `qmgr -c 'list sched'`, by name; empty where this user may not ask.
         time: Its time in seconds since the epoch; None if it did not say.
+        hosts: By node: the host of its mom.
+        scheduler_file: The text of sched_config; None where it can't be read.
+        user: Whose placeholders there are.
     """
 
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
     scheduler: Mapping[str, str] = field(default_factory=dict)
     time: float | None = None
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    scheduler_file: str | None = None
+    user: str = field(default_factory=own_user)
 
 
 def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
@@ -54,13 +64,34 @@ def examine_pbs(section: PbsSettings) -> Iterator[Finding]:
     if not asked:
         return
     when = asked.get("timestamp")
+    scheduler = parse_scheduler(ask(["qmgr", "-c", "list sched"]).text)
     report = PbsReport(
         queues=_tables(asked.get("Queue")),
         server=next(iter(_tables(server.get("Server")).values()), {}),
-        scheduler=parse_scheduler(ask(["qmgr", "-c", "list sched"]).text),
+        scheduler=scheduler,
         time=when if isinstance(when, int | float) else None,
+        hosts=pbs_hosts(section),
+        scheduler_file=_scheduler_file(scheduler),
     )
     yield from judge_pbs(report, section, time.time())
+
+
+def pbs_hosts(section: PbsSettings) -> dict[str, str]:
+    """By vnode: the host of its mom, as PBS names it; nothing where PBS does not say."""
+    nodes = _tables(parse_json(ask([section.pbsnodes, "-av", "-F", "json"]).text).get("nodes"))
+    return {name: str(entry.get("Mom") or name) for name, entry in nodes.items()}
+
+
+def _scheduler_file(scheduler: Mapping[str, str]) -> str | None:
+    """What sched_config says, where the server is on this machine and we may read it."""
+    folder = scheduler.get("sched_priv", "")
+    if not folder.startswith("/"):
+        return None
+    try:
+        with Path(folder, "sched_config").open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_FILE)
+    except OSError:
+        return None
 
 
 def _tables(found: object) -> dict[str, dict[str, Any]]:
@@ -115,10 +146,9 @@ def _holding(report: PbsReport, section: PbsSettings) -> Iterator[Finding]:
     open_ = queue.get("enabled") == "True" and queue.get("started") == "True"
     remedy = f"qmgr -c 'set queue {name} enabled = True', and started"
     yield judge(f"queue {name}", open_, f"enabled {queue.get('enabled')}, started {queue.get('started')}", remedy)
-    if queue.get("acl_user_enable") == "True":
-        yield Finding(
-            "permission", True, f"only for {queue.get('acl_users', 'nobody')}: see that our user is among them"
-        )
+    nodes = len(set(report.hosts.values()))
+    known = Admission(queue, report.server, report.scheduler, report.user, nodes, report.scheduler_file)
+    yield from judge_admission(known, section.hold)
     kind = queue.get("queue_type", "Execution")
     remedy = f"an execution queue: jobs of a routing queue end up in others, where {name} does not find them again"
     yield judge(f"type of {name}", kind == "Execution", kind, remedy)

@@ -19,6 +19,8 @@ _LONG_BACKFILL_SECONDS = 10
 _PAIR = re.compile(r"(\S+?)=(\S*)")
 _NUMBER = re.compile(r"\d+")
 _DOC = "docs/operators/slurm.md"
+_ACCOUNTS_NEED_ASSOCIATIONS = (23, 2)
+"""From this release on, AllowAccounts has no effect without AccountingStorageEnforce=associations."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,18 @@ def judge_slurm(report: SlurmReport, section: SlurmSettings, now: float) -> Iter
 
 
 def parse_config(text: str) -> tuple[dict[str, str], float | None]:
-    """`scontrol show config`: its entries, and Slurm's time in seconds since the epoch (with TZ=UTC)."""
-    found = {}
+    """`scontrol show config`: its entries, and Slurm's time in seconds since the epoch (with TZ=UTC).
+
+    Settings that may have several values are `Prolog[0]`, `Prolog[1]`.. from Slurm 24.05 on, and are missing where
+    there is none: here they are one entry, with commas.
+    """
+    found: dict[str, str] = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
-        if separator:
-            found[name.strip()] = value.strip()
+        if not separator:
+            continue
+        plain, indexed, _ = name.strip().partition("[")
+        found[plain] = f"{found[plain]},{value.strip()}" if indexed and plain in found else value.strip()
     stamp = re.search(r"as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text)
     when = datetime.fromisoformat(stamp[1]).replace(tzinfo=UTC).timestamp() if stamp else None
     return found, when
@@ -98,6 +106,13 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     """`scontrol -o show partition`, by name."""
     rows = [dict(_PAIR.findall(line)) for line in text.splitlines() if line.strip()]
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+
+
+def slurm_hosts(section: SlurmSettings) -> dict[str, str]:
+    """By node: its address or host, as Slurm knows it; nothing where Slurm does not say."""
+    argv = [section.sinfo, "-h", "-N", "-p", ",".join(section.partitions), "-o", "%N|%o"]
+    lines = ask(argv).text.splitlines() if section.partitions else []
+    return {name: host for name, _, host in (line.strip().partition("|") for line in lines) if host}
 
 
 def _report(section: SlurmSettings, config_text: str) -> SlurmReport:
@@ -146,7 +161,8 @@ def _holding(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
         f"PreemptMode of {queue}",
         mode in ("CANCEL", "REQUEUE"),
         mode,
-        f"PreemptMode=CANCEL for {queue}: OFF keeps the node, SUSPEND and GANG keep its memory and GPUs",
+        f"PreemptMode=CANCEL for {queue}: OFF keeps the node, SUSPEND and GANG keep its memory and GPUs, and with "
+        "PRIORITY main jobs of lower priority wait",
     )
     tier = _number(partition.get("PriorityTier", ""))
     for name in section.partitions:
@@ -159,6 +175,7 @@ def _holding(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
         yield from _others(report, section)
     yield from _signals(config, partition, section)
     yield _time_limit(partition, section)
+    yield from _accounts(config, partition, queue)
     if report.submission is not None:
         found = "a placeholder would be taken" if report.submission.ok else report.submission.error
         remedy = f"let this user submit to {queue} (AllowAccounts, AllowGroups, AllowQos, an association)"
@@ -241,13 +258,28 @@ def _time_limit(partition: Mapping[str, str], section: SlurmSettings) -> Finding
     return judge("MaxTime", seconds is None or seconds >= section.hold.shortest_seconds, limit, remedy)
 
 
+def _accounts(config: Mapping[str, str], partition: Mapping[str, str], queue: str) -> Iterator[Finding]:
+    """Whether the accounts that a partition allows, where it names some, keep anybody out."""
+    allowed = partition.get("AllowAccounts", "ALL")
+    release = tuple(int(part) for part in _NUMBER.findall(config.get("SLURM_VERSION", ""))[:2])
+    if allowed == "ALL" or release < _ACCOUNTS_NEED_ASSOCIATIONS:
+        return
+    enforced = config.get("AccountingStorageEnforce", "none")
+    remedy = (
+        f"AllowGroups=GROUP for {queue}, or AccountingStorageEnforce=associations: without the latter Slurm "
+        "23.02 and later lets every account in"
+    )
+    yield judge(f"AllowAccounts of {queue}", "associations" in enforced, f"{allowed}, enforced: {enforced}", remedy)
+
+
 def _watching(report: SlurmReport) -> Iterator[Finding]:
     """Without placeholders: whether a Prolog tells us that a node is wanted, and whether ssh works."""
     prolog = report.config.get("Prolog", "(null)")
+    known = prolog not in ("", "(null)")
     yield judge(
         "Prolog",
-        prolog not in ("", "(null)"),
-        prolog,
+        known,
+        prolog if known else "none",
         "deploy/slurm/prolog.sh as Prolog (with PrologFlags=Alloc): else main jobs overlap with us until the next "
         "poll; or name a preemptible partition in scavenger.slurm.hold.queue",
     )
