@@ -32,7 +32,6 @@ BARE = {
     "cli/simulate/shadow.py": (2, _AWAITED),
     "cli/top/command.py": (1, _AWAITED),
     "common/tasks.py": (2, "the helpers themselves"),
-    "dashboard/replays.py": (1, _AWAITED),
     "job_manager/launching/process_search.py": (1, _AWAITED),
     "job_manager/launching/processes.py": (4, _AWAITED),
     "monitor/service.py": (1, _CALL),

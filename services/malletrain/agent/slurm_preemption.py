@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 import re
+
+from malletrain.common.commands import start_command
 
 _PREEMPTED = re.compile(r"\bPreemptTime=(?!None\b|Unknown\b|\(null\))\S")
 _SECONDS = 10.0
@@ -28,23 +30,16 @@ async def was_preempted(job: str, scontrol: str = "scontrol") -> bool:
         PreemptionQueryError: the command fails, or does not end within 10 s.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(scontrol, "--oneliner", "show", "job", job),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await start_command((scontrol, "--oneliner", "show", "job", job), os.environ, seconds=_SECONDS)
     except OSError as error:
         raise PreemptionQueryError(f"{scontrol}: {error.strerror}") from error
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), _SECONDS)
+        async with asyncio.timeout(_SECONDS):
+            output, errors = await process.communicate()
     except TimeoutError as error:
         raise PreemptionQueryError(f"{scontrol} has not answered within {_SECONDS:g} s") from error
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await process.close()
     if process.returncode:
         raise PreemptionQueryError(f"{scontrol}: {errors.decode(errors='replace').strip()}")
     return is_preempted(output.decode(errors="replace"))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.cgroups import Cgroup
+from malletrain.common.child_process import ChildProcess, find_program, spawn
 from malletrain.common.files import open_log
 
 _DROP_PRIVILEGES = Path(__file__).with_name("drop_privileges.py")
+_ENTER_FOLDER = Path(__file__).with_name("enter_folder.py")
 _UMASK = 0o077
 
 
@@ -26,7 +28,7 @@ def start_process(
     pass_fds: Collection[int] = (),
     account: Account | None = None,
     group: Cgroup | None = None,
-) -> subprocess.Popen[bytes]:
+) -> ChildProcess:
     """Start a process in a session of its own.
 
     Args:
@@ -47,14 +49,15 @@ def start_process(
         output = open_log(log)
     with output:
         if account is None:
-            process = _start(command, output.fileno(), pass_fds, folder, environment)
+            words = _in_folder(command, str(folder), environment)
+            process = _start(words, output.fileno(), pass_fds, environment)
             if group is not None:
                 join_cgroup(group, process.pid, output.fileno())
             return process
         order = _order(command, str(folder), environment, account, group)
         try:
             drop = [sys.executable, "-I", "-S", str(_DROP_PRIVILEGES), str(order)]
-            return _start(drop, output.fileno(), (*pass_fds, order), "/", None)
+            return _start(drop, output.fileno(), (*pass_fds, order), os.environ)
         finally:
             os.close(order)
 
@@ -67,23 +70,30 @@ def join_cgroup(group: Cgroup, pid: int, output: int) -> None:
         os.write(output, f"runs outside of its cgroup: {error}\n".encode(errors="surrogateescape"))
 
 
+def _in_folder(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """A command line that enters a folder first.
+
+    Raises:
+        OSError: program or folder can't be used.
+    """
+    name = command[0]
+    # A relative path is one of that folder, as it is when the folder has been entered.
+    found = find_program(str(Path(folder, name)) if "/" in name else name, environment)
+    if not os.path.isdir(folder):  # noqa: PTH112 - it may be relative to where this process is, as the program is not
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+    return (sys.executable, "-I", "-S", str(_ENTER_FOLDER), folder, found, *command[1:])
+
+
 def _start(
-    command: Sequence[str],
-    output: int,
-    pass_fds: Collection[int],
-    folder: str | Path,
-    environment: Mapping[str, str] | None,
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=pass_fds,
-        start_new_session=True,
-    )
+    command: Sequence[str], output: int, pass_fds: Collection[int], environment: Mapping[str, str]
+) -> ChildProcess:
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return spawn(
+            command, environment, stdin=null, stdout=output, stderr=output, pass_fds=pass_fds, new_session=True
+        )
+    finally:
+        os.close(null)
 
 
 def _order(

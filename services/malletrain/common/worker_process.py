@@ -6,17 +6,16 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from malletrain.common import environment as env
 from malletrain.common.accounts import Account, acting_as
 from malletrain.common.cgroups import Cgroup
+from malletrain.common.child_process import ChildProcess
 from malletrain.common.files import open_log
 from malletrain.common.orderly_leave import OrderlyLeave
 from malletrain.common.processes import belongs_to, identify, kill_processes, process_ids, read_status
@@ -34,9 +33,6 @@ _WARM = b"w"
 _PREPARED = b"p"
 _ENDS = {b"e": 0, b"f": 1}
 """What a worker reports when its job's own code has ended, with the exit status that this means."""
-
-
-StartedProcess: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
 
 
 class WorkerProcess:
@@ -90,13 +86,13 @@ class WorkerProcess:
         self._code: int | None = None
         self._is_trainer = warm and warm_command(list(command)) is not None
         self._leave: OrderlyLeave | None = None
-        self._process: StartedProcess
+        self._process: ChildProcess
         forked = None if standby is None or not warm else self._fork(standby, list(command), folder, environment, log)
         self._process = forked or self._start(list(command), folder, environment, log, warm)
 
     def _fork(
         self, standby: WorkerForks, command: list[str], folder: str, environment: Mapping[str, str], log: Path
-    ) -> StartedProcess | None:
+    ) -> ChildProcess | None:
         """Have a standby process fork it; None if it does not, or if a new interpreter would fail to start here."""
         if self._account is None and not Path(folder).is_dir():
             return None
@@ -113,7 +109,7 @@ class WorkerProcess:
 
     def _start(
         self, command: list[str], folder: str, environment: Mapping[str, str], log: Path, warm: bool
-    ) -> StartedProcess:
+    ) -> ChildProcess:
         with self._open_pipes() as pipes:
             arguments = worker_command(command, sys.executable, os.getpid(), pipes, warm=warm)
             return start_process(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from asyncio.subprocess import PIPE, Process
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import structlog
 
+from malletrain.common.commands import RunningCommand, start_command
 from malletrain.common.tasks import start_task
 from malletrain.dashboard.pages.what_if import WhatIf, WhatIfFact
 from malletrain.runtime.failures import log_failure
@@ -171,29 +171,18 @@ class Replays:
             RuntimeError: it has failed; the message says why.
             OSError: it can't be started.
         """
-        process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MAX_LINE_LENGTH
-        )
+        request = json.dumps(self._request(what_if)).encode()
+        process = await start_command(self._command, os.environ, given=request, line_bytes=_MAX_LINE_LENGTH)
         try:
-            said = asyncio.create_task(_all_of(process))
-            found = await self._answer(process, json.dumps(self._request(what_if)))
-            status = await process.wait()
-            errors = (await said).strip().splitlines()
+            found, said, status = await asyncio.gather(self._answer(process), process.stderr.read(), process.wait())
+            errors = said.decode("utf-8", "replace").strip().splitlines()
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await process.close()
         if found is None:
             raise RuntimeError(errors[-1] if errors else f"the process that replays has ended with status {status}")
         return found
 
-    async def _answer(self, process: Process, request: str) -> WhatIfFact | None:
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("the process was started with pipes")
-        with suppress(ConnectionError):
-            process.stdin.write(request.encode())
-            await process.stdin.drain()
-        process.stdin.close()
+    async def _answer(self, process: RunningCommand) -> WhatIfFact | None:
         async for line in process.stdout:
             told = json.loads(line)
             if "found" in told:
@@ -222,12 +211,6 @@ class Replays:
             "seconds": MAX_S,
             "bytes": MAX_BYTES,
         }
-
-
-async def _all_of(process: Process) -> str:
-    if process.stderr is None:
-        raise RuntimeError("the process was started with pipes")
-    return (await process.stderr.read()).decode("utf-8", "replace")
 
 
 def _keep(kept: OrderedDict[WhatIf, ValueT], what_if: WhatIf, value: ValueT) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -71,7 +72,11 @@ def open_socket_channel(path: Path, max_bytes: int) -> grpc.aio.Channel:
 
 
 def open_blocking_channel(peer: Peer, credential: Credential | ServiceCredential | None) -> grpc.Channel:
-    """A channel for programs without an event loop, such as the command; otherwise as `open_channel`."""
+    """A channel for programs without an event loop, such as the command; otherwise as `open_channel`.
+
+    A call that is answered by one message has a deadline, also where the caller names none. `service_of` says of errors
+    of calls which service was called.
+    """
     try:
         channel = renewing_blocking_channel(
             peer.authority_file,
@@ -81,7 +86,81 @@ def open_blocking_channel(peer: Peer, credential: Credential | ServiceCredential
         )
     except CertificateFileError as error:
         raise _unusable(error) from error
-    return channel if credential is None else showing_blocking(channel, _towards(peer, credential))
+    bounded = cast("grpc.Channel", _BoundedChannel(channel, peer.service))
+    return bounded if credential is None else showing_blocking(bounded, _towards(peer, credential))
+
+
+_NOTE = "the call was made to the service "
+
+
+def service_of(error: grpc.RpcError) -> str:
+    """Name of the service of a call that has failed, e.g. job_manager; empty if it is not known."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return next((note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)), "")
+
+
+class _BoundedChannel:
+    """A blocking channel whose calls have a deadline, and whose errors name the service."""
+
+    def __init__(self, channel: Any, service: str) -> None:
+        self._channel = channel
+        self._service = service
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _BoundedCall(self._channel.unary_unary(*arguments, **options), self._service, DEADLINE_SECONDS)
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _BoundedCall(self._channel.unary_stream(*arguments, **options), self._service, None)
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _BoundedCall(self._channel.stream_unary(*arguments, **options), self._service, DEADLINE_SECONDS)
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _BoundedCall(self._channel.stream_stream(*arguments, **options), self._service, None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> Any:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> Any:
+        return self._channel.__exit__(*raised)
+
+
+class _BoundedCall:
+    """A method of such a channel.
+
+    Without an interceptor of gRPC: these replace the calls by others, which lack some methods.
+    """
+
+    def __init__(self, inner: Any, service: str, seconds: float | None) -> None:
+        self._inner = inner
+        self._note = _NOTE + service
+        self._seconds = seconds
+
+    def __call__(self, *arguments: Any, timeout: float | None = None, **options: Any) -> Any:
+        return self._begin(self._inner, arguments, timeout, options)
+
+    def __getattr__(self, name: str) -> Any:
+        """`with_call` and `future` of methods."""
+        inner = getattr(self._inner, name)
+
+        def call(*arguments: Any, timeout: float | None = None, **options: Any) -> Any:
+            return self._begin(inner, arguments, timeout, options)
+
+        return call
+
+    def _begin(self, inner: Any, arguments: Any, timeout: float | None, options: dict[str, Any]) -> Any:
+        try:
+            call = inner(*arguments, timeout=self._seconds if timeout is None else timeout, **options)
+        except grpc.RpcError as error:
+            error.add_note(self._note)
+            raise
+        if isinstance(call, grpc.RpcError):  # a stream, or what comes later, is raised itself if it fails
+            call.add_note(self._note)
+        return call
 
 
 def _towards(peer: Peer, credential: Credential | ServiceCredential) -> Credential:

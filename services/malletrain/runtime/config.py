@@ -193,6 +193,13 @@ class Settings(BaseSettings):
         le=60_000,
         description="What keeps the event loop of a service busy for longer than so many ms is logged; 0: nothing is.",
     )
+    hang_seconds: float = Field(
+        default=12.0,
+        ge=0,
+        le=3600,
+        description="`malletrain up` kills and restarts a service that has served and then answers no health check for "
+        "so many seconds; five times as many while it computes or waits for a disk. 0: never.",
+    )
     validate_state: bool = Field(
         default=False,
         description="Whether JobManager, Scavenger and Profiler check the invariants of their state after each change.",

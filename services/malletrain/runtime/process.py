@@ -11,10 +11,12 @@ import grpc
 import grpc.aio
 import structlog
 
+from malletrain.common.tasks import lasting, start_task
 from malletrain.runtime.limits import ServerLimits, raise_file_limit
 from malletrain.runtime.metrics.service_metrics import ServiceMetrics
 from malletrain.runtime.server import ServiceHost
 from malletrain.runtime.tracing.spans import Tracer
+from malletrain.runtime.watchdog import LoopWatchdog, NoWatchdog, keep_telling
 
 GRACE_SECONDS = 2.0
 """How long calls may go on after the process was told to end."""
@@ -47,6 +49,7 @@ async def run_service(
     tracer: Tracer | None = None,
     *,
     plain_reports: bool = False,
+    watchdog: LoopWatchdog | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
@@ -59,6 +62,7 @@ async def run_service(
         metrics: What it tells Prometheus; None: nothing.
         tracer: Makes its spans; None: there are none.
         plain_reports: Whether trainers may report without TLS, too.
+        watchdog: Is told that the event loop goes on, from when the service serves; None: nobody is.
 
     Raises:
         UnavailableError: the address can't be bound.
@@ -78,6 +82,9 @@ async def run_service(
     log.info("serving", address=f"{address.rpartition(':')[0]}:{port}")
     background = asyncio.create_task(service.run(), name="background")
     waiting = asyncio.create_task(ending.wait(), name="signal")
+    watchdog = watchdog or NoWatchdog()
+    watchdog.serving()
+    telling = start_task(lasting(keep_telling(watchdog), "watchdog"), "watchdog")
     try:
         await asyncio.wait({background, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if background.done():
@@ -85,11 +92,13 @@ async def run_service(
             raise RuntimeError("the background tasks ended by themselves")
     finally:
         waiting.cancel()
+        watchdog.ending()
         host.metrics.close()
         await host.drain()
         background.cancel()
         await asyncio.gather(background, return_exceptions=True)
         await service.close()
         await host.stop(GRACE_SECONDS)
+        telling.cancel()
         host.tracer.close()
         log.info("calls drained")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
 from malletrain.common import environment as env
+from malletrain.common.child_process import spawn
 from malletrain.common.processes import this_process
 from malletrain.common.worker_process import kill_workers
 
@@ -38,12 +38,15 @@ class Reaper:
         self.mark = f"{own.pid}:{own.start_time}"
         # Without the variables by which the processes of a job are found: it must not be killed as one of them.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(env.PREFIX)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "malletrain.supervisor.reaper", job_id, self.mark],
-            stdin=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
+        command = (sys.executable, "-P", "-m", "malletrain.supervisor.reaper", job_id, self.mark)
+        reading, self._pipe = os.pipe()
+        try:
+            self._process = spawn(command, environment, stdin=reading, stdout=1, stderr=2, new_session=True)
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(reading)
 
     @property
     def pid(self) -> int:
@@ -52,8 +55,7 @@ class Reaper:
 
     def close(self) -> None:
         """Let it do its work, and wait for its end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        os.close(self._pipe)
         self._process.wait()
 
 

@@ -11,12 +11,12 @@ import asyncio
 import os
 import shutil
 import signal
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain.allocator.auto_tuning.documents import TuningOrder, from_json, to_json
 from malletrain.allocator.auto_tuning.machine import TuningAnswer
+from malletrain.common.commands import RunningCommand, start_command
 from malletrain.runtime.errors import MalleTrainError
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -42,7 +42,7 @@ class ReplayProcess:
         limits = ("--cpu-seconds", str(max(1, int(cpu_seconds))), "--memory-mib", str(memory_mib))
         self._command = (*command, *limits, "--parent", str(os.getpid()))
         self._folder = folder
-        self._process: Process | None = None
+        self._process: RunningCommand | None = None
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +64,7 @@ class ReplayProcess:
         except OSError as error:
             raise TuningRunError(f"the replays could not be started ({error})") from error
         finally:
-            self._kill()
+            await self._close()
             await asyncio.to_thread(shutil.rmtree, self._folder, True)
 
     def _empty(self) -> None:
@@ -73,11 +73,9 @@ class ReplayProcess:
 
     async def _answer(self, order: TuningOrder) -> TuningAnswer:
         environment = {**os.environ, **_ONE_THREAD, "TMPDIR": str(self._folder.absolute())}
-        process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True
-        )
+        process = await start_command(self._command, environment, given=to_json(order).encode())
         self._process = process
-        output, errors = await process.communicate(to_json(order).encode())
+        output, errors = await process.communicate()
         if process.returncode:
             raise TuningRunError(_why(process.returncode, errors))
         try:
@@ -85,14 +83,10 @@ class ReplayProcess:
         except ValueError as error:
             raise TuningRunError(f"the replays answered nonsense: {error}") from error
 
-    def _kill(self) -> None:
+    async def _close(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return  # all of it has ended
+        if process is not None:
+            await process.close()
 
 
 def _why(code: int, errors: bytes) -> str:

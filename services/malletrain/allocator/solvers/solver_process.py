@@ -15,7 +15,6 @@ import pickle
 import select
 import signal
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from malletrain.allocator.solvers.milp import Floats, MilpModel, SolverError, maximise
+from malletrain.common.child_process import ChildProcess, spawn
 
 _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 30.0
@@ -46,17 +46,32 @@ class SolverAnswer:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class _Child:
+    """The child process.
+
+    Attributes:
+        process: The process.
+        stdin: Its standard input, which does not block.
+        stdout: Its standard output. Both are unbuffered: poll would not see data that was read ahead.
+    """
+
+    process: ChildProcess
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+
 class SolverProcess:
     """A child process with HiGHS. It is started at the first solve, and again after a kill. One solve at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: _Child | None = None
 
     @property
     def pid(self) -> int | None:
         """Process id of the child; None if there is none."""
-        return self._child.pid if self._child else None
+        return self._child.process.pid if self._child else None
 
     def solve(self, model: MilpModel, seconds: float) -> SolverAnswer:
         """Solve a model within `seconds` of wall-clock time."""
@@ -69,7 +84,6 @@ class SolverProcess:
         except (OSError, EOFError) as error:
             self._kill()
             return SolverAnswer(None, False, f"the solver's process did not start ({error!r})")
-        assert child.stdin is not None
         deadline = time.monotonic() + seconds
         try:
             _send(child.stdin, (model, seconds * _OWN_SHARE), deadline)
@@ -81,8 +95,7 @@ class SolverProcess:
             return SolverAnswer(None, False, "the solver's process died")
         return self._receive(child, deadline)
 
-    def _receive(self, child: subprocess.Popen[bytes], deadline: float) -> SolverAnswer:
-        assert child.stdout is not None
+    def _receive(self, child: _Child, deadline: float) -> SolverAnswer:
         best: Floats | None = None
         while True:
             try:
@@ -101,41 +114,50 @@ class SolverProcess:
                 proven, solution = content
                 return SolverAnswer(solution, proven, "" if proven else "the time limit passed")
 
-    def _ready_child(self) -> subprocess.Popen[bytes]:
+    def _ready_child(self) -> _Child:
         """The child, started if necessary; the time limit of a solve does not include the start."""
-        if self._child is not None and self._child.poll() is None:
+        if self._child is not None and self._child.process.poll() is None:
             return self._child
         self._kill()
-        command = [sys.executable, "-P", "-m", "malletrain.allocator.solvers.solver_process", str(os.getpid())]
-        # Unbuffered, or select would not see data that was read ahead.
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        # A stopped child does not read; a write must not block beyond the deadline.
-        os.set_blocking(self._child.stdin.fileno(), False)
+        self._child = _started()
         _receive(self._child.stdout, time.monotonic() + _START_SECONDS)
         return self._child
 
     def _kill(self) -> None:
         if self._child is None:
             return
-        self._child.kill()
-        self._child.wait()
-        for stream in (self._child.stdin, self._child.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue  # the request is no longer needed
+        self._child.process.kill()
+        self._child.process.wait()
+        self._child.stdin.close()
+        self._child.stdout.close()
         self._child = None
 
     def close(self) -> None:
         """Kill the child. A solve that is running in another thread ends too."""
         child = self._child
         if child is not None:
-            child.kill()
+            child.process.kill()
         with self._lock:
             self._kill()
+
+
+def _started() -> _Child:
+    command = (sys.executable, "-P", "-m", "malletrain.allocator.solvers.solver_process", str(os.getpid()))
+    their_input, our_output = os.pipe()
+    our_input, their_output = os.pipe()
+    stdin, stdout = os.fdopen(our_output, "wb", 0), os.fdopen(our_input, "rb", 0)
+    try:
+        process = spawn(command, os.environ, stdin=their_input, stdout=their_output, stderr=2)
+    except OSError:
+        stdin.close()
+        stdout.close()
+        raise
+    finally:
+        os.close(their_input)
+        os.close(their_output)
+    # A stopped child does not read; a write must not block beyond the deadline.
+    os.set_blocking(our_output, False)
+    return _Child(process, stdin, stdout)
 
 
 def _send(stream: IO[bytes], message: object, deadline: float | None = None) -> None:

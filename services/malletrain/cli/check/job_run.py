@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from malletrain.cli.check.observations import End, Report, Step
 from malletrain.cli.check.observed import Observed
 from malletrain.cli.check.recorder import ReportRecorder
+from malletrain.common.child_process import ChildProcess
 from malletrain.common.environment import JOB_ID
 from malletrain.common.job_folder import OBSERVED_FOLDER, SUPERVISOR_FILE
 from malletrain.common.processes import ProcessId, find_processes, identify, kill_processes
@@ -56,7 +56,7 @@ class JobRun:
         self._recorder = recorder
         self._observed = Observed(self.folder.path / OBSERVED_FOLDER)
         self._incarnation = self._sequence = self._failures = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._supervisor: ProcessId | None = None
         self._client: SupervisorClient | None = None
         self._watching: asyncio.Task[None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import ssl
@@ -21,6 +22,7 @@ from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.logs import configure_logging
+from malletrain.runtime.watchdog import BUSY_FACTOR, LoopWatchdog, keep_telling, watchdog_for
 
 if TYPE_CHECKING:
     from malletrain.dashboard.server.server import Dashboard
@@ -49,7 +51,8 @@ def dashboard(
     configure_logging("dashboard", settings.log_level)
     credential = caller_credential(settings)
     forget_token()
-    asyncio.run(_serve(settings, config, credential, host, port, tuple(name or ()), tls))
+    watchdog = watchdog_for(os.environ, BUSY_FACTOR * settings.hang_seconds)
+    asyncio.run(_serve(settings, config, credential, host, port, tuple(name or ()), tls, watchdog))
 
 
 def _parsed(address: str) -> tuple[str, int]:
@@ -80,6 +83,7 @@ async def _serve(
     port: int,
     names: tuple[str, ...],
     tls: ssl.SSLContext | None,
+    watchdog: LoopWatchdog,
 ) -> None:
     from malletrain.dashboard.pages.what_if import WhatIf
     from malletrain.dashboard.replays import Replays
@@ -101,7 +105,11 @@ async def _serve(
         expected = f"an address that one can listen on ({error.strerror})"
         raise InvalidInputError("--address", expected, f"{host}:{port}") from error
     _announce(host, port, names, tls)
-    await _until_signal(watcher.run(), server)
+    watchdog.serving()
+    try:
+        await _until_signal(watcher.run(), server, watchdog)
+    finally:
+        watchdog.ending()
 
 
 def _announce(host: str, port: int, names: tuple[str, ...], tls: ssl.SSLContext | None) -> None:
@@ -112,12 +120,12 @@ def _announce(host: str, port: int, names: tuple[str, ...], tls: ssl.SSLContext 
         typer.echo(f"from elsewhere: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}")
 
 
-async def _until_signal(following: Coroutine[Any, Any, object], server: Dashboard) -> None:
+async def _until_signal(following: Coroutine[Any, Any, object], server: Dashboard, watchdog: LoopWatchdog) -> None:
     """Follow and serve until SIGINT or SIGTERM."""
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ending.set)
-    parts: list[Coroutine[Any, Any, object]] = [following, server.run(), ending.wait()]
+    parts: list[Coroutine[Any, Any, object]] = [following, server.run(), keep_telling(watchdog), ending.wait()]
     tasks = [asyncio.create_task(part) for part in parts]
     done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

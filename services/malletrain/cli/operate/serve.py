@@ -29,6 +29,7 @@ from malletrain.runtime.process import Service, run_service
 from malletrain.runtime.refusal_log import keep_refusals_apart, refusal_file
 from malletrain.runtime.stalls import stalls_logged
 from malletrain.runtime.tracing.opening import open_tracer
+from malletrain.runtime.watchdog import BUSY_FACTOR, LoopWatchdog, watchdog_for
 
 _AGAIN_SECONDS = 60.0
 
@@ -58,11 +59,15 @@ def serve(
     configure_logging(name.value, settings.log_level)
     keep_refusals_apart(refusal_file(settings.state_dir, name.value))
     forget_token()
+    # Only `up` asks; nobody else can be told by a process that is stopped, but systemd.
+    watchdog = watchdog_for(os.environ, BUSY_FACTOR * settings.hang_seconds, asked=parent is not None)
     with stalls_logged(settings.log_stalls_ms / 1000):
-        asyncio.run(_serve(name, settings, parent, config))
+        asyncio.run(_serve(name, settings, parent, config, watchdog))
 
 
-async def _serve(name: ServiceName, settings: AllSettings, parent: int | None, config: Path | None) -> None:
+async def _serve(
+    name: ServiceName, settings: AllSettings, parent: int | None, config: Path | None, watchdog: LoopWatchdog
+) -> None:
     installation = open_installation(settings, SystemClock())
     address = settings.addresses.of(name.value)
     owner = installation.owner_token()
@@ -87,7 +92,11 @@ async def _serve(name: ServiceName, settings: AllSettings, parent: int | None, c
     try:
         with short_collections():
             plain = name is ServiceName.MONITOR and settings.access.reports_without_tls and is_loopback(address)
-            await run_service(service, address, access, limits, credentials, metrics, tracer, plain_reports=plain)
+            await run_service(
+                *(service, address, access, limits, credentials, metrics, tracer),
+                plain_reports=plain,
+                watchdog=watchdog,
+            )
     finally:
         for task in beside:
             task.cancel()

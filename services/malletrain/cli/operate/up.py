@@ -1,4 +1,4 @@
-"""`malletrain up`: runs all services, each in a process, and restarts those that end."""
+"""`malletrain up`: runs all services, each in a process, and restarts those that end or hang."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import fcntl
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -19,22 +18,29 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.operate.log_rotation import LogRotation
+from malletrain.cli.operate.service_health import Activity, HealthAnswer, HealthQuestions, Silence, activity_of
 from malletrain.cli.shared.configured import warn_of_variables
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
 from malletrain.common.backoff import Backoff
+from malletrain.common.child_process import ChildProcess, spawn
 from malletrain.common.files import make_private_folder, make_state_folder
 from malletrain.runtime.access.installation import open_installation
-from malletrain.runtime.channel import serves
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.runtime.watchdog import watchdog_for
 
 _POLL_SECONDS = 0.1
 _FIRST_PAUSE_SECONDS = 0.2
 _MAX_PAUSE_SECONDS = 5.0
 _TRIES_BEFORE_FIRST_SERVING = 3
 _STOP_SECONDS = 20.0
+_KILL_SECONDS = 5.0
+_FIRST_HANG_PAUSE_SECONDS = 1.0
+_MAX_HANG_PAUSE_SECONDS = 60.0
+_SOUND_SECONDS = 600.0
+"""A service that has answered for so long since its start has not hung for the same reason as the one before."""
 _FREE_SECONDS = 5.0
 """How long the services of a `malletrain up` that was killed may go on listening."""
 _WRONG_USE = 2
@@ -54,18 +60,21 @@ def up(
     installation = open_installation(settings, SystemClock())
     installation.owner_token().renew()
     installation.certificates().renew()
+    watchdog = watchdog_for(os.environ, 0.0)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     with lock_state_folder(settings.state_dir):
-        runner = ServiceRunner(settings, config)
+        runner = ServiceRunner(settings, config, watchdog.serving)
         try:
             wait_for_free_addresses(settings)
             runner.start()
             while not ending.wait(_POLL_SECONDS):
                 runner.check()
                 runner.rotate_logs()
+                watchdog.alive()
         finally:
+            watchdog.ending()
             runner.stop()
 
 
@@ -140,24 +149,52 @@ class ServiceProcess:
         served: Whether it has answered since its start.
         failures: How often it has ended.
         backoff: How long to wait before the next restart.
+        hang_backoff: How long to wait after it has hung.
         start_in: Seconds until the next restart.
+        started: When it was started, in monotonic seconds.
+        silence: How long it has not answered.
+        activity: What it did at the last look; None: that is not known.
+        hung: What it is killed for; empty: it is not.
     """
 
     name: str
-    process: subprocess.Popen[bytes] | None = None
+    questions: HealthQuestions
+    process: ChildProcess | None = None
     served: bool = False
     failures: int = 0
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS))
+    hang_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_HANG_PAUSE_SECONDS, _MAX_HANG_PAUSE_SECONDS))
     start_in: float = 0.0
+    started: float = 0.0
+    silence: Silence = field(default_factory=Silence)
+    activity: Activity | None = None
+    hung: str = ""
 
 
 class ServiceRunner:
-    """Starts the services, restarts those that end, and stops all of them."""
+    """Starts the services, restarts those that end or hang, and stops all of them."""
 
-    def __init__(self, settings: AllSettings, config: Path | None) -> None:
+    def __init__(
+        self,
+        settings: AllSettings,
+        config: Path | None,
+        all_serve: Callable[[], object],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: Where the services are.
+            config: File of settings that they get; None: the usual one.
+            all_serve: Called when all services have served once.
+            monotonic: Monotonic clock in seconds.
+        """
         self._settings = settings
+        self._all_serve = all_serve
         self._config = config
-        self._services = [ServiceProcess(name) for name in SERVICES]
+        self._monotonic = monotonic
+        self._looked = monotonic()
+        self._services = [ServiceProcess(name, HealthQuestions(settings.peer(name))) for name in SERVICES]
         self._rotation = LogRotation(settings.log_mib * 2**20, settings.log_copies)
         self._unrotated: set[str] = set()
         self._announced = False
@@ -168,26 +205,48 @@ class ServiceRunner:
             self._launch(service)
 
     def check(self) -> None:
-        """Restart services that have ended, and notice those that have begun to answer.
+        """Restart services that have ended, kill those that have hung, and notice those that have begun to answer.
 
         Raises:
             MalleTrainError: a service that has never answered ends again and again.
         """
+        now = self._monotonic()
+        seconds, self._looked = now - self._looked, now
         for service in self._services:
             if service.process is None:
-                service.start_in -= _POLL_SECONDS
+                service.start_in -= seconds
                 if service.start_in <= 0:
                     self._launch(service)
             elif service.process.poll() is not None:
                 self._ended(service)
-            elif not service.served and serves(self._settings.peer(service.name)):
-                service.served = True
-                service.backoff.succeed()
+            else:
+                self._listen(service, service.process, now, seconds)
         if not self._announced and all(service.served for service in self._services):
             self._announced = True
+            self._all_serve()
             for service in self._services:
                 typer.echo(f"{service.name:<12} {self._settings.addresses.of(service.name)}")
             typer.echo(f"state and logs in {self._settings.state_dir}; stop with Ctrl-C")
+
+    def _listen(self, service: ServiceProcess, process: ChildProcess, now: float, seconds: float) -> None:
+        """Take in whether a service answers, and kill it if it has not for too long; not before it has served once."""
+        answer = service.questions.look(now, served=service.served)
+        if not service.served:
+            if answer is HealthAnswer.SERVING:
+                service.served = True
+                service.backoff.succeed()
+            return
+        if answer is HealthAnswer.SERVING and now - service.started >= _SOUND_SECONDS:
+            service.hang_backoff.succeed()
+        before, service.activity = service.activity, activity_of(process.pid)
+        busy = service.activity is not None and service.activity.is_busy(before)
+        service.silence = service.silence.after_turn(seconds, answer, busy=busy)
+        limit = self._settings.hang_seconds
+        if limit and service.silence.is_too_long(limit) and not service.hung:
+            state = "?" if service.activity is None else service.activity.state
+            service.hung = f"no answer to {service.silence.unanswered} health checks in a row, process state {state}"
+            typer.echo(f"{service.name} has hung ({service.hung}): killing process {process.pid}", err=True)
+            process.kill()
 
     def rotate_logs(self) -> None:
         """Rotate logs that are too large, and say so once if that is not possible."""
@@ -207,18 +266,28 @@ class ServiceRunner:
             command += ["--config", str(self._config)]
         path = self._log_path(service)
         make_private_folder(path.parent)
-        with open(path, "ab", opener=_open_private) as log:
-            service.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        service.served = False
+        try:
+            with open(path, "ab", opener=_open_private) as log:
+                service.process = _spawn(command, log.fileno())
+        except OSError as error:  # the machine may have no room for another task now
+            service.start_in = service.backoff.fail()
+            typer.echo(f"{service.name} can't be started ({error}); again in {service.start_in:g} s", err=True)
+            return
+        service.served, service.hung = False, ""
+        service.silence, service.activity = Silence(), None
+        service.started = self._monotonic()
+        service.questions.close()
 
     def _ended(self, service: ServiceProcess) -> None:
         assert service.process is not None
         code = service.process.returncode
         service.process = None
         service.failures += 1
-        why = "" if self._announced else f": {last_line(self._log_path(service))}"
-        service.start_in = service.backoff.fail()
+        why = "" if self._announced or service.hung else f": {last_line(self._log_path(service))}"
+        service.start_in = service.hang_backoff.fail() if service.hung else service.backoff.fail()
         typer.echo(f"{service.name} ended with {code}; starting it again in {service.start_in:g} s{why}", err=True)
+        if service.hung:
+            return
         if not self._announced and (code == _WRONG_USE or service.failures >= _TRIES_BEFORE_FIRST_SERVING):
             raise MalleTrainError(f"{service.name} does not start: {last_line(self._log_path(service))}")
 
@@ -235,17 +304,29 @@ class ServiceRunner:
         _end(running.values())
         if last is not None:
             _end([last])
+        for service in self._services:
+            service.questions.close()
 
 
-def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
+def _spawn(command: list[str], log: int) -> ChildProcess:
+    """Start a service. Nothing of this process runs in it: there are threads of gRPC, and locks that they have."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return spawn(command, os.environ, stdin=null, stdout=log, stderr=log)
+    finally:
+        os.close(null)
+
+
+def _end(processes: Collection[ChildProcess]) -> None:
     for process in processes:
         process.terminate()
     for process in processes:
         try:
             process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             process.kill()
-            process.wait()
+            with suppress(TimeoutError):  # the kernel may hold it for longer
+                process.wait(_KILL_SECONDS)
 
 
 def _open_private(path: str, flags: int) -> int:

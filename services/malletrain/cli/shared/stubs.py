@@ -12,7 +12,7 @@ import grpc
 from malletrain.cli.shared.credentials import caller_credential
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import Credential
-from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
+from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.v1 import (
     access_pb2_grpc,
@@ -42,7 +42,20 @@ if TYPE_CHECKING:
 __all__ = ["DEADLINE_SECONDS", "ServiceStubs", "connect"]
 
 
-_UNVERIFIED = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate", "WRONG_VERSION_NUMBER")
+SHOWN_NAMES = {
+    "scavenger": "Scavenger",
+    "allocator": "Allocator",
+    "job_manager": "JobManager",
+    "monitor": "Monitor",
+    "profiler": "Profiler",
+}
+"""What people call the services."""
+_UNVERIFIED = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "is not in peer certificate",
+    "Hostname Verification Check failed",
+    "WRONG_VERSION_NUMBER",
+)
 """What gRPC says of a server that does not have the expected certificate, or none."""
 
 
@@ -143,14 +156,15 @@ def is_unverified(error: grpc.RpcError) -> bool:
 def explain(error: grpc.RpcError) -> ServiceCallError:
     """Describe a failed call for users."""
     code, details = error.code(), error.details() or ""
+    service = SHOWN_NAMES.get(service_of(error), "a service")
     if is_unverified(error):
         return ServiceCallError(
-            f"what answers is not the service, or is of another CA: see tls.authority_file ({details})", wrong_use=False
+            f"what answers is not {service}, or is of another CA: see tls.authority_file ({details})", wrong_use=False
         )
     if code == grpc.StatusCode.UNAVAILABLE:
-        return ServiceCallError(f"a service does not answer; is `malletrain up` running? ({details})", wrong_use=False)
+        return ServiceCallError(f"{service} does not answer; is `malletrain up` running? ({details})", wrong_use=False)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ServiceCallError(f"a service did not answer within {DEADLINE_SECONDS:g} s", wrong_use=False)
+        return ServiceCallError(f"{service} did not answer in time; does `malletrain health` say so?", wrong_use=False)
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return ServiceCallError(
             f"the services do not know you: {details}. The account that runs them needs no token", wrong_use=False

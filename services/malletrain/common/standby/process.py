@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from malletrain.common.accounts import Account
 from malletrain.common.cgroups import Cgroup
+from malletrain.common.child_process import ChildProcess
 from malletrain.common.processes import belongs_to, read_status
 from malletrain.common.standby.child import Order
 from malletrain.common.standby.preload import RefusedError
@@ -61,34 +61,8 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-class ForkedProcess:
-    """A process that a standby process has forked: a child of this process. It is used like `subprocess.Popen`.
-
-    Attributes:
-        pid: Process id, which is also the id of its session and process group.
-        returncode: Exit status, negative for a signal; None while it has not been seen to end.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Exit status; None while it runs."""
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self.returncode = -signal.SIGKILL  # somebody else has collected it: never take that for a success
-            else:
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+class ForkedProcess(ChildProcess):
+    """A process that a standby process has forked: a child of this process."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +84,7 @@ class StandbyProcess:
         refusal: Why it does not serve; empty if it has not said so.
     """
 
-    def __init__(self, connection: socket.socket, pid: int, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, connection: socket.socket, pid: int, process: ChildProcess | None) -> None:
         """Use one that has been started; see `start_standby`.
 
         Args:

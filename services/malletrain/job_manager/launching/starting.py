@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +17,7 @@ import structlog
 from malletrain.common import environment as env
 from malletrain.common.accounts import account_environment
 from malletrain.common.cgroups import Cgroup
+from malletrain.common.child_process import ChildProcess
 from malletrain.common.files import open_log
 from malletrain.common.job_folder import AUTHORITY_FILE
 from malletrain.common.launch_file import AgentAddress, Launch
@@ -111,7 +111,7 @@ def _modified(scripts: Iterable[Path]) -> dict[Path, int]:
     return found
 
 
-StartedSupervisor: TypeAlias = "subprocess.Popen[bytes] | ForkedSupervisor"
+StartedSupervisor: TypeAlias = "ChildProcess | ForkedSupervisor"
 
 
 @dataclass(frozen=True)

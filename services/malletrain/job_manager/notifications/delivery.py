@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from malletrain.common.addresses import is_loopback
+from malletrain.common.commands import start_command
 from malletrain.common.files import open_plain
 from malletrain.job_manager.notifications import post
 from malletrain.runtime.errors import InvalidInputError
@@ -73,7 +72,7 @@ class WebhookDelivery:
         self._seconds = seconds
 
     async def __call__(self, notice: str) -> NoticeDelivery:
-        """Post a notice. What is secret goes through a pipe."""
+        """Post a notice. What is secret is given in a file in memory."""
         try:
             webhook = read_webhook(self._file)
         except InvalidInputError as error:
@@ -129,43 +128,26 @@ async def run_program(
     Returns:
         Its exit status, None if it did not end by itself; and what it said, or why there is no status.
     """
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=pipe,
-            stdout=null,
-            stderr=pipe if hear else null,
-            start_new_session=True,
-            env=dict(environment),
-            cwd="/",
+        process = await start_command(
+            words,
+            environment,
+            folder="/",
+            given=given.encode(),
+            hear_output=False,
+            hear_errors=hear,
+            seconds=seconds,
         )
-    except OSError as error:
-        return None, f"can't be run ({error.strerror})"
+    except (OSError, ValueError) as error:
+        return None, f"can't be run ({error})"
     try:
         async with asyncio.timeout(seconds):
-            await _give(process, given)
-            said = await process.stderr.read(_MAX_REASON_BYTES) if process.stderr is not None else b""
-            status = await process.wait()
-            return status, said.decode(errors="replace").strip()
+            said = await process.stderr.read(_MAX_REASON_BYTES)
+            return await process.wait(), said.decode(errors="replace").strip()
     except TimeoutError:
         return None, f"no end within {seconds:g} s"
     finally:
-        await _end(process)
-
-
-async def _give(process: asyncio.subprocess.Process, given: str) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it does not want to know
-        process.stdin.write(given.encode())
-        await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+        await process.close()
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
+import select
 import shutil
-import subprocess
-import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from malletrain.common.child_process import ChildProcess, spawn, through_shell
 from malletrain.common.trusted_files import reason_for_distrust
 from malletrain.runtime.access.identity import Role, UnauthenticatedError
 from malletrain.runtime.access.settings import AccessSettings
@@ -21,6 +24,7 @@ PURPOSE = "malletrain"
 MAX_CREDENTIAL_LENGTH = 4096
 _MAX_BYTES = 16 * 1024
 _SECONDS = 5.0
+_END_SECONDS = 1.0
 _UID = re.compile(r"^UID:\s+(\d+)\s*$", re.MULTILINE)
 _REASONS = {
     15: "the MUNGE credential has expired",
@@ -133,33 +137,58 @@ def _run(argv: list[str], given: str = "") -> tuple[int, str]:
         MungeError: it can't be started, takes longer or writes more.
     """
     name = os.path.basename(argv[0])  # noqa: PTH119 - a name for people
+    deadline = time.monotonic() + _SECONDS
+    environment = {"LC_ALL": "C"}
+    reading, writing = os.pipe()
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={"LC_ALL": "C"}
-        )
-    except OSError as error:
-        raise MungeError(f"{name} can't be started: {error.strerror}") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    deadline = threading.Timer(_SECONDS, process.kill)
-    deadline.start()
-    try:
-        with process.stdout as output:
-            try:
-                # At most MAX_CREDENTIAL_LENGTH bytes: a pipe takes them at once.
-                with process.stdin as writing:
-                    writing.write(given.encode())
-            except BrokenPipeError:
-                pass
-            text = output.read(_MAX_BYTES + 1)
-        if len(text) > _MAX_BYTES:
+        try:
+            process = _start(argv, environment, given.encode(), writing)
+        except OSError as error:
+            raise MungeError(f"{name} can't be started: {error.strerror}") from error
+        finally:
+            os.close(writing)
+        try:
+            text = _read(reading, deadline)
+            if len(text) > _MAX_BYTES:
+                raise MungeError(f"{name} wrote more than {_MAX_BYTES} bytes")
+            status = process.wait(deadline - time.monotonic())
+        except TimeoutError:
+            raise MungeError(f"{name} did not end within {_SECONDS:g} s") from None
+        finally:
             process.kill()
-            raise MungeError(f"{name} wrote more than {_MAX_BYTES} bytes")
-        status = process.wait()
+            with contextlib.suppress(TimeoutError):  # the kernel may hold it for longer
+                process.wait(_END_SECONDS)
     finally:
-        deadline.cancel()
-        process.kill()
-        process.wait()
-    if status < 0:
-        raise MungeError(f"{name} did not end within {_SECONDS:g} s")
+        os.close(reading)
     return status, text.decode(errors="replace")
+
+
+def _read(pipe: int, deadline: float) -> bytes:
+    """All of a pipe, or a little more than 16 KiB.
+
+    Raises:
+        TimeoutError: neither came in time.
+    """
+    poller, text = select.poll(), b""
+    poller.register(pipe, select.POLLIN)
+    while len(text) <= _MAX_BYTES:
+        if not poller.poll(1000 * max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        piece = os.read(pipe, _MAX_BYTES + 1)
+        if not piece:
+            break
+        text += piece
+    return text
+
+
+def _start(argv: Sequence[str], environment: Mapping[str, str], given: bytes, output: int) -> ChildProcess:
+    """Start a command that reads what is given, from a file in memory."""
+    source = os.memfd_create("given", os.MFD_CLOEXEC)
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.write(source, given)
+        os.lseek(source, 0, os.SEEK_SET)
+        return spawn(through_shell(argv, environment), environment, stdin=source, stdout=output, stderr=null)
+    finally:
+        os.close(source)
+        os.close(null)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from malletrain.common.commands import RunningCommand, start_command
 from malletrain.scavenger.sources.base import SourceError
 
 _MAX_BYTES = 256 * 1024 * 1024
@@ -76,27 +75,22 @@ async def run_command(argv: Sequence[str], timeout_seconds: float, given: Input 
         SourceError: it can't be run, prints too much, or takes too long.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE if given.text else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env=_environment(),
+        process = await start_command(
+            argv, _environment(), given=given.text.encode() if given.text else None, seconds=timeout_seconds
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SourceError(f"{argv[0]} can't be run: {error}") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            output, errors = await _talk(process, given)
+            output, errors = await _hear(process)
     except TimeoutError as error:
         raise SourceError(f"{argv[0]} has not answered within {timeout_seconds:g} s") from error
     finally:
-        await _end(process)
+        await process.close()
     if len(output) > _MAX_BYTES:
         raise SourceError(f"{argv[0]} printed more than {_MAX_BYTES} bytes")
-    if process.returncode != 0:
-        raise CommandFailedError(argv[0], process.returncode or 0, _shortened(errors.decode(errors="replace").strip()))
+    if process.returncode:
+        raise CommandFailedError(argv[0], process.returncode, _shortened(errors.decode(errors="replace").strip()))
     return output.decode(errors="replace")
 
 
@@ -115,20 +109,16 @@ def _environment() -> dict[str, str]:
     return kept | {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-async def _talk(process: asyncio.subprocess.Process, given: Input) -> tuple[bytes, bytes]:
+async def _hear(process: RunningCommand) -> tuple[bytes, bytes]:
     """What a process prints and says, until it ends. It is killed when it prints too much."""
-    output, errors, *_ = await asyncio.gather(
-        _read(process.stdout, _MAX_BYTES, lambda: _kill(process)),
-        _read(process.stderr, _MAX_ERROR_BYTES),
-        _feed(process.stdin, given.text.encode()),
-        process.wait(),
+    output, errors, _ = await asyncio.gather(
+        _read(process.stdout, _MAX_BYTES, process.kill), _read(process.stderr, _MAX_ERROR_BYTES), process.wait()
     )
     return output, errors
 
 
-async def _read(stream: asyncio.StreamReader | None, limit: int, on_excess: Callable[[], None] = lambda: None) -> bytes:
+async def _read(stream: asyncio.StreamReader, limit: int, on_excess: Callable[[], None] = lambda: None) -> bytes:
     """All of a stream, or what is more than `limit` bytes; the rest is read and dropped."""
-    assert stream is not None
     pieces: list[bytes] = []
     size = 0
     while piece := await stream.read(_PIECE):
@@ -138,26 +128,3 @@ async def _read(stream: asyncio.StreamReader | None, limit: int, on_excess: Call
             if size > limit:
                 on_excess()
     return b"".join(pieces)
-
-
-async def _feed(stream: asyncio.StreamWriter | None, content: bytes) -> None:
-    if stream is None:
-        return
-    # A program may end before it has read everything.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stream.write(content)
-        await stream.drain()
-        stream.close()
-        await stream.wait_closed()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    _kill(process)
-    await process.wait()
