@@ -76,6 +76,13 @@ def test_newer_stays_are_taken_over_for_known_nodes_only() -> None:
     assert build_problem(found.plan_input(0.0), OPTIONS).expected_stay_seconds == {"n1": 9.0, "n2": 77.0, "n3": 9.0}
 
 
+def test_newer_stays_do_not_change_what_a_node_is() -> None:
+    found = cache()
+    found.update_nodes([PlannableNode("n2", 5.0, "main/a100x4", 4, "a100", ("ib",))])
+    found.update_stays([PlannableNode("n2", 77.0, "main/a100x4", 4)])
+    assert PlannableNode("n2", 77.0, "main/a100x4", 4, "a100", ("ib",)) in found.nodes
+
+
 def test_a_stopping_job_and_its_nodes_stay_out() -> None:
     found = cache()
     found.update_jobs([replace(cached_job("a", "n1", state=JobState.STOPPING), wanted_nodes=("n2",))])

@@ -139,13 +139,16 @@ def test_a_requested_run_begins_and_the_machine_looks_at_it_soon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_id", "error"), [("j9", NotFoundError), ("member", InvalidInputError), ("fixed", InvalidInputError)]
+    ("job_id", "error"),
+    [("j9", NotFoundError), ("member", InvalidInputError), ("fixed", InvalidInputError), ("gpu", InvalidInputError)],
 )
 def test_requests_that_make_no_sense_are_refused(job_id: str, error: type[Exception]) -> None:
     driven = known("j1")
     fixed = reported_job("fixed")
     fixed = replace(fixed, declaration=replace(fixed.declaration, permitted_nodes=(2,)))
-    driven.apply(JobsReported((reported_job("member", fleet_id="f1"), fixed)))
+    gpu = reported_job("gpu")
+    gpu = replace(gpu, declaration=replace(gpu.declaration, needs_certain_nodes=True))
+    driven.apply(JobsReported((reported_job("member", fleet_id="f1"), fixed, gpu)))
     before = to_document(driven.machine)
     with pytest.raises(error):
         driven.apply(ProfileRequested(job_id))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from malletrain.profiler.machine.job_views import view_of
-from malletrain.profiler.wire import job_from_proto
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.profiler.wire import declaration_of, job_from_proto
 from malletrain.v1 import resources_pb2
 
 POOLS = {"g1": "gpu", "g2": "gpu", "c1": "cpu"}
@@ -28,6 +29,15 @@ def test_a_job_is_in_the_pool_of_most_of_its_nodes(
     job = resources_pb2.Job(id="j000001", state=resources_pb2.JOB_STATE_RUNNING, commanded_nodes=commanded)
     job.spec.min_nodes, job.spec.max_nodes = 1, 8
     assert view_of(job_from_proto(job), 0.0, pools).pool == expected
+
+
+def test_a_job_that_needs_certain_nodes_is_not_measured_on_purpose() -> None:
+    job = resources_pb2.Job(id="j1", spec=resources_pb2.JobSpec(profile=resources_pb2.PROFILE_MODE_ALWAYS))
+    declared = declaration_of(job)
+    assert (declared.mode, declared.needs_certain_nodes) == (ProfilingMode.ALWAYS, False)
+    job.spec.needs.gpu = "a100"
+    declared = declaration_of(job)
+    assert (declared.mode, declared.needs_certain_nodes) == (ProfilingMode.NEVER, True)
 
 
 def test_a_job_whose_saves_fail_is_neither_measured_nor_a_donor() -> None:

@@ -21,9 +21,10 @@ from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.service import ScavengerService, create
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import SourceError, SourceStatus
+from malletrain.scavenger.sources.build import build_source
 from malletrain.scavenger.state_file import TRACE_ORIGIN, ScavengerStateFile
 from malletrain.scavenger.trace_files import write_trace
-from malletrain.v1 import scavenger_pb2
+from malletrain.v1 import resources_pb2, scavenger_pb2
 from tests.scavenger.machines import machine_of, recorder_of
 from tests.scavenger.running import NOBODY, releasing, running_scavenger, serving
 from tests.support.access import CREDENTIAL
@@ -53,6 +54,52 @@ async def test_static_nodes_are_there_at_once_and_in_order(tmp_path: Path) -> No
         assert not snapshot.source_ended
         assert abs(snapshot.joined[0].idle_since.ToNanoseconds() / 1e9 - time.time()) < 60
         assert await scavenger.nodes() == ["n2", "n1", "n3"]
+
+
+TRAITS = {
+    "n[1-2]": {"gpu_type": "a100", "gpus": 4, "features": ["ib"], "pool": "main"},
+    "n2,n3": {"features": ["ib", "big"]},
+}
+
+
+async def test_static_nodes_are_what_the_settings_say(tmp_path: Path) -> None:
+    async with running_scavenger(tmp_path, {**STATIC, "node_traits": TRAITS}) as scavenger:
+        found = (await scavenger.stub.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=5)).nodes
+        told = {node.name: (node.pool, node.gpu_type, node.gpus, tuple(node.features)) for node in found}
+        a100 = ("main/a100x4", "a100", 4, ("ib",))
+        assert told == {"n1": a100, "n2": a100, "n3": ("", "", 0, ("ib", "big"))}
+
+
+async def test_nodes_that_suit_a_job_are_counted(tmp_path: Path) -> None:
+    async with running_scavenger(tmp_path, {**STATIC, "node_traits": TRAITS}) as scavenger:
+        needs = resources_pb2.NodeNeeds(gpu="a100", constraint="ib&big", excluded_nodes=["n2"])
+        request = scavenger_pb2.CountSuitableNodesRequest(needs=needs)
+        found = await scavenger.stub.CountSuitableNodes(request, timeout=5)
+        assert (found.known_nodes, found.suitable_nodes) == (3, 0)
+        each = {"GPU a100": 2, "feature ib": 3, "feature big": 1, "not n2": 2}
+        assert {need.text: need.nodes for need in found.needs} == each
+        anything = await scavenger.stub.CountSuitableNodes(scavenger_pb2.CountSuitableNodesRequest(), timeout=5)
+        assert anything.suitable_nodes == 3
+        request.needs.constraint = "a&b|c"
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await scavenger.stub.CountSuitableNodes(request, timeout=5)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "needs.constraint" in (error.value.details() or "")
+
+
+@pytest.mark.parametrize(
+    ("traits", "field"),
+    [
+        ({"n9": {}}, "scavenger.node_traits.n9"),
+        ({"n[1": {}}, "scavenger.node_traits.n[1"),
+        ({"n1": {"gpu_type": "a100"}}, "scavenger.node_traits.n1.gpus"),
+    ],
+)
+def test_traits_that_can_not_be_are_refused(tmp_path: Path, traits: dict[str, Any], field: str) -> None:
+    section = ScavengerSettings(**{**STATIC, "node_traits": traits})
+    with pytest.raises(InvalidInputError) as error:
+        build_source(section, Settings(state_dir=tmp_path), ScavengerStateFile(tmp_path), SystemClock())
+    assert error.value.field == field
 
 
 async def test_nodes_are_listed_in_pages(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield from _section(section, f"{prefix}{name}.")
         elif (entry := _entry_model(field)) is not None:
             yield from (f"## [[{prefix}{name}]]", "", *_table(entry.model_fields), "")
+        elif (entry := _named_model(field)) is not None:
+            yield from (f"## [{prefix}{name}.NAME]", "", *_table(entry.model_fields), "")
 
 
 def _table(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
@@ -84,6 +86,13 @@ def _entry_model(field: FieldInfo) -> type[BaseModel] | None:
     """The model of the entries of a list of tables; None for another setting."""
     arguments = typing.get_args(field.annotation)
     kind = arguments[0] if typing.get_origin(field.annotation) is tuple else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _named_model(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of the tables whose names the operator chooses; None for another setting."""
+    arguments = typing.get_args(field.annotation)
+    kind = arguments[1] if typing.get_origin(field.annotation) is dict else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 

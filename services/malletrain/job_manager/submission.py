@@ -23,9 +23,11 @@ from malletrain.job_manager.machine.jobs import (
     LauncherBackend,
 )
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
+from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
 from malletrain.model.scaling import ScalingPoint
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import fleet_pb2, resources_pb2
 
 MAX_SPECS = 1000
@@ -130,7 +132,19 @@ def _check_spec(
         limits=check_limits(f"{at}.limits", spec.limits, longest_graces),
         launch_note=_check_note(at, spec.launch_note),
         project=projects.check(f"{at}.project", spec.project),
+        needs=_check_needs(f"{at}.needs", spec),
     )
+
+
+def _check_needs(at: str, spec: resources_pb2.JobSpec) -> NodeNeeds:
+    needs = needs_from_proto(spec.needs)
+    if needs and spec.HasField("fleet"):
+        raise InvalidInputError(at, "nothing: members of a fleet take any nodes", in_words(needs))
+    try:
+        check_needs(needs)
+    except NeedError as error:
+        raise InvalidInputError(f"{at}.{error.field}", error.expected, error.got) from None
+    return needs
 
 
 def _check_profile(at: str, spec: resources_pb2.JobSpec) -> JobProfileMode:

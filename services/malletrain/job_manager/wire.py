@@ -18,6 +18,7 @@ from malletrain.job_manager.usage_report import UsageEntry
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.runtime.messages import job_state_value, timestamp
+from malletrain.runtime.node_needs_messages import needs_to_proto
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _MAX_PAGE = 1000
@@ -56,6 +57,7 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         limits=None if spec.limits == DEFAULT_LIMITS else resources_pb2.JobLimits(**asdict(spec.limits)),
         launch_note=spec.launch_note,
         project=spec.project,
+        needs=needs_to_proto(spec.needs),
     )
 
 

@@ -62,6 +62,7 @@ class JobFact:
         changed: When it last changed.
         fleet: The fleet that it is a member of, whose scale counts GPUs; empty: none.
         fleet_gpus: GPUs of each node that members may have; 0: as many as it has, or no member.
+        needs: What it needs of each of its nodes, in words; empty: any node suits.
     """
 
     id: str
@@ -88,6 +89,7 @@ class JobFact:
     changed: float = 0.0
     fleet: str = ""
     fleet_gpus: int = 0
+    needs: str = ""
 
     @property
     def final(self) -> bool:

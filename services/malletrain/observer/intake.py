@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from malletrain.allocator.utilization.definition import MinuteUse
+from malletrain.model.node_needs import in_words
 from malletrain.observer.facts import (
     CurveFact,
     HeldFact,
@@ -22,6 +23,7 @@ from malletrain.observer.facts import (
     StallFact,
 )
 from malletrain.runtime.messages import unix_seconds
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import (
     allocator_pb2,
     job_manager_pb2,
@@ -68,6 +70,7 @@ def job_fact(job: resources_pb2.Job) -> JobFact:
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         permitted=tuple(spec.permitted_nodes),
+        needs=in_words(needs_from_proto(spec.needs)),
         target_samples=spec.target_samples,
         samples=job.samples,
         samples_known=job.samples_known or not job.samples,

@@ -11,6 +11,7 @@ from malletrain.profiler.machine.profile_scheduler import ProfilingState
 from malletrain.profiler.machine.runs import ProfileRun
 from malletrain.profiler.machine.stimuli import JobsReported, NodesReported, ScalingReported
 from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import job_manager_pb2, monitor_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 _MODES = {
@@ -79,9 +80,10 @@ def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
         scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
         permitted_nodes=tuple(spec.permitted_nodes),
         weight=spec.weight or 1.0,
-        mode=_MODES.get(spec.profile),
+        mode=ProfilingMode.NEVER if needs_from_proto(spec.needs) else _MODES.get(spec.profile),
         family=spec.family,
         fleet_id=job.fleet_id,
+        needs_certain_nodes=bool(needs_from_proto(spec.needs)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 import structlog
 
+from malletrain.model.node_needs import NeedError, TraitCensus, check_needs
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role, current_caller
 from malletrain.runtime.channel import open_channel
@@ -19,12 +20,14 @@ from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.node_names import check_node_names
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
 from malletrain.scavenger.idle_events import IdleEvents, Recorder
 from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.drains import Drain, read_drains
 from malletrain.scavenger.machine.idle_set import IdleSet
 from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy, read_records
 from malletrain.scavenger.machine.recording import RecordedScavenger
 from malletrain.scavenger.machine.stays import StayEstimator
@@ -36,10 +39,12 @@ from malletrain.scavenger.state_file import DRAINS, QUARANTINE, RECLAIM_COOLDOWN
 from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.scavenger.telemetry.metrics import Gauges, ScavengerMetrics
 from malletrain.scavenger.wire import (
+    census_of,
     drain_messages,
     placeholder_message,
     quarantine_message,
     query_message,
+    suitable_message,
 )
 from malletrain.scavenger.withdrawals import Withdrawals
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
@@ -124,6 +129,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         """
         self._source = source
         self._machine = machine
+        self._census: tuple[Observation, TraitCensus] | None = None
         self._releaser = releaser
         self._section = section
         self._clock = clock
@@ -257,6 +263,21 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             placeholders=[placeholder_message(entry) for entry in status.placeholders],
             drained=drain_messages(self._withdrawals.drains),
         )
+
+    async def CountSuitableNodes(
+        self, request: scavenger_pb2.CountSuitableNodesRequest, context: _Context
+    ) -> scavenger_pb2.CountSuitableNodesResponse:
+        """How many of the nodes that the source knows are such as a job needs."""
+        del context
+        needs = needs_from_proto(request.needs)
+        try:
+            check_needs(needs)
+        except NeedError as error:
+            raise InvalidInputError(f"needs.{error.field}", error.expected, error.got) from None
+        newest = self._machine.newest
+        if self._census is None or self._census[0] is not newest:
+            self._census = newest, census_of(newest)
+        return suitable_message(needs, self._census[1])
 
     def _gauges(self) -> Gauges:
         machine, quarantined = self._machine, self._withdrawals.quarantined()

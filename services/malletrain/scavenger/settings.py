@@ -10,6 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
 
 
+class StaticNodeSettings(BaseModel):
+    """A section `[scavenger.node_traits.NODES]`: what nodes of the static source are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pool: str = Field(default="", description="Pool of these nodes; empty: there is only one.")
+    gpu_type: str = Field(default="", description="Kind of their GPUs, e.g. a100.")
+    gpus: int = Field(default=0, ge=0, le=1024, description="GPUs of each of them.")
+    features: tuple[str, ...] = Field(default=(), description="Their features, for jobs that need some.")
+
+
 class ScavengerSettings(BaseModel):
     """Section `[scavenger]`: where idle nodes come from, and when they count.
 
@@ -26,6 +37,11 @@ class ScavengerSettings(BaseModel):
     slurm: SlurmSettings = Field(default_factory=SlurmSettings, description="How Slurm is asked.")
     pbs: PbsSettings = Field(default_factory=PbsSettings, description="How PBS is asked.")
     nodes: tuple[str, ...] = Field(default=("n01",), description="Names of the nodes of the static source.")
+    node_traits: dict[str, StaticNodeSettings] = Field(
+        default_factory=dict,
+        description="What nodes of the static source are, by name or by several names as Slurm writes them: "
+        '"n[1-4]". A node that is named by several entries is what the first of them says.',
+    )
     trace: Path | None = Field(default=None, description="CSV or CSV.gz file of the trace source.")
     trace_nodes: int = Field(default=0, ge=0, description="Only the first nodes of the trace, this many; 0: all.")
     start_s: float = Field(default=0.0, ge=0, description="Second of the trace at which the replay begins.")

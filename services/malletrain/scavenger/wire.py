@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from malletrain.model.node_needs import NodeNeeds, TraitCensus, needs_of
 from malletrain.runtime.messages import timestamp
 from malletrain.scavenger.machine.drains import DrainSet
 from malletrain.scavenger.machine.idle_set import IdleNode
 from malletrain.scavenger.machine.machine import ScavengerMachine
-from malletrain.scavenger.machine.observations import NO_FACTS
+from malletrain.scavenger.machine.observations import NO_FACTS, Observation
 from malletrain.scavenger.machine.quarantine import NodeFailureRecord
 from malletrain.scavenger.machine.stay_changes import StayingNode, StayNews
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus
@@ -92,6 +93,21 @@ def staying_node_message(node: StayingNode) -> scavenger_pb2.StayingNode:
         idle_until_unix_seconds=node.until,
         pool=node.facts.pool_key,
         gpus=node.facts.gpus,
+    )
+
+
+def census_of(newest: Observation) -> TraitCensus:
+    """What the nodes are that a source knows, idle or not."""
+    names = dict.fromkeys((*newest.known, *newest.idle, *newest.facts))
+    return TraitCensus({name: newest.facts.get(name, NO_FACTS).traits for name in names})
+
+
+def suitable_message(needs: NodeNeeds, known: TraitCensus) -> scavenger_pb2.CountSuitableNodesResponse:
+    """How many nodes are such as a job needs."""
+    return scavenger_pb2.CountSuitableNodesResponse(
+        known_nodes=len(known),
+        suitable_nodes=known.count(needs),
+        needs=[resources_pb2.NeedCount(text=need.text, nodes=known.count(need.part)) for need in needs_of(needs)],
     )
 
 

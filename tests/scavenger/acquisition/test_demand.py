@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.scavenger.acquisition.demand import JobManagerDemand
 from malletrain.v1 import fleet_pb2, resources_pb2
 from tests.support.access import CREDENTIAL
@@ -44,6 +45,19 @@ async def test_a_fleet_is_one_job_whose_members_share_nodes(most: int, gpus_per_
         await wait_until_async(lambda: demand.nodes() == min(most, 1 if gpus_per_node else 2))
         job_manager.put(job(3, 2, fleet, ended=True))
         await wait_until_async(lambda: demand.nodes() == 0)
+
+
+async def test_nodes_are_told_by_what_jobs_need_of_them() -> None:
+    gpu = resources_pb2.NodeNeeds(gpu="a100")
+    fleet = fleet_pb2.FleetSpec(max_nodes=2, gpus_per_node=4)
+    job_manager = StandInJobManager(
+        job(1, 3), job(2, 4, fleet), job_message("j000003", max_nodes=2, needs=gpu), job_message("j000004", needs=gpu)
+    )
+    async with serve(job_manager) as address, following(address) as demand:
+        await wait_until_async(lambda: demand.by_needs() == {NO_NEEDS: 4, NodeNeeds(gpu="a100"): 6})
+        job_manager.put(job_message("j000003", needs=gpu, state=resources_pb2.JOB_STATE_COMPLETED))
+        job_manager.put(job_message("j000004", needs=gpu, state=resources_pb2.JOB_STATE_COMPLETED))
+        await wait_until_async(lambda: demand.by_needs() == {NO_NEEDS: 4})
 
 
 async def test_changes_of_samples_alone_are_not_asked_for() -> None:

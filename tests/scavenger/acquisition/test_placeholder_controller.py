@@ -7,8 +7,10 @@ import contextlib
 
 import pytest
 
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.machine.placeholders import PlaceholderPhase, PlaceholderPolicy
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
@@ -22,19 +24,27 @@ DELAYS = (10, 20, 40, 300, 300)
 class Harness:
     """A controller for which a hundred nodes are idle, and their scheduler."""
 
-    def __init__(self, wanted: int = len(NODES)) -> None:
+    def __init__(self, wanted: int = len(NODES), demands: dict[NodeNeeds, int] | None = None) -> None:
         self.clock = ManualClock(1_800_000_000.0)
+        self.facts = {NODES[-1]: NodeFacts(gpu_type="a100", gpus=4)}
         self.scheduler = StandInScheduler(self.clock)
         self.wanted = wanted
         self.controller = PlaceholderController(
-            "slurm", self.scheduler, self.scheduler, POLICY, lambda: self.wanted, self.clock, validate=True
+            "slurm",
+            self.scheduler,
+            self.scheduler,
+            POLICY,
+            lambda: self.wanted,
+            self.clock,
+            demands=lambda: demands or {},
+            validate=True,
         )
         self.scheduler.on_change = self.controller.agents_changed
         self.offer()
 
     def offer(self, *busy: str) -> None:
         until = self.clock.time() + 100_000
-        self.controller.set_candidates({node: until for node in NODES if node not in busy}, {})
+        self.controller.set_candidates({node: until for node in NODES if node not in busy}, self.facts)
 
     async def run(self, seconds: float) -> None:
         """So many seconds, with a step of the controller in each."""
@@ -55,6 +65,23 @@ async def test_all_idle_nodes_are_taken_when_the_scheduler_takes_them() -> None:
     assert set(harness.scheduler.nodes) == set(NODES)
     status = harness.controller.status()
     assert (status.running, status.pending, status.failures_in_a_row, status.retry_at) == (100, 0, 0, None)
+
+
+async def test_nodes_that_suit_no_job_are_not_held() -> None:
+    harness = Harness(3, {NodeNeeds(gpu="a100"): 2, NO_NEEDS: 1})
+    await harness.run(5)
+    assert set(harness.scheduler.nodes) == {NODES[0], NODES[-1]}
+
+
+async def test_nodes_that_have_come_to_suit_no_job_make_room_for_others() -> None:
+    demands = {NO_NEEDS: 2}
+    harness = Harness(2, demands)
+    await harness.run(5)
+    assert set(harness.scheduler.nodes) == {NODES[0], NODES[1]}
+    demands.clear()
+    demands[NodeNeeds(gpu="a100")] = 2  # as many, and other nodes
+    await harness.run(5)
+    assert NODES[-1] in harness.scheduler.nodes
 
 
 async def test_a_scheduler_that_does_not_list_placeholders_is_told_in_the_status() -> None:

@@ -9,6 +9,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.model.node_needs import NodeNeeds
+from malletrain.scavenger.machine.node_worth import NodeWorth
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.machine.placeholder_state import PlaceholderState
 from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_state
 from malletrain.scavenger.machine.placeholders import (
@@ -106,6 +109,17 @@ def test_what_is_held_for_nothing_is_given_back_the_newest_first() -> None:
     newest = state.submitted("3", "d", NOW + 1).started("3", "d", NOW + 2)
     newest = newest.observed(frozenset({"b", "d"}), frozenset(), NOW + 2)
     assert newest.decide({}, 3, POLICY, NOW + 62)[1].cancel == ("3",)
+
+
+def test_what_suits_no_job_is_given_back_first_and_does_not_count() -> None:
+    worth = NodeWorth(
+        {NodeNeeds(gpu="a100"): 2}, {"b": NodeFacts(gpu_type="a100", gpus=4), "d": NodeFacts("", "a100", 4)}
+    )
+    state = running("a", "b", "c").observed(frozenset({"b", "c"}), frozenset(), NOW)
+    usable = {"d": 900.0, "e": 900.0}
+    early = state.decide(usable, 2, POLICY, NOW + 11, worth=worth)[1]
+    assert (early.submit, early.cancel) == ((("d", 900.0),), ())
+    assert state.decide(usable, 2, POLICY, NOW + 60, worth=worth)[1].cancel == ("2",)
 
 
 def test_nodes_with_work_are_never_given_back() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
@@ -69,6 +70,9 @@ class FourWanted:
 
     def nodes(self) -> int:
         return 4
+
+    def by_needs(self) -> dict[NodeNeeds, int]:
+        return {NO_NEEDS: 4}
 
     async def follow(self) -> None:
         await asyncio.Event().wait()

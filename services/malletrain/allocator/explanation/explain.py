@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 
 from malletrain.allocator.explanation import sentences
+from malletrain.allocator.explanation.forced_by_kind import MAX_KIND_STEPS, ByKinds, kind_steps
 from malletrain.allocator.explanation.nodes import NodeAccount, node_account
 from malletrain.allocator.explanation.plan_parts import parts_of
 from malletrain.allocator.explanation.worth import (
@@ -12,11 +14,13 @@ from malletrain.allocator.explanation.worth import (
     JobAccount,
     PartAccount,
     PartExplainer,
+    PlannedPart,
     Reason,
     Worth,
     steps,
 )
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.runtime.errors import NotFoundError, PreconditionError
 from malletrain.v1 import allocator_pb2
 
@@ -41,7 +45,8 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         parts = [part for part in parts if node in part.problem.whole.nodes]
     if not parts and (job_id or node):
         raise NotFoundError(f"plan {plan.generation} does not know {f'job {asked}' if asked else f'node {node}'}")
-    if sum(steps(part.problem.whole) for part in parts) > MAX_STEPS:
+    of_kinds = sum(kind_steps(part, _wanted(part, job_id, node), all_scales=bool(job_id)) for part in parts)
+    if sum(steps(part.problem.whole) for part in parts) > MAX_STEPS or of_kinds > MAX_KIND_STEPS:
         raise PreconditionError(f"plan {plan.generation} is too large to be explained")
     found = allocator_pb2.PlanExplanation(
         generation=plan.generation,
@@ -54,18 +59,32 @@ def explain_plan(plan: allocator_pb2.Plan, job_id: str = "", node: str = "") -> 
         parts_known=bool(plan.parts),
         fleets=[fleet for fleet in plan.fleets if not node and job_id in ("", fleet.fleet_id)],
     )
-    for explainer in map(PartExplainer, parts):
-        part = explainer.part
-        whole, account = part.problem.whole, explainer.account()
-        found.parts.append(_part(account, whole, part.pool))
-        wanted: Iterable[str] = [job_id] if job_id else part.assignments
-        if node:
-            told = node_account(part.problem, part.pool, part.assignments, node)
-            found.node.CopyFrom(_node(told, account, whole))
-            wanted = dict.fromkeys(filter(None, (told.before, told.after)))
-        accounts = (explainer.job(name, all_scales=bool(job_id)) for name in wanted)
-        found.jobs.extend(_job(entry, part.problem.rest) for entry in accounts)
+    with closing(SolverProcess()) as process:
+        for part in parts:
+            _add_part(found, PartExplainer(part, ByKinds(process)), job_id, node)
     return found
+
+
+def _add_part(found: allocator_pb2.PlanExplanation, explainer: PartExplainer, job_id: str, node: str) -> None:
+    """Add what is to be said of a part: of one job, of one node with its jobs, or of all jobs."""
+    part = explainer.part
+    whole, account = part.problem.whole, explainer.account()
+    found.parts.append(_part(account, whole, part.pool))
+    if node:
+        told = node_account(part.problem, part.pool, part.assignments, node)
+        found.node.CopyFrom(_node(told, account, whole))
+    accounts = (explainer.job(name, all_scales=bool(job_id)) for name in _wanted(part, job_id, node))
+    found.jobs.extend(_job(entry, part.problem.rest) for entry in accounts)
+
+
+def _wanted(part: PlannedPart, job_id: str, node: str) -> Iterable[str]:
+    """The jobs that are explained: one, those of a node, or all."""
+    if job_id:
+        return [job_id]
+    if not node:
+        return part.assignments
+    told = node_account(part.problem, part.pool, part.assignments, node)
+    return dict.fromkeys(filter(None, (told.before, told.after)))
 
 
 def _planned_as(plan: allocator_pb2.Plan, job_id: str) -> str:

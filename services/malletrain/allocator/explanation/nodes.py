@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.kinds import suitable_nodes
 from malletrain.allocator.problem.scale_pins import PinnedProblem
 
 
@@ -54,16 +55,18 @@ def node_account(part: PinnedProblem, pool: str, assignments: Mapping[str, Seque
     if before and after in ("", before):  # the job that had it has kept it or given it up
         rank, of = _place(part.whole, held[before], name) if scale[1] < scale[0] else (0, 0)
     else:
-        rank, of = (0, 0) if pinned else _place(part.whole, _free(part.rest, assignments), name)
+        rank, of = (0, 0) if pinned else _place(part.whole, _free(part.rest, assignments, after), name)
     return NodeAccount(
         name, pool, before, after, part.whole.expected_stay_seconds.get(name, 0.0), scale, rank, of, pinned
     )
 
 
-def _free(rest: AllocationProblem, assignments: Mapping[str, Sequence[str]]) -> list[str]:
-    """Nodes that growing jobs could take: all but those that jobs have kept."""
+def _free(rest: AllocationProblem, assignments: Mapping[str, Sequence[str]], taker: str) -> list[str]:
+    """Nodes that growing jobs could take: all but those that jobs have kept, and that do not suit the taker, if any."""
     kept = {node for job in rest.jobs for node in set(job.current_nodes) & set(assignments[job.id])}
-    return [node for node in rest.nodes if node not in kept]
+    free = [node for node in rest.nodes if node not in kept]
+    suited = next((suitable_nodes(rest, job) for job in rest.jobs if job.id == taker and job.unsuitable_kinds), None)
+    return free if suited is None else [node for node in free if node in suited]
 
 
 def _place(problem: AllocationProblem, nodes: Sequence[str], name: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from malletrain.allocator.explanation.worth import PlannedPart
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.planner import PlanProblem
 from malletrain.allocator.problem.scale_pins import with_pinned
 from malletrain.allocator.wire.messages import problem_from_proto
@@ -57,6 +58,7 @@ def _part(problem: AllocationProblem, part: allocator_pb2.PlanPart) -> Allocatio
             if job.id in ids
         ),
         expected_stay_seconds={node: stay for node, stay in problem.expected_stay_seconds.items() if node in inside},
+        kinds=restricted(problem.kinds, inside),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from malletrain.allocator.explanation.nodes import NodeAccount
 from malletrain.allocator.explanation.worth import JobAccount, PartAccount, Reason, Worth
-from malletrain.allocator.problem.allocation_problem import AllocationProblem, ObjectiveMetric
+from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
 
 
 def in_units(amount: float) -> str:
@@ -50,6 +50,8 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     if account.more_reason is Reason.PINNED:
         return [*found, "its scale is pinned: the Profiler measures how the job scales, or its saves fail"]
     found.append(_more(account, part))
+    if account.job.needs:
+        found.append(f"it takes such nodes only: {_needs(account.job)}")
     if account.fewer is not None:
         found.append(_fewer(account, account.fewer, part))
     if account.more is not None and account.more.possible:
@@ -89,6 +91,10 @@ def _more(account: JobAccount, part: AllocationProblem) -> str:
     match account.more_reason:
         case Reason.POOL_TOO_SMALL:
             return f"{head}the pool has {_nodes(len(part.nodes))}, and {more.nodes} is its next permitted scale"
+        case Reason.UNSUITABLE_NODES:
+            return (
+                f"{head}{account.suitable} of the pool's {_nodes(len(part.nodes))} suit it; {_binding(job, more.nodes)}"
+            )
         case Reason.OWNER_LIMIT:
             limit = part.owner_limits[job.owner]
             text = f"{head}{job.owner} may have {_nodes(limit)} here, and has {account.owner_nodes}"
@@ -111,6 +117,20 @@ def _more(account: JobAccount, part: AllocationProblem) -> str:
             return f"{head}it would be just as good; ties go to fewer changes, fewer nodes, earlier jobs"
         case _:
             return f"{head}it would be {in_units(-more.loss)} {unit} better: the plan is not an optimum"
+
+
+def _binding(job: JobDemand, nodes: int) -> str:
+    """Which of its needs keeps a job from having so many nodes."""
+    scarce = [need for need in job.needs if need.nodes < nodes]
+    if len(scarce) == 1:
+        return f"what binds is {scarce[0].text}"
+    if scarce:
+        return f"what binds is each of {', '.join(need.text for need in scarce)}"
+    return "too few of one pool meet all that it needs" if len(job.needs) == 1 else "too few meet all that it needs"
+
+
+def _needs(job: JobDemand) -> str:
+    return ", ".join(f"{need.text} ({_nodes(need.nodes)} idle)" for need in job.needs)
 
 
 def _fewer(account: JobAccount, fewer: Worth, part: AllocationProblem) -> str:

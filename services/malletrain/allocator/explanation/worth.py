@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
 from math import isfinite
+from typing import Protocol
 
 import numpy as np
 
 from malletrain.allocator.explanation.forced import IMPOSSIBLE, ForcedOptima
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.kinds import suitable_nodes
 from malletrain.allocator.problem.objective import (
     ScaleValues,
     max_start_seconds,
@@ -44,6 +46,7 @@ class Reason(Enum):
     NOT_OPTIMAL = auto()
     WORTH_IT = auto()
     WAITS = auto()
+    UNSUITABLE_NODES = auto()
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class JobAccount:
         owner_nodes: What its owner's jobs have together, in nodes, if the owner has a limit.
         scales: All its scales, if they were asked for.
         equal_nodes: What it would have if all owners had the same share; None: they have.
+        suitable: How many nodes of the part suit it.
     """
 
     job: JobDemand
@@ -102,6 +106,7 @@ class JobAccount:
     owner_nodes: int = 0
     scales: tuple[Worth, ...] = ()
     equal_nodes: int | None = None
+    suitable: int = 0
 
     @property
     def next_node_value(self) -> float:
@@ -160,16 +165,55 @@ def steps(problem: AllocationProblem) -> int:
     return 2 * sizes * pool + owners
 
 
+class Optima(Protocol):
+    """Best objectives of one problem under conditions."""
+
+    def best(self, nodes: int) -> float:
+        """The best objective on so many nodes: as many as there are, one less or one more."""
+
+    def with_scale(self, job: int, place: int) -> float:
+        """The best objective with a job at a scale, by their indices; minus infinity where it does not fit."""
+
+
+class Solving(Protocol):
+    """How a part is solved again."""
+
+    def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
+        """Best objectives of a problem; scales of its jobs are of up to one node more than it has."""
+
+    def counts(self, problem: AllocationProblem) -> list[int]:
+        """Nodes of each job in the best plan."""
+
+
+class ByCounts:
+    """By dynamic programs. They are exact where only numbers of nodes constrain the jobs."""
+
+    def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
+        """See `Solving`."""
+        return ForcedOptima(per_job, len(problem.nodes), groups_of(problem))
+
+    def counts(self, problem: AllocationProblem) -> list[int]:
+        """See `Solving`."""
+        counts: list[int] = choose(problem).counts.tolist()
+        return counts
+
+
 class PartExplainer:
     """Solves one part of a plan again, as often as it is asked."""
 
-    def __init__(self, part: PlannedPart) -> None:
-        """Run the dynamic programs that all answers come from."""
+    def __init__(self, part: PlannedPart, solving: Solving | None = None) -> None:
+        """Find what all answers come from.
+
+        Args:
+            part: The part.
+            solving: How it is solved; None: by dynamic programs, which do where all nodes suit all jobs.
+        """
         self.part = part
+        self._solving = solving or ByCounts()
         self._rest = part.problem.rest
         self._pool = len(self._rest.nodes)
         self._values = [_values(job, self._rest) for job in self._rest.jobs]
-        self._optima = ForcedOptima(self._values, self._pool, groups_of(self._rest))
+        self._optima = self._solving.optima(self._rest, self._values)
         self._index = {job.id: index for index, job in enumerate(self._rest.jobs)}
         counts = (part.count(job.id) for job in self._rest.jobs)
         self._objective = sum(_value_at(values, count) for values, count in zip(self._values, counts, strict=True))
@@ -186,7 +230,7 @@ class PartExplainer:
             objective=planned,
             one_more_gain=self._rounded(self._optima.best(self._pool + 1) - best),
             one_fewer_loss=self._rounded(best - self._optima.best(self._pool - 1)) if self._pool else 0.0,
-            pin_cost=self._rounded(_best_of(whole) - planned) if taken else 0.0,
+            pin_cost=self._rounded(self._best_of(whole) - planned) if taken else 0.0,
             unused=len(whole.nodes) - sum(map(len, self.part.assignments.values())),
             pinned=sum(taken.values()),
         )
@@ -217,6 +261,7 @@ class PartExplainer:
             owner_nodes=owner_nodes if job.owner in self._rest.owner_limits else 0,
             scales=self._scales(index) if all_scales else (),
             equal_nodes=self._equal_counts[index] if self._equal_counts else None,
+            suitable=len(suitable_nodes(self._rest, job)),
         )
 
     @cached_property
@@ -226,8 +271,11 @@ class PartExplainer:
         if len({job.share_weight for job in jobs}) < 2:
             return []
         equal = (replace(job, weight=job.weight / job.share_weight, share_weight=1.0) for job in jobs)
-        counts: list[int] = choose(replace(self._rest, jobs=tuple(equal))).counts.tolist()
-        return counts
+        return self._solving.counts(replace(self._rest, jobs=tuple(equal)))
+
+    def _best_of(self, problem: AllocationProblem) -> float:
+        per_job = [_values(job, problem) for job in problem.jobs]
+        return self._solving.optima(problem, per_job).best(len(problem.nodes))
 
     def _pinned(self, job_id: str) -> JobAccount:
         whole = self.part.problem.whole
@@ -280,6 +328,8 @@ class PartExplainer:
         limit = self._rest.owner_limits.get(job.owner)
         if more.nodes > self._pool:
             return Reason.POOL_TOO_SMALL
+        if not more.possible and more.nodes > len(suitable_nodes(self._rest, job)):
+            return Reason.UNSUITABLE_NODES
         if limit is not None and more.nodes > limit:
             return Reason.OWNER_LIMIT
         if more.loss < 0:
@@ -308,11 +358,6 @@ def _values(job: JobDemand, problem: AllocationProblem) -> ScaleValues:
     """Scales of up to one node more than the problem has."""
     choices = scale_rates(job, problem.objective_metric, len(problem.nodes) + 1)
     return choices.values_from(len(job.current_nodes), problem.forward_seconds, problem.cost_model)
-
-
-def _best_of(problem: AllocationProblem) -> float:
-    per_job: Sequence[ScaleValues] = [_values(job, problem) for job in problem.jobs]
-    return ForcedOptima(per_job, len(problem.nodes), groups_of(problem)).best(len(problem.nodes))
 
 
 def _value_at(values: ScaleValues, count: int) -> float:

@@ -150,7 +150,13 @@ class ClusterCache:
     def update_stays(self, nodes: Iterable[PlannableNode]) -> None:
         """Take over newer expected stays; nodes that are not known are ignored."""
         self._input = None
-        self._nodes.update((node.name, node) for node in nodes if node.name in self._nodes)
+        for node in nodes:
+            known = self._nodes.get(node.name)
+            if known is None:
+                continue
+            if known.gpu_type or known.features:  # of these, joins alone tell
+                node = node._replace(gpu_type=known.gpu_type, features=known.features)
+            self._nodes[node.name] = node
 
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
         """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""

@@ -7,6 +7,7 @@ from math import isfinite
 
 from malletrain.allocator.machine.machine import AllocatorMachine, Effects, PlanPhase
 from malletrain.allocator.machine.stimuli import ApplyPlan, AskPeers, Plan, Solve
+from malletrain.allocator.problem.kinds import suitable_nodes
 from malletrain.common.gpus import node_of
 from malletrain.runtime.errors import InvariantError
 
@@ -66,6 +67,11 @@ def check_plan(plan: Plan, generation: int) -> None:
     jobs = {job.id: job for job in plan.problem.whole.jobs}
     for entry in plan.allocation.assignments:
         job, count = jobs[entry.job_id], len(entry.nodes)
+        new = set(entry.nodes).difference(job.current_nodes) if job.unsuitable_kinds else set()
+        if new and (unsuitable := new - suitable_nodes(plan.problem.whole, job)):
+            raise InvariantError(
+                f"plan {plan.generation} gives {', '.join(sorted(unsuitable))} to {job.id}, which they do not suit"
+            )
         if count and not (job.min_nodes <= count <= job.max_nodes):
             raise InvariantError(
                 f"plan {plan.generation} gives {count} nodes to {job.id}, which may have "

@@ -36,6 +36,30 @@ class Formulation(StrEnum):
 
 
 @dataclass(frozen=True)
+class NeedCount:
+    """One of the things that a job needs of its nodes.
+
+    Attributes:
+        text: For people, e.g. "GPU a100".
+        nodes: How many of the problem's nodes meet it.
+    """
+
+    text: str
+    nodes: int
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes that suit the same jobs.
+
+    Attributes:
+        nodes: Their names.
+    """
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class JobDemand:
     """One job of a problem.
 
@@ -56,6 +80,8 @@ class JobDemand:
         share_weight: The factor in `weight` that comes from its owner's fair share.
         boot_seconds: How long new workers boot before a growth, in seconds, while the others train on. The `paper` cost
             model does not charge it.
+        unsuitable_kinds: Indices in the problem's `kinds`: the job takes none of these nodes, but keeps what it has.
+        needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
     """
 
     id: str
@@ -71,6 +97,8 @@ class JobDemand:
     owner: str = ""
     share_weight: float = 1.0
     boot_seconds: float = 0.0
+    unsuitable_kinds: tuple[int, ...] = ()
+    needs: tuple[NeedCount, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +113,8 @@ class AllocationProblem:
         objective_metric: How progress is measured.
         expected_stay_seconds: How much longer each node is expected to stay idle, in seconds; 0 if it is missing.
         owner_limits: Most nodes of all jobs of an owner together, by owner; an owner who is missing has no limit.
+        kinds: Nodes that do not suit all jobs, by which of them they suit; each node once at most, and the others suit
+            all jobs.
     """
 
     nodes: tuple[str, ...]
@@ -94,6 +124,7 @@ class AllocationProblem:
     objective_metric: ObjectiveMetric = ObjectiveMetric.THROUGHPUT
     expected_stay_seconds: Mapping[str, float] = field(default_factory=dict)
     owner_limits: Mapping[str, int] = field(default_factory=dict)
+    kinds: tuple[NodeKind, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +143,7 @@ class Allocation:
         objective: Value of the objective, in metric x seconds.
         status: OPTIMAL (proven), FEASIBLE (best solution within the time limit) or UNCHANGED (no solution was found:
             every job keeps its nodes).
-        solver: "dp", "highs-counts", "highs-nodes" or "present".
+        solver: "dp", "highs-counts", "highs-nodes", "highs-kinds", "greedy" or "present".
         solve_seconds: Wall-clock time in seconds.
         assignments: One per job, in the problem's order.
         fallback_reason: Why another solver answered than the requested one; empty where the requested one did.

@@ -15,8 +15,10 @@ from malletrain.allocator.problem.allocation_problem import (
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.kinds import with_kinds
 from malletrain.allocator.problem.pools import join, split
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 
 _MAX_BOOT = 0.5
@@ -30,12 +32,21 @@ class PlannableNode(NamedTuple):
         expected_stay_seconds: How much longer it is expected to stay idle, in seconds; 0 where that is not known.
         pool: Its pool; nodes of a pool have the same GPUs.
         gpus: How many GPUs it has.
+        gpu_type: Kind of its GPUs; empty without GPUs.
+        features: The scheduler's features of it.
     """
 
     name: str
     expected_stay_seconds: float = 0.0
     pool: str = ""
     gpus: int = 0
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+
+    @property
+    def traits(self) -> NodeTraits:
+        """What jobs choose it by."""
+        return NodeTraits(self.pool, self.gpu_type, self.features)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class PlannableJob:
         owner: Name of the user who submitted it.
         share_weight: Factor of its weight that comes from its owner's fair share.
         member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
+        needs: What it needs of each of its nodes.
     """
 
     id: str
@@ -63,6 +75,7 @@ class PlannableJob:
     owner: str = ""
     share_weight: float = 1.0
     member: FleetMember | None = None
+    needs: NodeNeeds = NO_NEEDS
 
 
 @dataclass(frozen=True)
@@ -199,7 +212,7 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
         curve = plan_input.curves[job.id]
         boot = _boot_seconds(plan_input.growth_seconds.get(job.id, 0.0), curve, forward)
         demands.append(_demand(job, curve, names, named, boot))
-    return AllocationProblem(
+    problem = AllocationProblem(
         nodes=tuple(node.name for node in nodes),
         forward_seconds=forward,
         jobs=tuple(demands),
@@ -208,6 +221,9 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
         expected_stay_seconds={node.name: node.expected_stay_seconds for node in nodes},
         owner_limits=dict.fromkeys(owners, limit) if limit else {},
     )
+    if not any(job.needs for job in jobs):
+        return problem
+    return with_kinds(problem, [(node.name, node.traits) for node in nodes], [job.needs for job in jobs])
 
 
 def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
 from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.kinds import restricted, suitable_nodes
 
 _WORST_FIRST = ("UNCHANGED", "FEASIBLE", "OPTIMAL")
 
@@ -21,7 +22,8 @@ def split(
     """Split a problem into one part per pool, each with its own T_fwd.
 
     A job stays in the pool that has most of its nodes. A job without nodes goes to the pool with the most nodes per
-    job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes.
+    job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes. Of a
+    job that not all nodes suit, only the suitable ones count.
     An owner's limit is divided among the pools in which it has jobs: each pool keeps what the owner holds there as far
     as the limit reaches, and the rest is divided in proportion to what its jobs there could use besides.
 
@@ -41,7 +43,7 @@ def split(
         members.setdefault(pool_of.get(node, ""), []).append(node)
     if len(members) < 2:
         return (problem,)
-    homes = _homes(problem.jobs, members, pool_of)
+    homes = _homes(problem, members, pool_of)
     limits = {owner: _shares(problem, owner, members, homes) for owner in problem.owner_limits}
     return tuple(
         _part(
@@ -69,20 +71,29 @@ def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocatio
 
 
 def _homes(
-    jobs: Sequence[JobDemand], members: Mapping[str, Sequence[str]], pool_of: Mapping[str, str]
+    problem: AllocationProblem, members: Mapping[str, Sequence[str]], pool_of: Mapping[str, str]
 ) -> dict[str, str]:
     homes: dict[str, str] = {}
-    for job in jobs:
+    for job in problem.jobs:
         if job.current_nodes:
             # The pool with most of its nodes; the first one among equals.
             homes[job.id] = Counter(pool_of.get(node, "") for node in job.current_nodes).most_common(1)[0][0]
     crowd = Counter(homes.values())
-    for job in jobs:
+    sizes = {pool: len(nodes) for pool, nodes in members.items()}
+    # Those first that have the fewest pools to choose from.
+    for job in sorted(problem.jobs, key=lambda job: not job.unsuitable_kinds):
         if job.id not in homes:
-            roomy = [pool for pool, nodes in members.items() if len(nodes) >= job.min_nodes] or list(members)
-            homes[job.id] = max(roomy, key=lambda pool: len(members[pool]) / (crowd[pool] + 1))
+            usable = _suitable(problem, job, members) if job.unsuitable_kinds else sizes
+            roomy = [pool for pool, count in usable.items() if count >= job.min_nodes] or list(members)
+            homes[job.id] = max(roomy, key=lambda pool: usable[pool] / (crowd[pool] + 1))
             crowd[homes[job.id]] += 1
     return homes
+
+
+def _suitable(problem: AllocationProblem, job: JobDemand, members: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many nodes of each pool suit a job."""
+    usable = suitable_nodes(problem, job)
+    return {pool: sum(node in usable for node in nodes) for pool, nodes in members.items()}
 
 
 def _shares(
@@ -138,4 +149,5 @@ def _part(
         ),
         expected_stay_seconds=stays,
         owner_limits=limits,
+        kinds=restricted(problem.kinds, inside),
     )

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
+from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.objective import permitted_sizes, scale_values
+from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.placement import place
 
 
@@ -62,6 +64,8 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     present = {job.id: len(job.current_nodes) for job in problem.jobs}
     sizes = {job.id: permitted_sizes(job, pool).tolist() for job in problem.jobs if job.id in pins}
     counts = _within_limits(problem, pinned_counts(present, sizes, pins, pool))
+    if problem.kinds:
+        counts = _with_suitable_nodes(problem, present, counts)
     placed = place(problem, [counts.get(job_id, count) for job_id, count in present.items()])
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
     return with_pinned(problem, pinned)
@@ -105,9 +109,11 @@ def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) 
     if not pinned:
         return problem
     taken = {node for nodes in pinned.values() for node in nodes}
+    left = tuple(node for node in problem.nodes if node not in taken)
     return replace(
         problem,
-        nodes=tuple(node for node in problem.nodes if node not in taken),
+        nodes=left,
+        kinds=restricted(problem.kinds, frozenset(left)),
         jobs=tuple(job for job in problem.jobs if job.id not in pinned),
         expected_stay_seconds={
             node: seconds for node, seconds in problem.expected_stay_seconds.items() if node not in taken
@@ -117,6 +123,18 @@ def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) 
             for owner, limit in problem.owner_limits.items()
         },
     )
+
+
+def _with_suitable_nodes(
+    problem: AllocationProblem, present: Mapping[str, int], counts: Mapping[str, int]
+) -> dict[str, int]:
+    """Nodes of each pinned job, without the growths for which there are too few suitable nodes: these wait."""
+    kept = {job_id: min(count, present[job_id]) for job_id, count in counts.items()}
+    for job_id, count in counts.items():
+        tried = {**kept, job_id: count}
+        if can_be_placed(problem, [tried.get(job.id, present[job.id]) for job in problem.jobs]):
+            kept = tried
+    return kept
 
 
 def _within_limits(problem: AllocationProblem, counts: Mapping[str, int]) -> dict[str, int]:

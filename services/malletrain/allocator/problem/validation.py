@@ -36,6 +36,7 @@ def validate(problem: AllocationProblem) -> None:
         _check_job(f"jobs[{index}]", job, problem.objective_metric)
         _check_magnitude(f"jobs[{index}]", job, problem)
     _check_holders(problem)
+    _check_kinds(problem)
 
 
 def _unique(field: str, names: Sequence[str]) -> None:
@@ -155,6 +156,30 @@ def _check_holders(problem: AllocationProblem) -> None:
             if node not in known:
                 raise InvalidInputError(field, "one of nodes", node)
             raise InvalidInputError(field, f"a node that no other entry holds (job {holders[node]} does)", node)
+
+
+def _check_kinds(problem: AllocationProblem) -> None:
+    if not problem.kinds:
+        for index, job in enumerate(problem.jobs):
+            if job.unsuitable_kinds:
+                raise InvalidInputError(
+                    f"jobs[{index}].unsuitable_kinds", "nothing without kinds", job.unsuitable_kinds
+                )
+        return
+    known, seen = set(problem.nodes), set[str]()
+    for index, kind in enumerate(problem.kinds):
+        for position, node in enumerate(kind.nodes):
+            if node not in known or node in seen:
+                field = f"kinds[{index}].nodes[{position}]"
+                raise InvalidInputError(field, "one of nodes" if node not in known else "each node once", node)
+            seen.add(node)
+    for index, job in enumerate(problem.jobs):
+        before = -1
+        for position, number in enumerate(job.unsuitable_kinds):
+            if not before < number < len(problem.kinds):
+                field = f"jobs[{index}].unsuitable_kinds[{position}]"
+                raise InvalidInputError(field, f"ascending, {before + 1} to {len(problem.kinds) - 1}", number)
+            before = number
 
 
 def _not_negative(field: str, value: float) -> None:

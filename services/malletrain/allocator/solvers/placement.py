@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, Assignment
+from malletrain.allocator.solvers.kind_flow import KindFlow, KindTable
 
 Rank = Callable[[str], tuple[float, int]]
 """Sort key of a node: nodes that are expected to stay longer come first. No two nodes have the same key."""
@@ -14,11 +15,12 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     """Choose the nodes of every job.
 
     A shrinking job gives up the nodes that are expected to leave first. Growing jobs then take, in the order of the
-    problem, the free nodes that are expected to stay longest. The problem's order of nodes breaks ties.
+    problem, the free nodes that are expected to stay longest. The problem's order of nodes breaks ties. Where not all
+    nodes suit all jobs, they take the best ones that leave enough for the others.
 
     Args:
         problem: A valid problem.
-        counts: Number of nodes of each job; their sum is at most the number of nodes.
+        counts: Number of nodes of each job, for which there are suitable nodes (`kind_flow.can_be_placed`).
 
     Returns:
         The nodes of every job, in the problem's order of jobs and nodes.
@@ -28,7 +30,11 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     held = [job.current_nodes for job in problem.jobs]
     taken = {node for nodes in held for node in nodes}
     free = [node for node in problem.nodes if node not in taken]
-    changed = rearrange(held, counts, free, lambda node: (-stays.get(node, 0.0), order[node]))
+
+    def rank(node: str) -> tuple[float, int]:
+        return -stays.get(node, 0.0), order[node]
+
+    changed = _by_kind(problem, counts, free, rank) if problem.kinds else rearrange(held, counts, free, rank)
     return tuple(
         Assignment(job.id, tuple(sorted(changed.get(index, held[index]), key=order.__getitem__)))
         for index, job in enumerate(problem.jobs)
@@ -67,3 +73,43 @@ def rearrange(
         changed[index] = [*held[index], *pool[first:last]]
         first = last
     return changed
+
+
+def _by_kind(
+    problem: AllocationProblem, counts: Sequence[int], free: Iterable[str], rank: Rank
+) -> dict[int, list[str]]:
+    """As `rearrange`, by the kinds of nodes."""
+    table = KindTable.of(problem)
+    flow = KindFlow.of(table, counts)
+    assert flow is not None, "solvers check that there are suitable nodes"
+    left: list[list[str]] = [[] for _ in table.capacity]
+    for node in free:
+        left[table.kind_of[node]].append(node)
+    changed: dict[int, list[str]] = {}
+    growing = []
+    for index, (job, count) in enumerate(zip(problem.jobs, counts, strict=True)):
+        if count > len(job.current_nodes):
+            growing.append(index)
+        elif count < len(job.current_nodes):
+            kept = changed[index] = list[str]()
+            for node in sorted(job.current_nodes, key=rank):
+                kind = table.kind_of[node]
+                (kept if flow.take(index, kind) else left[kind]).append(node)
+    for nodes in left:
+        nodes.sort(key=rank, reverse=True)
+    for index in growing:
+        changed[index] = [*problem.jobs[index].current_nodes, *_taken(index, flow, left, rank)]
+    return changed
+
+
+def _taken(index: int, flow: KindFlow, left: Sequence[list[str]], rank: Rank) -> list[str]:
+    """The nodes that a growing job takes; they are removed from `left`, whose lists end with their best nodes."""
+    found, closed = list[str](), set[int]()
+    while flow.wanted[index]:
+        open_kinds = [kind for kind, nodes in enumerate(left) if nodes and kind not in closed]
+        best = min(open_kinds, key=lambda kind: rank(left[kind][-1]))
+        if flow.take(index, best):
+            found.append(left[best].pop())
+        else:
+            closed.add(best)  # what the others need does not become less
+    return found

@@ -10,8 +10,10 @@ from malletrain.allocator.problem.allocation_problem import DEFAULT_SECONDS, All
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of
+from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import Floats, MilpModel
 from malletrain.allocator.solvers.milp_counts import counts_model, read_counts
+from malletrain.allocator.solvers.milp_kinds import kinds_model
 from malletrain.allocator.solvers.milp_nodes import node_model, read_node_counts
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 from malletrain.allocator.solvers.placement import place
@@ -32,9 +34,13 @@ def solve(
 ) -> Allocation:
     """Solve a problem.
 
-    `auto` uses the dynamic program, which is exact because only numbers of nodes constrain the jobs. If HiGHS
+    `auto` uses the dynamic program, which is exact where only numbers of nodes constrain the jobs. If HiGHS
     does not prove an optimum in time, the first possible fallback answers: the dynamic program, unless it would take
     seconds; the best solution that HiGHS found; the present nodes, where jobs whose scale is no longer permitted wait.
+
+    Where not all nodes suit all jobs, each formulation is solved without regard to that first. If there are suitable
+    nodes for its optimum, that is the optimum; otherwise HiGHS solves the model by kinds of nodes. Without an answer in
+    time, each job in turn gets as many suitable nodes as there are, up to what it has in that optimum.
 
     Args:
         problem: The problem.
@@ -57,6 +63,9 @@ def solve(
         found = _checked(per_job, problem, read, answer.solution)
         counts, outcome = _judge(problem, per_job, f"highs-{formulation.value}", answer, found)
         objective = objective_of(per_job, counts)
+    if not can_be_placed(problem, counts):
+        counts, outcome = _solve_by_kind(problem, counts, seconds, process)
+        objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
     assignments = place(problem, counts)
     elapsed = time.perf_counter() - started
     return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
@@ -67,6 +76,32 @@ class _Outcome:
     status: str
     solver: str
     reason: str = ""
+
+
+def _solve_by_kind(
+    problem: AllocationProblem, wanted: Sequence[int], seconds: float, process: SolverProcess | None
+) -> tuple[list[int], _Outcome]:
+    """The optimum where not all nodes suit all jobs; without one in time, the best solution that is known.
+
+    Args:
+        problem: The problem.
+        wanted: Nodes of each job in the optimum without regard to kinds.
+        seconds: Wall-clock limit of HiGHS in seconds.
+        process: The process in which HiGHS runs; None starts one.
+    """
+    per_job, groups = [scale_values(job, problem) for job in problem.jobs], groups_of(problem)
+    table = KindTable.of(problem)
+    answer = _answer(kinds_model(per_job, table, groups), seconds, process)
+    found = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
+    if found is not None and not can_be_placed(problem, found):
+        found = None
+    if found is not None and answer.proven:
+        return found, _Outcome("OPTIMAL", "highs-kinds")
+    reason = f"highs-kinds: {answer.problem or 'its solution is not feasible'}"
+    in_turn = placeable_counts(table, [scales.sizes.tolist() for scales in per_job], wanted)
+    if found is not None and objective_of(per_job, found) >= objective_of(per_job, in_turn):
+        return found, _Outcome("FEASIBLE", "highs-kinds", reason)
+    return in_turn, _Outcome("FEASIBLE", "greedy", reason)
 
 
 def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> SolverAnswer:

@@ -15,6 +15,8 @@ from malletrain.allocator.problem.allocation_problem import (
     CostModel,
     Formulation,
     JobDemand,
+    NeedCount,
+    NodeKind,
     ObjectiveMetric,
 )
 from malletrain.allocator.problem.memory_by_job import MemoryByJob
@@ -27,6 +29,7 @@ from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import allocator_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 _COST_MODELS = {
@@ -66,6 +69,7 @@ def problem_from_proto(message: allocator_pb2.AllocationProblem) -> AllocationPr
         objective_metric=_METRICS[message.objective_metric],
         expected_stay_seconds=dict(message.expected_stay_seconds),
         owner_limits=dict(message.owner_limits),
+        kinds=tuple(NodeKind(tuple(kind.nodes)) for kind in message.kinds),
     )
     validate(problem)
     return problem
@@ -86,6 +90,8 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         owner=job.owner,
         share_weight=job.share_weight or 1.0,
         boot_seconds=job.boot_seconds,
+        unsuitable_kinds=tuple(job.unsuitable_kinds),
+        needs=tuple(NeedCount(need.text, need.nodes) for need in job.needs),
     )
 
 
@@ -104,6 +110,7 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
         jobs=map(_demand_to_proto, problem.jobs),
         expected_stay_seconds=problem.expected_stay_seconds,
         owner_limits=problem.owner_limits,
+        kinds=[allocator_pb2.NodeKind(nodes=kind.nodes) for kind in problem.kinds],
     )
 
 
@@ -123,6 +130,9 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     message.share_weight = 0.0 if job.share_weight == 1 else job.share_weight
     message.boot_seconds = job.boot_seconds
     message.current_nodes.extend(job.current_nodes)
+    if job.needs:
+        message.unsuitable_kinds.extend(job.unsuitable_kinds)
+        message.needs.extend(resources_pb2.NeedCount(text=need.text, nodes=need.nodes) for need in job.needs)
     return message
 
 
@@ -156,7 +166,9 @@ def assignment_to_proto(assignment: Assignment) -> allocator_pb2.Assignment:
 
 def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
     """A node as a plan sees it."""
-    return PlannableNode(node.name, node.expected_stay_seconds, node.pool, node.gpus)
+    return PlannableNode(
+        node.name, node.expected_stay_seconds, node.pool, node.gpus, node.gpu_type, tuple(node.features)
+    )
 
 
 def stays_from_proto(message: scavenger_pb2.GetStaysResponse) -> StayReport:
@@ -198,6 +210,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             owner=job.owner,
             share_weight=job.share_weight or 1.0,
             member=member,
+            needs=needs_from_proto(job.spec.needs),
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,

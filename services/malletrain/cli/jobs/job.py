@@ -17,6 +17,7 @@ from malletrain.cli.jobs.job_output import (
     run_in_words,
     saves_in_words,
 )
+from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import request_in_words
@@ -95,6 +96,7 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weigh
         "submitted": f"{ago(found.create_time, now)} ago",
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
+        **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
         "weight": weight,
         **({"burst buffer": request_in_words(found)} if found.spec.burst_buffer_gb else {}),
         **({"limits": limits_in_words(found.spec.limits)} if found.spec.HasField("limits") else {}),

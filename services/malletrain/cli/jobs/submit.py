@@ -13,6 +13,7 @@ from google.protobuf import json_format
 
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
+from malletrain.cli.jobs.needs import parse_needs, tell_of_unsuited
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
 from malletrain.cli.shared.burst_buffer import parse_burst_buffer
@@ -57,6 +58,14 @@ def submit(
     project: Annotated[
         str, typer.Option(help="Project that its usage is accounted to: one of your Unix groups, or as operators list.")
     ] = "",
+    gpu: Annotated[
+        str, typer.Option(help="Kind of GPU that each of its nodes must have, e.g. a100; gpu: any kind.")
+    ] = "",
+    constraint: Annotated[
+        str, typer.Option(help="Features that each of its nodes must have: ib, ib&big (both) or ib|roce (one of them).")
+    ] = "",
+    pool: Annotated[str, typer.Option(help="Pool or partition that its nodes must be of.")] = "",
+    exclude: Annotated[str, typer.Option(help="Nodes that it must not have, e.g. n07,n[11-13].")] = "",
     burst_buffer: Annotated[
         str, typer.Option(help="Burst buffer that it holds until its end, e.g. 2TB, 500GB or 2000 (GB).")
     ] = "",
@@ -124,6 +133,7 @@ def submit(
             profile=parse_profile(profile),
             family=family,
             project=project,
+            needs=parse_needs(gpu, constraint, pool, exclude),
             cold_start=cold,
             burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,
             limits=resources_pb2.JobLimits(
@@ -142,6 +152,8 @@ def submit(
     with connect() as stubs:
         stored = list(stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs)
         tell_what_is_too_large(stubs, stored)
+        for line in tell_of_unsuited(stubs, stored):
+            tell(line)
         if not wait:
             _print(stored, as_json=as_json)
             return

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import grpc
 import typer
 
+from malletrain.cli.jobs.needs import tell_of_unsuited
 from malletrain.cli.shared.output import ago, duration, one_line
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.runtime.messages import unix_seconds
@@ -97,6 +98,8 @@ def tell_what_is_too_large(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job
 
 def tell_why_jobs_wait(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job]) -> None:
     """Say on standard error why jobs that wait for nodes get none, if the Scavenger answers."""
+    for line in tell_of_unsuited(stubs, [job for job in jobs if job.state in _NOT_STARTED]):
+        typer.echo(line, err=True)
     if not any(job.state == resources_pb2.JOB_STATE_WAITING for job in jobs):
         return
     try:

@@ -15,7 +15,7 @@ from malletrain.v1 import scavenger_pb2
 
 
 def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
-    """List the idle nodes, their idle age, expected stay, job, pool and GPUs; say why no more nodes can be held."""
+    """List the idle nodes, their idle age, expected stay, job, pool, GPUs, features; say why no more can be held."""
     with connect() as stubs:
         found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
         status = stubs.scavenger.GetStatus(scavenger_pb2.GetStatusRequest(), timeout=DEADLINE_SECONDS)
@@ -31,6 +31,7 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         idle = [to_dict(node) | {"jobId": holders.get(node.name, "")} for node in found]
         print_json([*idle, *({"name": node.name, "quarantined": to_dict(node)} for node in status.quarantined)])
         return
+    with_features = any(node.features for node in found)
     rows = [
         (
             node.name,
@@ -39,7 +40,9 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
             holders.get(node.name, "-"),
             node.pool or "-",
             f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
+            *([",".join(node.features) or "-"] if with_features else []),
         )
         for node in found
     ]
-    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs"), rows)
+    features = ["features"] if with_features else []
+    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs", *features), rows)

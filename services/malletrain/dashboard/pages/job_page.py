@@ -214,6 +214,7 @@ class JobPage(Page):
                 f"{len(fact.confirmed)} train, {len(fact.commanded)} commanded, {fact.wanted} wanted; "
                 f"{fact.min_nodes} to {fact.max_nodes} permitted",
             ),
+            *([("needs nodes of", fact.needs)] if fact.needs else []),
             (
                 "samples",
                 f"{samples:,}"

@@ -39,12 +39,13 @@ class PlanValues:
 
     Attributes:
         jobs: In the order of the problem.
-        next_node: What one more node would add to the objective: the price of a node.
-        last_node: What the objective would lose with one node fewer; None without nodes.
+        next_node: What one more node would add to the objective: the price of a node. None where not all nodes suit all
+            jobs: `explain` tells it then.
+        last_node: What the objective would lose with one node fewer; None without nodes, and where not all suit all.
     """
 
     jobs: tuple[JobValue, ...]
-    next_node: float
+    next_node: float | None
     last_node: float | None
 
 
@@ -58,11 +59,13 @@ def values_of(problem: AllocationProblem, after: Mapping[str, int]) -> PlanValue
     per_job = [scale_values(job, problem) for job in problem.jobs]
     wide = replace(problem, nodes=(*problem.nodes, _another(problem)))
     wider = [scale_values(job, wide) for job in wide.jobs]
+    jobs = tuple(_of_job(job.id, values, after.get(job.id, 0)) for job, values in zip(problem.jobs, wider, strict=True))
+    if problem.kinds:
+        return PlanValues(jobs, None, None)
     groups, pool = groups_of(problem), len(problem.nodes)
     now = objective_of(per_job, best_counts(per_job, pool, groups))
     more = objective_of(wider, best_counts(wider, pool + 1, groups))
     last = now - objective_of(per_job, best_counts(per_job, pool - 1, groups)) if pool else None
-    jobs = tuple(_of_job(job.id, values, after.get(job.id, 0)) for job, values in zip(problem.jobs, wider, strict=True))
     return PlanValues(jobs, max(0.0, more - now), last)
 
 

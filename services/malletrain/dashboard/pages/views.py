@@ -228,7 +228,7 @@ def plan_facts(plan: PlanFact, values: PlanValues | None) -> list[tuple[str, str
         ("T_fwd", duration(plan.forward_s)),
         ("objective", f"{in_units(plan.objective)}, {plan.status} by {plan.solver} in {1000 * plan.solve_s:.2f} ms"),
     ]
-    if values is not None:
+    if values is not None and values.next_node is not None:
         facts.append(("price of a node", f"{in_units(values.next_node)} (what one more would add to the objective)"))
         if values.last_node is not None:
             facts.append(("worth of the last node", f"{in_units(values.last_node)} (what one fewer would take away)"))

@@ -11,6 +11,7 @@ from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.fleet.spec import FleetSpec
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.model.scaling import ScaleCommand, ScalingPoint
 
 DEFAULT_MAX_RESTARTS = 3
@@ -64,6 +65,7 @@ class JobSpec:
     limits: JobLimits = DEFAULT_LIMITS
     launch_note: str = ""
     project: str = ""
+    needs: NodeNeeds = NO_NEEDS
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

@@ -36,6 +36,8 @@ class JobDeclaration:
         mode: When its curve is profiled; None: as the settings say.
         family: Family that shares its curve; empty where there is none.
         fleet_id: Fleet that it is a member of; empty: none. Its scales are GPUs then.
+        needs_certain_nodes: Whether not all nodes suit it. It is not measured on purpose: how many nodes of its pool it
+            could have is not known here, and others would give up nodes in vain.
     """
 
     job_id: str
@@ -49,6 +51,7 @@ class JobDeclaration:
     mode: ProfilingMode | None = None
     family: str = ""
     fleet_id: str = ""
+    needs_certain_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

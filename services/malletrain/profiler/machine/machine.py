@@ -148,6 +148,8 @@ class ProfilerMachine:
         declared = self.jobs[job_id].declaration
         if declared.fleet_id:
             raise InvalidInputError("job_id", "a job that is in no fleet: members are measured by its plan", job_id)
+        if declared.needs_certain_nodes:
+            raise InvalidInputError("job_id", "a job that any node suits: its curve is learned as it trains", job_id)
         if len(declared.permitted_nodes) == 1 or declared.min_nodes == declared.max_nodes:
             raise InvalidInputError("job_id", "a job that may run at more than one scale", job_id)
         self.runs = self.runs.with_requested_run(job_id)

@@ -280,7 +280,7 @@ def build_held_source(
     client = _batch_client(scheduler, section, of_nodes.issue, installation, registry)
     validate = settings.validate_state
     controller = PlaceholderController(
-        scheduler, client, registry, _policy(section), demand.nodes, clock, validate=validate
+        scheduler, client, registry, _policy(section), demand.nodes, clock, demands=demand.by_needs, validate=validate
     )
     host, _, port = section.agents_address.rpartition(":")
     source = HeldSource(

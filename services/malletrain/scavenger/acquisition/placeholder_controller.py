@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from malletrain.model.node_needs import NodeNeeds
 from malletrain.runtime.clock import Clock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.scavenger.acquisition.batch_client import BatchClient
+from malletrain.scavenger.machine.node_worth import MAX_DEMANDS, NodeWorth
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholder_state import PlaceholderState
 from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_state
@@ -34,6 +36,7 @@ class PlaceholderController:
         wanted: Callable[[], int],
         clock: Clock,
         *,
+        demands: Callable[[], Mapping[NodeNeeds, int]] = dict,
         validate: bool = False,
     ) -> None:
         """Hold nothing yet.
@@ -45,6 +48,7 @@ class PlaceholderController:
             policy: When to submit and to cancel.
             wanted: How many nodes there is work for.
             clock: Wall clock.
+            demands: The same by what jobs need of each node.
             validate: Whether the invariants of the state are checked.
         """
         self._scheduler = scheduler
@@ -52,6 +56,7 @@ class PlaceholderController:
         self._registry = registry
         self._policy = policy
         self._wanted = wanted
+        self._demands = demands
         self._clock = clock
         self._validate = validate
         self._state = PlaceholderState()
@@ -231,9 +236,10 @@ class PlaceholderController:
         """Decide, cancel and submit. The first placeholder that is refused ends the round: the next may fail alike."""
         now = self._clock.time()
         usable = {node: until - now for node, until in self._candidates.items()}
-        before, wanted = self._state, self._wanted()
-        self._state, actions = before.decide(usable, wanted, self._policy, now, self._unwanted)
+        before, wanted, worth = self._state, self._wanted(), self._worth()
+        self._state, actions = before.decide(usable, wanted, self._policy, now, self._unwanted, worth)
         if self._validate:
+            wanted += len(worth.useless(sorted(before.active_nodes))) if worth is not None else 0
             validate_actions(before, actions, usable, wanted, self._policy, now)
         self._log_backoff(before)
         if actions.cancel:
@@ -243,6 +249,12 @@ class PlaceholderController:
             if not await self._submit(node, seconds):
                 break
         self.validate()
+
+    def _worth(self) -> NodeWorth | None:
+        """Which nodes there is work for; None where no job needs certain nodes, or it is not known what nodes are."""
+        demands = self._demands()
+        known = self._facts and any(demands) and len(demands) <= MAX_DEMANDS
+        return NodeWorth(demands, self._facts) if known else None
 
     async def _submit(self, node: str, seconds: float) -> bool:
         begun = self._clock.time()

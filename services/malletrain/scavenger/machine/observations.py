@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from malletrain.model.node_needs import NodeTraits
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
@@ -36,6 +38,11 @@ class NodeFacts:
         A job uses nodes of one pool, since a scaling curve over nodes assumes the same number of workers on each.
         """
         return "/".join(filter(None, [self.pool, self.node_class])) if self.gpus else self.pool
+
+    @property
+    def traits(self) -> NodeTraits:
+        """What jobs choose it by."""
+        return NodeTraits(self.pool_key, self.gpu_type, self.features)
 
 
 NO_FACTS = NodeFacts()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from malletrain.scavenger.machine.node_worth import NodeWorth
 from malletrain.scavenger.machine.placeholders import (
     EndedPlaceholder,
     ListedPlaceholder,
@@ -55,6 +56,12 @@ class PlaceholderState:
     def nodes(self) -> frozenset[str]:
         """Nodes that have a placeholder in any phase."""
         return frozenset(entry.node for entry in self.placeholders.values())
+
+    @property
+    def active_nodes(self) -> frozenset[str]:
+        """Nodes that have a placeholder which waits or runs."""
+        active = (PlaceholderPhase.PENDING, PlaceholderPhase.RUNNING)
+        return frozenset(entry.node for entry in self.placeholders.values() if entry.phase in active)
 
     @property
     def running(self) -> frozenset[str]:
@@ -229,6 +236,7 @@ class PlaceholderState:
         policy: PlaceholderPolicy,
         now: float,
         unwanted: Set[str] = frozenset(),
+        worth: NodeWorth | None = None,
     ) -> tuple[PlaceholderState, PlaceholderActions]:
         """What to submit and what to cancel.
 
@@ -238,12 +246,19 @@ class PlaceholderState:
             policy: When to do what.
             now: The present.
             unwanted: Nodes that are to be given back. None of them is usable.
+            worth: Which nodes there is work for; None: any. Nodes without work do not count among the wanted ones.
 
         Returns:
             The state in which the cancelled ones are marked, and what is to be done.
         """
         kept = {node: until for node, until in self.avoided_until.items() if until > now}
-        state, cancel = replace(self, avoided_until=kept)._decide_cancellations(usable, wanted, policy, now, unwanted)
+        # Nodes on which work runs first: there is work for them.
+        held = sorted(self.active_nodes, key=lambda node: (node in self.idle_since, node))
+        useless = worth.useless(held) if worth is not None else frozenset()
+        wanted += len(useless)
+        state, cancel = replace(self, avoided_until=kept)._decide_cancellations(
+            usable, wanted, policy, now, unwanted, useless
+        )
         free = [
             (node, seconds)
             for node, seconds in usable.items()
@@ -251,6 +266,9 @@ class PlaceholderState:
         ]
         # Nodes without failures first, of these the ones that stay longest; equal ones keep their order.
         free.sort(key=lambda entry: (state.node_failures.get(entry[0], 0), -entry[1]))
+        if worth is not None:
+            useful = worth.useful(sorted(state.active_nodes), [node for node, _ in free])
+            free = [entry for entry in free if entry[0] in useful]
         room = max(0, state.room(wanted, policy, now))
         submit = tuple(
             (node, min(seconds, _time_limit(len(state.placeholders) + index, policy)))
@@ -272,22 +290,28 @@ class PlaceholderState:
         return min(room, 1) if self.backoff.is_due(now, policy.backoff) and not self.probes() else 0
 
     def _decide_cancellations(
-        self, usable: Mapping[str, float], wanted: int, policy: PlaceholderPolicy, now: float, unwanted: Set[str]
+        self,
+        usable: Mapping[str, float],
+        wanted: int,
+        policy: PlaceholderPolicy,
+        now: float,
+        unwanted: Set[str],
+        useless: Set[str],
     ) -> tuple[PlaceholderState, list[Placeholder]]:
         phases = (PlaceholderPhase.PENDING, PlaceholderPhase.RUNNING)
         barred = [entry for phase in phases for entry in self.in_phase(phase) if entry.node in unwanted]
         state = self
         for entry in barred:
             state = state.given_back(entry.id, now)
-        state, others = state._decide_others(usable, wanted, policy, now)
+        state, others = state._decide_others(usable, wanted, policy, now, useless)
         return state, [*barred, *others]
 
     def _decide_others(
-        self, usable: Mapping[str, float], wanted: int, policy: PlaceholderPolicy, now: float
+        self, usable: Mapping[str, float], wanted: int, policy: PlaceholderPolicy, now: float, useless: Set[str]
     ) -> tuple[PlaceholderState, list[Placeholder]]:
         late = [entry for entry in self.in_phase(PlaceholderPhase.PENDING) if _is_late(entry, policy, now)]
         silent = self._without_agent(now)
-        surplus = [entry for entry in self._surplus(wanted, policy, now) if entry not in silent]
+        surplus = [entry for entry in self._surplus(wanted, policy, now, useless) if entry not in silent]
         overdue = [
             entry
             for entry in self.in_phase(PlaceholderPhase.ENDING)
@@ -320,15 +344,16 @@ class PlaceholderState:
         running = self.in_phase(PlaceholderPhase.RUNNING)
         return [entry for entry in running if now - self.silent_since.get(entry.node, now) >= _SILENT_SECONDS]
 
-    def _surplus(self, wanted: int, policy: PlaceholderPolicy, now: float) -> list[Placeholder]:
-        """More than are wanted, and without work for a while. The newest come first."""
+    def _surplus(self, wanted: int, policy: PlaceholderPolicy, now: float, useless: Set[str]) -> list[Placeholder]:
+        """More than are wanted, or of no use to any job, and without work for a while. The newest come first."""
         running = sorted(self.in_phase(PlaceholderPhase.RUNNING), key=lambda entry: -entry.since)
         idle = [
             entry
             for entry in running
             if entry.node in self.idle_since and now - self.idle_since[entry.node] >= policy.surplus_seconds
         ]
-        return idle[: max(0, len(running) - wanted)]
+        useful = [entry for entry in idle if entry.node not in useless]
+        return [entry for entry in idle if entry.node in useless] + useful[: max(0, len(running) - wanted)]
 
     def probes(self) -> list[Placeholder]:
         """Placeholders that were submitted after the last failure and of which it is not known whether they succeed."""

@@ -11,6 +11,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
 from malletrain.scavenger.sources.mixed import MixedSource
@@ -46,7 +47,7 @@ def build_source(
     if section.source == "static":
         if not section.nodes:
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
-        return StaticSource(section.nodes, clock)
+        return StaticSource(section.nodes, clock, _static_facts(section))
     if section.source in ("slurm", "pbs", "slurm+pbs"):
         return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer)
     if section.trace is None:
@@ -61,6 +62,31 @@ def _read(setting: str, path: Path) -> Trace:
     if not path.is_file():
         raise InvalidInputError(setting, "the path of a trace that is there", str(path))
     return read_trace(path)
+
+
+def _static_facts(section: ScavengerSettings) -> dict[str, NodeFacts]:
+    if not section.node_traits:
+        return {}
+    # The library that reads lists takes time to load.
+    from malletrain.scavenger.sources.schedulers.availability import UnreadableError
+    from malletrain.scavenger.sources.schedulers.hostlists import expand
+
+    found: dict[str, NodeFacts] = {}
+    known = frozenset(section.nodes)
+    for names, entry in section.node_traits.items():
+        field = f"scavenger.node_traits.{names}"
+        try:
+            listed = expand(names)
+        except UnreadableError as error:
+            raise InvalidInputError(field, "names of nodes", names) from error
+        for name in listed:
+            if name not in known:
+                raise InvalidInputError(field, "nodes that are in scavenger.nodes", name)
+            kind = (entry.gpu_type or "gpu") if entry.gpus else ""
+            found.setdefault(name, NodeFacts(entry.pool, kind, entry.gpus, entry.features))
+        if entry.gpu_type and not entry.gpus:
+            raise InvalidInputError(f"{field}.gpus", "at least 1, as there is a gpu_type", entry.gpus)
+    return found
 
 
 def _scheduler_source(

@@ -1,0 +1,90 @@
+"""What jobs need of their nodes: options of `submit`, and what is said of jobs that too few nodes suit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import grpc
+
+from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
+from malletrain.model.node_needs import in_words
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.node_needs_messages import needs_from_proto
+from malletrain.v1 import resources_pb2, scavenger_pb2
+
+_MAX_ASKED = 20
+"""Different needs that one command asks about."""
+
+
+def parse_needs(gpu: str, constraint: str, pool: str, exclude: str) -> resources_pb2.NodeNeeds | None:
+    """What a job needs of its nodes, from options; None: nothing.
+
+    Raises:
+        InvalidInputError: `exclude` is no list of nodes.
+    """
+    needs = resources_pb2.NodeNeeds(gpu=gpu, constraint=constraint, pool=pool, excluded_nodes=parse_nodes(exclude))
+    return needs if needs.ByteSize() else None
+
+
+def parse_nodes(text: str) -> tuple[str, ...]:
+    """Names in a list such as `n07,n[11-13]`.
+
+    Raises:
+        InvalidInputError: it can't be read.
+    """
+    if not text:
+        return ()
+    # The library that reads lists takes time to load.
+    from malletrain.scavenger.sources.schedulers.availability import UnreadableError
+    from malletrain.scavenger.sources.schedulers.hostlists import expand
+
+    try:
+        return expand(text)
+    except UnreadableError:
+        raise InvalidInputError("--exclude", "nodes such as n07,n[11-13]", text) from None
+
+
+def needs_in_words(spec: resources_pb2.JobSpec) -> str:
+    """What a job needs of its nodes, for people; empty: any node suits."""
+    return in_words(needs_from_proto(spec.needs))
+
+
+def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
+    """A line for each job that too few of the nodes suit that the Scavenger knows, idle or not.
+
+    Args:
+        stubs: Asks the Scavenger.
+        jobs: Jobs of any kind.
+
+    Raises:
+        grpc.RpcError: the Scavenger does not answer, or is of an earlier version.
+    """
+    counts: dict[bytes, scavenger_pb2.CountSuitableNodesResponse] = {}
+    lines = []
+    for job in jobs:
+        key = job.spec.needs.SerializeToString(deterministic=True)
+        if not key or (key not in counts and len(counts) >= _MAX_ASKED):
+            continue
+        if key not in counts:
+            request = scavenger_pb2.CountSuitableNodesRequest(needs=job.spec.needs)
+            counts[key] = stubs.scavenger.CountSuitableNodes(request, timeout=DEADLINE_SECONDS)
+        if (found := counts[key]).known_nodes and found.suitable_nodes < job.spec.min_nodes:
+            lines.append(_too_few(job, found))
+    return lines
+
+
+def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str]:
+    """As `unsuited`; nothing where the Scavenger does not say."""
+    try:
+        return unsuited(stubs, jobs)
+    except grpc.RpcError:
+        return []  # the jobs are submitted and shown all the same
+
+
+def _too_few(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+    each = ", ".join(f"{need.text}: {need.nodes}" for need in found.needs)
+    least = f"{job.spec.min_nodes} node{'' if job.spec.min_nodes == 1 else 's'}"
+    return (
+        f"{job.id} can't start as the site is: it needs {least} at least, and of the {found.known_nodes} known nodes, "
+        f"idle or not, {found.suitable_nodes} suit it ({each})"
+    )

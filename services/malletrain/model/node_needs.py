@@ -1,0 +1,207 @@
+"""What a job needs of each of its nodes, and which nodes suit it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+ANY_GPU = "gpu"
+"""Kind of GPU that any GPU is; also what a scheduler's GPUs without a kind are called."""
+MAX_EXCLUDED = 256
+_MAX_NAME = 128
+_MAX_CONSTRAINT = 512
+_MAX_FEATURES = 16
+_FEATURE = re.compile(r"[^\s&|,()\[\]*\"]+")
+
+
+@dataclass(frozen=True)
+class NodeNeeds:
+    """What a job needs of each of its nodes. Empty fields ask for nothing.
+
+    Attributes:
+        gpu: Kind of GPU, as the scheduler spells it, capitals or not; `gpu`: any kind.
+        constraint: Features of the scheduler: `a`, `a&b` (all of them) or `a|b` (at least one).
+        pool: Pool, or the partition that a pool's name begins with.
+        excluded_nodes: Nodes that it must not have.
+    """
+
+    gpu: str = ""
+    constraint: str = ""
+    pool: str = ""
+    excluded_nodes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether it asks for anything."""
+        return self != NO_NEEDS
+
+
+NO_NEEDS = NodeNeeds()
+"""Any node suits."""
+
+
+class NodeTraits(NamedTuple):
+    """What nodes are chosen by, besides their names.
+
+    Attributes:
+        pool: Its pool, e.g. "main/a100x4".
+        gpu_type: Kind of its GPUs; empty without GPUs.
+        features: The scheduler's features.
+    """
+
+    pool: str = ""
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+
+
+class NeedError(Exception):
+    """A need that can't be met by any node whatever, or can't be read.
+
+    Attributes:
+        field: Field of `NodeNeeds`.
+        expected: What it may be.
+        got: What it is.
+    """
+
+    def __init__(self, field: str, expected: str, got: object) -> None:
+        super().__init__(f"{field}: expected {expected}, got {got!r}")
+        self.field, self.expected, self.got = field, expected, got
+
+
+def check_needs(needs: NodeNeeds) -> None:
+    """Check what a user has submitted.
+
+    Raises:
+        NeedError: a field can't be used.
+    """
+    for field in ("gpu", "pool"):
+        text = getattr(needs, field)
+        if len(text) > _MAX_NAME or not all(letter.isprintable() and letter != " " for letter in text):
+            raise NeedError(field, f"at most {_MAX_NAME} printable characters without blanks", text)
+    if len(needs.constraint) > _MAX_CONSTRAINT:
+        raise NeedError("constraint", f"at most {_MAX_CONSTRAINT} characters", needs.constraint[:_MAX_NAME])
+    if "&" in needs.constraint and "|" in needs.constraint:
+        raise NeedError(
+            "constraint", "features joined either by & (all of them) or by | (one of them)", needs.constraint
+        )
+    if len(_features(needs.constraint)) > _MAX_FEATURES:
+        raise NeedError("constraint", f"at most {_MAX_FEATURES} features", needs.constraint)
+    for feature in _features(needs.constraint):
+        if not _FEATURE.fullmatch(feature) or not feature.isprintable():
+            raise NeedError("constraint", "a feature, a&b or a|b", needs.constraint)
+    if len(needs.excluded_nodes) > MAX_EXCLUDED:
+        raise NeedError("excluded_nodes", f"at most {MAX_EXCLUDED} nodes", len(needs.excluded_nodes))
+    for place, name in enumerate(needs.excluded_nodes):
+        if not name.strip() or name != name.strip() or len(name) > _MAX_NAME or not name.isprintable():
+            raise NeedError(f"excluded_nodes[{place}]", f"the name of a node, at most {_MAX_NAME} characters", name)
+
+
+class Need(NamedTuple):
+    """One of the things that a job needs.
+
+    Attributes:
+        text: For people, e.g. "GPU a100".
+        part: It alone.
+    """
+
+    text: str
+    part: NodeNeeds
+
+
+@lru_cache(maxsize=4096)
+def needs_of(needs: NodeNeeds) -> tuple[Need, ...]:
+    """What a job needs, one thing after the other; each feature of `a&b` is one."""
+    found = []
+    if needs.pool:
+        found.append(Need(f"pool {needs.pool}", NodeNeeds(pool=needs.pool)))
+    if needs.gpu:
+        found.append(Need(f"GPU {needs.gpu}", NodeNeeds(gpu=needs.gpu)))
+    if needs.constraint:
+        parts = [needs.constraint] if "|" in needs.constraint else _features(needs.constraint)
+        found += [Need(f"feature {part}", NodeNeeds(constraint=part)) for part in dict.fromkeys(parts)]
+    if needs.excluded_nodes:
+        count = len(set(needs.excluded_nodes))
+        named = f"not {needs.excluded_nodes[0]}" if count == 1 else f"none of {count} excluded nodes"
+        found.append(Need(named, NodeNeeds(excluded_nodes=needs.excluded_nodes)))
+    return tuple(found)
+
+
+class TraitCensus:
+    """What many nodes are, of which most are alike: for each need only different traits are looked at."""
+
+    def __init__(self, nodes: Mapping[str, NodeTraits]) -> None:
+        """Count the nodes by their traits."""
+        self._nodes = nodes
+        self._counts = Counter(nodes.values())
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self._nodes)
+
+    def count(self, needs: NodeNeeds) -> int:
+        """How many of the nodes suit a job."""
+        suitable = sum(count for traits, count in self._counts.items() if has_traits(needs, traits))
+        excluded = (self._nodes[name] for name in _excluded(needs.excluded_nodes) if name in self._nodes)
+        return suitable - sum(has_traits(needs, traits) for traits in excluded)
+
+    def kinds(self, asked: Sequence[NodeNeeds]) -> dict[tuple[int, ...], list[str]]:
+        """The nodes that do not suit all of some jobs, in their order, by the jobs' indices that they do not suit."""
+        by_traits = {
+            traits: tuple(index for index, needs in enumerate(asked) if not has_traits(needs, traits))
+            for traits in self._counts
+        }
+        by_name: dict[str, list[int]] = {}
+        for index, needs in enumerate(asked):
+            for name in _excluded(needs.excluded_nodes):
+                by_name.setdefault(name, []).append(index)
+        found: dict[tuple[int, ...], list[str]] = {}
+        for name, traits in self._nodes.items():
+            barred = by_traits[traits]
+            if name in by_name:
+                barred = tuple(sorted({*barred, *by_name[name]}))
+            if barred:
+                found.setdefault(barred, []).append(name)
+        return found
+
+
+def in_words(needs: NodeNeeds) -> str:
+    """What a job needs, for people; empty where any node suits."""
+    return ", ".join(need.text for need in needs_of(needs))
+
+
+def suits(needs: NodeNeeds, name: str, traits: NodeTraits) -> bool:
+    """Whether a node is one that the job may have."""
+    return name not in _excluded(needs.excluded_nodes) and has_traits(needs, traits)
+
+
+@lru_cache(maxsize=65536)
+def has_traits(needs: NodeNeeds, traits: NodeTraits) -> bool:
+    """Whether nodes with these traits suit a job, those left out that it excludes by name."""
+    if needs.pool and traits.pool != needs.pool and not traits.pool.startswith(f"{needs.pool}/"):
+        return False
+    if needs.gpu and not _is_gpu(needs.gpu, traits.gpu_type):
+        return False
+    if not needs.constraint:
+        return True
+    wanted = _features(needs.constraint)
+    met = (feature in traits.features for feature in wanted)
+    return any(met) if "|" in needs.constraint else all(met)
+
+
+def _is_gpu(wanted: str, gpu_type: str) -> bool:
+    """Nodes whose GPUs are of several kinds (a100+v100) suit those alone that take any kind."""
+    if wanted.casefold() == ANY_GPU:
+        return bool(gpu_type)
+    return wanted.casefold() == gpu_type.casefold()
+
+
+def _features(constraint: str) -> Sequence[str]:
+    return [part.strip() for part in re.split(r"[&|]", constraint)] if constraint else []
+
+
+@lru_cache(maxsize=1024)
+def _excluded(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(names)
