@@ -12,7 +12,7 @@ OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
-APART := long or faulty_scripts or frameworks or demo or fleet or slurm or netns or containers or training or upgrade or manual or browser
+APART := long or faulty_scripts or frameworks or demo or fleet or slurm or pbs or netns or containers or training or upgrade or manual or browser
 LONG := long and not ($(subst long or ,,$(APART)))
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
@@ -21,7 +21,7 @@ VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
 .PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-dashboard-smoke test-streams test-manual test-long test-hostile test-training test-faulty-scripts test-slurm \
-  test-netns test-containers \
+  test-pbs test-netns test-containers \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
 
@@ -113,12 +113,28 @@ test-manual: setup ## The commands of README, quick starts, day 2 and grpcurl co
 test-upgrade: setup ## Services of this version take over trainings of the last release, which must be in the clone (5 minutes)
 	$(BIN)/python -m pytest -m upgrade
 
-test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes)
+test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes; 20 with two releases)
+	@if folder=$$($(BIN)/python -m tests.support.servers slurm); then \
+	  PATH=$$folder/bin:$$folder/sbin:$$PATH $(BIN)/python -m pytest -m slurm; \
+	elif (($$? == 3)); then \
+	  echo "test-slurm: a later release than Debian's is skipped" >&2; \
+	else \
+	  exit 1; \
+	fi
 	@if deploy/slurm/install-debian.sh; then \
 	  $(BIN)/python -m pytest -m slurm && \
 	  $(BIN)/python benchmarks/zero_impact.py --nodes 8 --minutes 0.7 --idle-seconds 10; \
 	elif (($$? == 3)); then \
 	  echo "test-slurm: skipped" >&2; \
+	else \
+	  exit 1; \
+	fi
+
+test-pbs: setup ## A real OpenPBS on this machine, its nodes as network namespaces: nodes held, given back, kills, foreign jobs (root; 4 minutes)
+	@if $(BIN)/python -m tests.support.servers pbs; then \
+	  $(BIN)/python -m pytest -m pbs; \
+	elif (($$? == 3)); then \
+	  echo "test-pbs: skipped" >&2; \
 	else \
 	  exit 1; \
 	fi

@@ -169,7 +169,7 @@ down() {
   if running "$root/slurmctld.pid"; then
     # Jobs outlive slurmd: they go first.
     scancel --signal=KILL --full --user="$(id -un)" 2>/dev/null || true
-    scancel --state=PENDING,RUNNING,SUSPENDED --user="$(id -un)" 2>/dev/null || true
+    scancel --user="$(id -un)" 2>/dev/null || true
     local deadline=$((SECONDS + 10))
     while ((SECONDS < deadline)) && [[ -n $(squeue -h 2>/dev/null) ]]; do sleep 0.2; done
   fi

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from tests.support.waiting import wait_until
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "local-cluster.sh"
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged")
 _MANY_TRIES = 200
+_CHANGE = "change"
+"""Name of a job that only changes what slurmctld stores."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,15 @@ class Cluster:
         """The nodes of a list such as n[001-004]."""
         return tuple(self.run("scontrol", "show", "hostnames", expression).split()) if expression else ()
 
+    def await_stored(self) -> None:
+        """Wait until slurmctld has stored all jobs as they are now, which it does some seconds after a change."""
+        held = ["--hold", "--partition=main", f"--job-name={_CHANGE}", "--output=/dev/null", "--wrap=true"]
+        self.run("sbatch", *held)
+        moment = time.time()
+        stored = self.folder / "state" / "job_state"
+        wait_until(lambda: stored.exists() and stored.stat().st_mtime > moment, 30, "the stored state of slurmctld")
+        self.run("scancel", f"--name={_CHANGE}")
+
     def kill_controller(self) -> None:
         """kill -9 of slurmctld."""
         pid = int((self.folder / "slurmctld.pid").read_text())
@@ -92,6 +104,7 @@ class Cluster:
     def start_again(self) -> None:
         """Start what has ended. Nodes may answer later: who kills a daemon waits for what it is about."""
         self._control("up", wait_nodes=0)
+        self.run("scancel", f"--name={_CHANGE}")
 
     def _control(self, action: str, wait_nodes: int | None = None) -> None:
         variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}

@@ -21,6 +21,7 @@ MARKERS = frozenset(
         "long",
         "manual",
         "netns",
+        "pbs",
         "processes",
         "slurm",
         "system",

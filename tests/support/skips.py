@@ -67,6 +67,9 @@ EXPECTED = (
     ExpectedSkip("needs fish", "completion is tried in bash as well", _no_program("fish")),
     ExpectedSkip("needs Debian's slurmctld, .*", APT, _no_program("slurmctld", "slurmd", "sinfo", "munged")),
     ExpectedSkip("(slurmctld|slurmd|sinfo|munged) is not installed .*", "`make test-slurm` installs it, where it can"),
+    ExpectedSkip(
+        "needs OpenPBS in .*", "`make test-pbs` unpacks it, where it can", lambda: not Path("/opt/pbs/sbin").exists()
+    ),
     ExpectedSkip("this Slurm checks (no )?accounts.*", "releases differ; `make test-slurm` runs old and new ones"),
     ExpectedSkip("needs root and iproute2", APT, lambda: _is_not_root() or _no_program("ip")()),
     ExpectedSkip("network namespaces can't be made here, .*", KERNEL),
