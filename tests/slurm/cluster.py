@@ -89,8 +89,8 @@ class Cluster:
     def await_stored(self) -> None:
         """Wait until slurmctld has stored all jobs as they are now, which it does some seconds after a change."""
         held = ["--hold", "--partition=main", f"--job-name={_CHANGE}", "--output=/dev/null", "--wrap=true"]
+        moment = time.time()  # before: a change after a quiet time is stored at once
         self.run("sbatch", *held)
-        moment = time.time()
         stored = self.folder / "state" / "job_state"
         wait_until(lambda: stored.exists() and stored.stat().st_mtime > moment, 30, "the stored state of slurmctld")
         self.run("scancel", f"--name={_CHANGE}")

@@ -81,7 +81,7 @@ def test_a_killed_slurmctld_costs_nobody_anything(slurm: Cluster, running: Harve
     running.submit(SCALE, TRAINER, "TEST_SAMPLES=20000")
     wait_until(lambda: confirmed(running) == SCALE, PATIENCE, "a training on two nodes")
     before = slurm.jobs(PLACEHOLDER)
-    slurm.await_stored()  # what slurmctld has forgotten is another case: tests/slurm/test_forgotten.py
+    slurm.await_stored()  # what slurmctld has forgotten is another case
     slurm.kill_controller()
     samples = running.samples()
     wait_until(lambda: running.samples() > samples, PATIENCE, "training without slurmctld")
