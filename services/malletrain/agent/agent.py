@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 
 from malletrain.agent.job_owner import JobOwner
 from malletrain.agent.node_cgroups import NodeCgroups
+from malletrain.agent.node_check.judging import CheckLimits
+from malletrain.agent.node_check.running import check_node
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
@@ -49,6 +51,7 @@ class AgentConfig:
             placeholder, at which some schedulers only send SIGKILL.
         in_slurm: Whether the placeholder is a job of Slurm.
         standby_memory_bytes: Largest share of memory of all standby processes together; 0: there are none.
+        check: What the node must have before the agent reports; None: it is not checked.
     """
 
     node: str
@@ -61,6 +64,7 @@ class AgentConfig:
     stay_seconds: float = math.inf
     in_slurm: bool = False
     standby_memory_bytes: int = 0
+    check: CheckLimits | None = None
 
 
 class Agent:
@@ -112,7 +116,7 @@ class Agent:
             node=config.node, port=port, placeholder=config.placeholder, version=VERSION
         )
         watch = StandstillWatch(self._leave_at_standstill)
-        self._crew.start(self._registration.run(introduction), "registration")
+        self._crew.start(self._check_and_register(introduction), "registration")
         self._crew.start(self._poll(), "poll")
         if config.in_slurm:
             self._crew.start(self._leave_if_preempted(), "preemption", may_end=True)
@@ -129,6 +133,18 @@ class Agent:
         await self._crew.close()
         watch.close()
         self._crew.check()
+
+    async def _check_and_register(self, introduction: pb.AgentIntroduction) -> None:
+        """Check the node, while a standby process boots, and then stay registered.
+
+        Only what is found at the agent's start counts: a node on which workers are is never given up for it.
+        """
+        config = self._config
+        if config.check is not None:
+            introduction.unfit = await check_node(config.node, config.check)
+        if introduction.unfit:
+            self._log(f"no worker must start here: {introduction.unfit}")
+        await self._registration.run(introduction)
 
     def _renew_certificate(self, content: bytes) -> None:
         try:

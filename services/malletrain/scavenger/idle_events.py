@@ -139,6 +139,8 @@ class IdleEvents:
                 self._state_file.try_write(QUARANTINE, self.machine.quarantine.to_json())
             case NoteQuarantine():
                 node, reason, by = effect.failure
+                if effect.is_check:
+                    self._metrics.check_failed()
                 self._log.warning("node quarantined", node=node, seconds=round(effect.seconds), reason=reason, by=by)
 
     async def first_observation(self) -> None:

@@ -96,7 +96,11 @@ def _stored_cooldowns(state_file: ScavengerStateFile) -> dict[str, float]:
 
 def _stored_quarantine(section: ScavengerSettings, state_file: ScavengerStateFile) -> Quarantine:
     policy = QuarantinePolicy(
-        section.quarantine_failures, section.quarantine_half_life_seconds, section.quarantine_longest_seconds
+        section.quarantine_failures,
+        section.quarantine_half_life_seconds,
+        section.quarantine_longest_seconds,
+        section.node_check.retry_seconds,
+        section.node_check.longest_retry_seconds,
     )
     return Quarantine(policy, read_records(state_file.section(QUARANTINE)))
 

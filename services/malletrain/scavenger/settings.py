@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from malletrain.scavenger.sources.schedulers.settings import PbsSettings, SlurmSettings
+from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
 
 
 class StaticNodeSettings(BaseModel):
@@ -36,6 +36,9 @@ class ScavengerSettings(BaseModel):
     )
     slurm: SlurmSettings = Field(default_factory=SlurmSettings, description="How Slurm is asked.")
     pbs: PbsSettings = Field(default_factory=PbsSettings, description="How PBS is asked.")
+    node_check: NodeCheckSettings = Field(
+        default_factory=NodeCheckSettings, description="What a node must have before its first worker starts."
+    )
     nodes: tuple[str, ...] = Field(default=("n01",), description="Names of the nodes of the static source.")
     node_traits: dict[str, StaticNodeSettings] = Field(
         default_factory=dict,

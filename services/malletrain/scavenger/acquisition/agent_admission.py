@@ -19,6 +19,7 @@ class RegisteredAgent:
         workers: How many workers it has.
         version: Version of MalleTrain that it runs; empty: 0.1.0 or earlier.
         certificate: What its certificate says of its node; None: it is the one that agents of 0.1 share.
+        unfit: Why no worker must start on its node; empty: nothing is known against it.
     """
 
     node: str
@@ -27,6 +28,7 @@ class RegisteredAgent:
     workers: int = 0
     version: str = ""
     certificate: PeerNode | None = None
+    unfit: str = ""
 
     @property
     def name(self) -> str:

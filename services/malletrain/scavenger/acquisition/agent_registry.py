@@ -46,6 +46,7 @@ _LOST_SECONDS = 2.0
 _REGISTER = "/malletrain.v1.AgentRegistryService/Register"
 _MAX_NAME_LENGTH = 256
 _MAX_VERSION_LENGTH = 64
+_MAX_UNFIT_LENGTH = 400
 
 
 class _AgentStream:
@@ -122,6 +123,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self._reclaim_timer = reclaim_timer
         self._leaving: dict[str, float] = {}
         self._departed: list[str] = []
+        self._unfit: dict[str, str] = {}
         self._streams: dict[str, _AgentStream] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._server: grpc.aio.Server | None = None
@@ -158,6 +160,11 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         """Identifiers of the placeholders whose agents have left since the last call."""
         gone, self._departed = self._departed, []
         return gone
+
+    def take_unfit(self) -> dict[str, str]:
+        """Nodes whose agents have said since the last call that no worker must start there, and why."""
+        found, self._unfit = self._unfit, {}
+        return found
 
     async def open(self, host: str, port: int) -> int:
         """Listen for agents.
@@ -292,6 +299,10 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         if self._present.get(entry.node, entry).placeholder != entry.placeholder:
             self._forget(entry.node)
         self._present[entry.node] = entry
+        if entry.unfit and entry.node not in self._leaving:
+            self._log.warning("node is not well", node=entry.node, reason=entry.unfit)
+            self._unfit[entry.node] = entry.unfit
+            self._note_leaving(entry.node)
         if entry.node in self._leaving:
             self._tell_to_leave(entry.node)
         self._log.info(
@@ -385,4 +396,11 @@ def _introduced(request: pb.RegisterRequest | None, peer: str, certificate: Peer
         raise InvalidInputError("introduction.version", f"at most {_MAX_VERSION_LENGTH} characters", told.version)
     host = unquote(peer.partition(":")[2].rpartition(":")[0])
     placeholder = told.placeholder or agent_placeholder_id(told.node)
-    return RegisteredAgent(told.node, f"{host}:{told.port}", placeholder, version=told.version, certificate=certificate)
+    return RegisteredAgent(
+        told.node,
+        f"{host}:{told.port}",
+        placeholder,
+        version=told.version,
+        certificate=certificate,
+        unfit=told.unfit[:_MAX_UNFIT_LENGTH],
+    )

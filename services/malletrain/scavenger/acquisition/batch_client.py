@@ -73,6 +73,7 @@ class AgentCommand:
         margin_seconds: How long before the time limit of a placeholder its agent leaves.
         marks: Folder on the nodes in which a Prolog marks nodes that were just taken; empty: there is no such Prolog.
         standby_memory_mib: Largest share of memory of a standby process on a node; 0: none is kept.
+        check: More options of the agent, by which it checks the node before it reports.
     """
 
     python: str
@@ -84,6 +85,7 @@ class AgentCommand:
     margin_seconds: float = 15.0
     marks: str = ""
     standby_memory_mib: int = 0
+    check: tuple[str, ...] = ()
 
     async def certificate_line(self, node: str) -> str:
         """A certificate for an agent that is started on a node, in base64 and as one line. A secret.
@@ -109,4 +111,5 @@ class AgentCommand:
             *(("--stay", f"{stay:g}") if math.isfinite(stay) else ()),
             *(("--marks", self.marks) if self.marks else ()),
             *(("--standby-mib", f"{self.standby_memory_mib}") if self.standby_memory_mib else ()),
+            *self.check,
         ]

@@ -26,7 +26,7 @@ from malletrain.scavenger.machine.placeholders import PlaceholderPolicy
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import NodeSource, NoPlaceholders, PlaceholderView, SourceStatus
 from malletrain.scavenger.sources.schedulers.commands import run_command
-from malletrain.scavenger.sources.schedulers.settings import HoldSettings
+from malletrain.scavenger.sources.schedulers.settings import HoldSettings, NodeCheckSettings
 from malletrain.scavenger.telemetry.metrics import ReclaimTimer, ignore_time
 
 _RETURN_SECONDS = 3.0
@@ -227,6 +227,7 @@ class HeldSource:
             watched=seen.idle,
             agents={node: agent.address for node, agent in present.items()},
             agent_names={node: agent.name for node, agent in present.items()},
+            unfit=self._registry.take_unfit(),
         )
 
     def _check(self, held: Observation) -> None:
@@ -245,6 +246,7 @@ def build_held_source(
     clock: Clock,
     demand: NodeDemand,
     reclaim_timer: ReclaimTimer = ignore_time,
+    check: NodeCheckSettings | None = None,
 ) -> HeldSource:
     """A source of the nodes that are held.
 
@@ -257,6 +259,7 @@ def build_held_source(
         clock: Wall clock.
         demand: How many nodes there is work for.
         reclaim_timer: Told how long agents take to leave.
+        check: How nodes are checked before their first worker; None: they are not.
 
     Raises:
         InvalidInputError: the certificates can't be made or used.
@@ -277,7 +280,7 @@ def build_held_source(
         # Over ssh no scheduler says which agents there are.
         lambda node: by_ssh or controller.expects(node),
     )
-    client = _batch_client(scheduler, section, of_nodes.issue, installation, registry)
+    client = _batch_client(scheduler, section, of_nodes.issue, installation, registry, check)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, demands=demand.by_needs, validate=validate
@@ -318,7 +321,12 @@ def _policy(section: HoldSettings) -> PlaceholderPolicy:
 
 
 def _batch_client(
-    scheduler: str, section: HoldSettings, issue: Callable[[str], str], installation: str, registry: AgentRegistry
+    scheduler: str,
+    section: HoldSettings,
+    issue: Callable[[str], str],
+    installation: str,
+    registry: AgentRegistry,
+    check: NodeCheckSettings | None,
 ) -> BatchClient:
     agent = AgentCommand(
         section.python,
@@ -330,6 +338,7 @@ def _batch_client(
         section.margin_seconds,
         section.marks if section.ssh else "",
         section.standby_memory_mib,
+        () if check is None else check.agent_options(),
     )
     if section.ssh:
         return SshAgentStarter(run_command, agent, registry, section.ssh, section.log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from malletrain.runtime.kernel.recording import Moment
@@ -19,6 +19,7 @@ from malletrain.scavenger.machine.stimuli import (
     Effect,
     ExcludeNodes,
     FailuresReported,
+    NodeFailure,
     NodesObserved,
     NodesReclaimed,
     NoteQuarantine,
@@ -31,6 +32,7 @@ from malletrain.scavenger.machine.stimuli import (
 
 Effects = tuple[Effect, ...]
 
+_CHECK = "the check before its first worker"
 NOTHING_OBSERVED = Observation(0.0, {})
 
 
@@ -107,7 +109,8 @@ class ScavengerMachine:
             self.stays.observe(observation.time, watched)
         self.newest, self.seen = observation, True
         event = self.idle.observe(observation.time, observation.idle)
-        return self._announce(event, observation.time, "source", now, even_empty=just_ended)
+        announced = self._announce(event, observation.time, "source", now, even_empty=just_ended)
+        return (*announced, *self._leave_out(observation.unfit, now))
 
     def _put_out(self, nodes: Sequence[str], seconds: float, now: float, cause: str) -> Effects:
         return self._announce(self.idle.reclaim(now, nodes, seconds), now, cause, now)
@@ -129,6 +132,15 @@ class ScavengerMachine:
                 effects += self._put_out([failure.node], seconds, now, "quarantine")
                 effects.append(NoteQuarantine(failure, seconds))
         return (*effects, ExcludeNodes(), StoreQuarantine(), StoreCooldowns())
+
+    def _leave_out(self, unfit: Mapping[str, str], now: float) -> Effects:
+        """Nodes that have failed their check are left out until they are checked again."""
+        effects: list[Effect] = []
+        for node, reason in sorted(unfit.items()):
+            seconds = self.quarantine.check_failed(node, now, reason, _CHECK)
+            effects += self._put_out([node], seconds, now, "quarantine")
+            effects.append(NoteQuarantine(NodeFailure(node, reason, _CHECK), seconds, is_check=True))
+        return (*effects, ExcludeNodes(), StoreQuarantine(), StoreCooldowns()) if effects else ()
 
     def _announce(
         self, event: IdleEvent, unix_seconds: float, cause: str, now: float, *, even_empty: bool = False

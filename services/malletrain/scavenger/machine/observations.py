@@ -68,6 +68,7 @@ class Observation:
         offline: Nodes that an operator has taken out of use.
         stale: The source has been silent for too long, so that nodes are left out. That a node is missing does not mean
             that its idle fragment has ended.
+        unfit: Why nodes failed the check before their first worker. Only the first observation after it says so.
     """
 
     time: float
@@ -82,6 +83,7 @@ class Observation:
     reserved: Mapping[str, float] = field(default_factory=dict)
     offline: frozenset[str] = frozenset()
     stale: bool = False
+    unfit: Mapping[str, str] = field(default_factory=dict)
 
     def moved(self, seconds: float) -> Observation:
         """The wall clock was set by so many seconds. What the scheduler says of the future stays."""

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+_MAX_DOUBLINGS = 30
+
 
 @dataclass(frozen=True, slots=True)
 class QuarantinePolicy:
@@ -16,11 +18,15 @@ class QuarantinePolicy:
         failures: Score at which a node is quarantined. A new failure adds 1.
         half_life_seconds: Time in which the score halves.
         longest_seconds: Longest quarantine.
+        check_seconds: How long a node is left out that has failed its check for the first time; doubles each time.
+        longest_check_seconds: The longest such time.
     """
 
     failures: float = 3.0
     half_life_seconds: float = 1800.0
     longest_seconds: float = 24 * 3600.0
+    check_seconds: float = 60.0
+    longest_check_seconds: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class NodeFailureRecord:
         failures: Number of all failures.
         reason: Why the last one happened, for people.
         by: Whose work it was, for people.
+        checks: How many checks of the node have failed, lately.
     """
 
     score: float
@@ -42,6 +49,7 @@ class NodeFailureRecord:
     failures: int = 0
     reason: str = ""
     by: str = ""
+    checks: int = 0
 
     def score_at(self, now: float, half_life_seconds: float) -> float:
         """The score at `now`, in seconds since the epoch."""
@@ -93,9 +101,32 @@ class Quarantine:
             release = policy.failures / 2.0
             seconds = min(policy.longest_seconds, policy.half_life_seconds * max(0.0, math.log2(score / release)))
         until = max(before.until, now + seconds) if seconds else before.until
-        self._records[name] = NodeFailureRecord(score, now, until, before.failures + 1, reason, by)
+        self._records[name] = NodeFailureRecord(score, now, until, before.failures + 1, reason, by, before.checks)
         self._forget(now)
         return max(0.0, until - now)
+
+    def check_failed(self, name: str, now: float, reason: str, by: str) -> float:
+        """A node has failed its check. That says nothing of work there: the score stays.
+
+        Args:
+            name: The node.
+            now: The time.
+            reason: What is wrong, for people.
+            by: Who says so, for people.
+
+        Returns:
+            For how many seconds the node is quarantined from now on.
+        """
+        policy = self.policy
+        before = self._records.get(name, NodeFailureRecord(0.0, now))
+        doublings = min(before.checks, _MAX_DOUBLINGS)
+        seconds = min(policy.longest_check_seconds, policy.check_seconds * 2.0**doublings)
+        until, score = max(before.until, now + seconds), before.score_at(now, policy.half_life_seconds)
+        self._records[name] = NodeFailureRecord(
+            score, now, until, before.failures + 1, reason, by, min(before.checks, _MAX_DOUBLINGS) + 1
+        )
+        self._forget(now)
+        return until - now
 
     def quarantined(self, now: float) -> dict[str, NodeFailureRecord]:
         """Quarantined nodes, by name."""
@@ -124,7 +155,7 @@ class Quarantine:
         self._records = {
             name: record
             for name, record in self._records.items()
-            if record.until > now or record.score_at(now, kept) > 0.05
+            if record.until > now or record.score_at(now, kept) > 0.05 or (record.checks and record.until + kept > now)
         }
 
 
@@ -135,8 +166,9 @@ def read_records(section: Mapping[str, Any]) -> dict[str, NodeFailureRecord]:
         try:
             score, at, until = (float(entry[field]) for field in ("score", "at", "until"))
             failures, reason, by = int(entry["failures"]), str(entry["reason"]), str(entry["by"])
+            checks = int(entry.get("checks", 0))  # earlier versions have written none
         except (TypeError, ValueError, KeyError, OverflowError):
             continue
-        if all(map(math.isfinite, (score, at, until))) and score >= 0:
-            found[name] = NodeFailureRecord(score, at, until, failures, reason, by)
+        if all(map(math.isfinite, (score, at, until))) and score >= 0 and checks >= 0:
+            found[name] = NodeFailureRecord(score, at, until, failures, reason, by, checks)
     return found

@@ -143,10 +143,12 @@ class NoteQuarantine:
     Attributes:
         failure: The last failure there.
         seconds: For how long.
+        is_check: Whether the node has failed its check, and no work there.
     """
 
     failure: NodeFailure
     seconds: float
+    is_check: bool = False
 
 
 Effect = AnnounceEvent | ExcludeNodes | StoreCooldowns | StoreQuarantine | NoteQuarantine

@@ -114,7 +114,9 @@ def _scheduler_source(
             return watched()
         demand = JobManagerDemand(settings.peer("job_manager"), credential)
         debounce = section.debounce_seconds
-        return build_held_source(scheduler, hold, watched, settings, debounce, clock, demand, reclaim_timer)
+        return build_held_source(
+            scheduler, hold, watched, settings, debounce, clock, demand, reclaim_timer, section.node_check
+        )
 
     if section.source == "slurm":
         return build("slurm", section.slurm.hold, slurm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from malletrain.scavenger.machine.observations import NodeFacts, Observation
@@ -42,7 +43,9 @@ class MixedSource:
 
         async def follow(index: int, source: NodeSource) -> None:
             async for observation in source.observations():
-                newest[index] = observation
+                # What only one observation says must not be lost to the next one, nor be told twice.
+                untold = newest[index].unfit if index in newest else {}
+                newest[index] = replace(observation, unfit={**untold, **observation.unfit})
                 news.set()
 
         following = [asyncio.create_task(follow(index, source)) for index, source in enumerate(self._sources)]
@@ -58,6 +61,7 @@ class MixedSource:
                 if news.is_set():
                     news.clear()
                     merged = merge([newest[index] for index in sorted(newest)], source_count=len(self._sources))
+                    newest.update({index: replace(found, unfit={}) for index, found in newest.items()})
                     yield merged
                     if merged.ended:
                         return
@@ -117,6 +121,7 @@ def merge(observations: Sequence[Observation], source_count: int) -> Observation
         offline=frozenset().union(*(observation.offline for observation in observations)),
         known=frozenset().union(*(observation.known for observation in observations)),
         stale=any(observation.stale for observation in observations),
+        unfit={name: reason for observation in observations for name, reason in observation.unfit.items()},
     )
 
 

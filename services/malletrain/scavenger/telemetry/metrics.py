@@ -65,6 +65,11 @@ class ScavengerMetrics:
             registry=None,
         )
         self._joined = Counter("malletrain_scavenger_nodes_joined", "Nodes that joined the idle set.", registry=None)
+        self._unfit = Counter(
+            "malletrain_scavenger_node_checks_failed",
+            "Checks of nodes before their first worker that have failed.",
+            registry=None,
+        )
         self._left = Counter("malletrain_scavenger_nodes_left", "Nodes that left the idle set.", registry=None)
 
     def register(self, metrics: ServiceMetrics, now: Callable[[], Gauges]) -> None:
@@ -73,7 +78,7 @@ class ScavengerMetrics:
         Raises:
             RuntimeError: no event loop is running.
         """
-        metrics.add(self._reclaims, self._unconfirmed, self._joined, self._left)
+        metrics.add(self._reclaims, self._unconfirmed, self._joined, self._left, self._unfit)
         metrics.watch(now, _rendered, Gauges(SourceStatus(), 0, 0, stale=False))
 
     def reclaim_step(self, step: str, seconds: float) -> None:
@@ -83,6 +88,10 @@ class ScavengerMetrics:
     def reclaim_unconfirmed(self) -> None:
         """A reclaim has ended, and it is not known whether all of its nodes are free."""
         self._unconfirmed.inc()
+
+    def check_failed(self) -> None:
+        """A node has failed the check before its first worker."""
+        self._unfit.inc()
 
     def changed(self, event: IdleEvent) -> None:
         """The idle set has changed."""
@@ -94,7 +103,7 @@ def _rendered(gauges: Gauges) -> Iterator[Metric]:
     yield GaugeMetricFamily("malletrain_scavenger_idle_nodes", "Nodes that count as idle.", gauges.idle)
     yield GaugeMetricFamily(
         "malletrain_scavenger_quarantined_nodes",
-        "Nodes that are left alone because work kept failing there.",
+        "Nodes that are left alone because work kept failing there, or because their check has failed.",
         gauges.quarantined,
     )
     yield GaugeMetricFamily(

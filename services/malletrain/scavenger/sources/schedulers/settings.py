@@ -7,6 +7,61 @@ import sys
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
+class NodeCheckSettings(BaseModel):
+    """Section `[scavenger.node_check]`: what a node must have before its first worker starts.
+
+    Agents check that when they start, on nodes that are held. What can't be found out is nothing against a node.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    enabled: bool = Field(default=True, description="Whether nodes are checked.")
+    seconds: float = Field(
+        default=1.0, gt=0, le=60, description="How long each node's check may take, without the script."
+    )
+    least_memory_mib: int = Field(default=256, ge=0, description="Memory that must be available, in MiB.")
+    most_ecc_errors: int = Field(
+        default=0, ge=0, description="Most uncorrected memory errors of a GPU since its driver was loaded."
+    )
+    folders: tuple[str, ...] = Field(
+        default=("/tmp",),
+        max_length=16,
+        description="Folders on the nodes that must be writable for the services' user.",
+    )
+    script: str = Field(
+        default="",
+        pattern="^(/.*)?$",
+        description="Path on the nodes of a program of your own that is run with the node's name: exit status 0 means "
+        "that the node is well. Nobody else may be able to write it. Empty: none is run.",
+    )
+    script_seconds: float = Field(default=5.0, gt=0, le=10, description="How long that program may take.")
+    retry_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=86400,
+        description="How long a node that is not well is left out before it is checked again; doubles each time.",
+    )
+    longest_retry_seconds: float = Field(default=3600.0, gt=0, description="The longest such time.")
+
+    def agent_options(self) -> tuple[str, ...]:
+        """The options of an agent that say so."""
+        if not self.enabled:
+            return ()
+        return (
+            *("--check-seconds", f"{self.seconds:g}", "--check-memory-mib", f"{self.least_memory_mib}"),
+            *("--check-ecc-errors", f"{self.most_ecc_errors}"),
+            *(word for folder in self.folders for word in ("--check-folder", folder)),
+            *(("--check-script", self.script) if self.script else ()),
+            *(("--check-script-seconds", f"{self.script_seconds:g}") if self.script else ()),
+        )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> NodeCheckSettings:
+        if self.longest_retry_seconds < self.retry_seconds:
+            raise ValueError("expected longest_retry_seconds of at least retry_seconds")
+        return self
+
+
 class HoldSettings(BaseModel):
     """Sections `[scavenger.slurm.hold]` and `[scavenger.pbs.hold]`: how idle nodes are held.
 

@@ -1,0 +1,121 @@
+"""Checks a node: runs what measures it, and the operator's script, beside each other and within their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from malletrain.agent.node_check.judging import (
+    MAX_REASON_LENGTH,
+    CheckLimits,
+    read_measures,
+    reasons_against,
+    shown,
+)
+from malletrain.agent.node_check.measuring import STEPS
+from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
+
+_BOOT_SECONDS = 10.0
+"""How long an interpreter may take to start on a busy machine, which says nothing of what is measured."""
+_END_SECONDS = 0.2
+"""How long a killed program is waited for: one that the kernel holds does not end."""
+_MAX_LINE_BYTES = 32 << 10
+_MAX_SAID_BYTES = 4 << 10
+_PIECE = 64 << 10
+_NODE_VARIABLE = "MALLETRAIN_NODE"
+
+
+async def check_node(node: str, limits: CheckLimits) -> str:
+    """Why no work must start on this node; empty: nothing is known against it.
+
+    Args:
+        node: Name of the node, which the operator's script is told.
+        limits: What the node must have.
+    """
+    checks = [_measured(limits)] + ([_scripted(node, limits)] if limits.script else [])
+    found = await asyncio.gather(*checks)
+    return shown("; ".join(reason for reasons in found for reason in reasons))
+
+
+async def _measured(limits: CheckLimits) -> list[str]:
+    command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.measuring", *limits.folders)
+    try:
+        async with _program(command, dict(os.environ), errors=DEVNULL) as process:
+            return await _judged(process, limits)
+    except OSError as error:
+        return [f"no program can be started ({error.strerror})"]
+
+
+async def _judged(process: Process, limits: CheckLimits) -> list[str]:
+    assert process.stdout is not None
+    step = ""
+    try:
+        async with asyncio.timeout(_BOOT_SECONDS) as limit:
+            while line := await process.stdout.readline():
+                if not step:
+                    limit.reschedule(asyncio.get_running_loop().time() + limits.seconds)
+                if line.strip().decode(errors="replace") not in STEPS:
+                    return reasons_against(read_measures(parse_object(line)), limits)
+                step = line.strip().decode()
+    except TimeoutError:
+        return [f"{step}: no answer within {limits.seconds:g} s" if step else "no program starts within 10 s"]
+    except (ValueError, UntrustedJsonError) as error:  # ValueError: the line is too long
+        return [f"what was measured can't be read ({error})"]
+    return [f"the measuring process has ended ({step})"]
+
+
+async def _scripted(node: str, limits: CheckLimits) -> list[str]:
+    name = f"check script {limits.script}"
+    command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.script", limits.script, node)
+    try:
+        async with (
+            asyncio.timeout(limits.script_seconds),
+            _program(command, {**os.environ, _NODE_VARIABLE: node}, errors=STDOUT) as process,
+        ):
+            said = await _said(process)
+            status = await process.wait()
+    except TimeoutError:
+        return [f"{name} has not ended within {limits.script_seconds:g} s"]
+    except OSError as error:
+        return [f"no program can be started ({error.strerror})"]
+    if status == 0:
+        return []
+    first = next((line for line in said.splitlines() if line.strip()), "")
+    return [f"{name} ended with {status}" + (f": {shown(first, MAX_REASON_LENGTH // 2)}" if first else "")]
+
+
+async def _said(process: Process) -> str:
+    """The beginning of what a program prints; the rest is read and dropped."""
+    assert process.stdout is not None
+    kept = b""
+    while piece := await process.stdout.read(_PIECE):
+        kept += piece[: _MAX_SAID_BYTES - len(kept)]
+    return kept.decode(errors="replace")
+
+
+@asynccontextmanager
+async def _program(command: tuple[str, ...], environment: dict[str, str], errors: int) -> AsyncIterator[Process]:
+    """A program in a process group of its own, all of which is killed at the end.
+
+    It stays in this session: what is in another one counts as left behind by workers.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, stdout=PIPE, stderr=errors, process_group=0, limit=_MAX_LINE_BYTES, env=environment
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await process.communicate()
