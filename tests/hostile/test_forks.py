@@ -14,6 +14,7 @@ OTHER_STARTS = {
     "cli/demo/command.py": {"subprocess.Popen"},
     "cli/operate/doctor.py": {"subprocess.run"},
     "cli/operate/doctor_checks.py": {"subprocess.run"},
+    "cli/operate/doctor_interpreters.py": {"subprocess.run"},
     "cli/reproduce/malletrain.py": {"ProcessPoolExecutor"},
     "reproduce/executors.py": {"ProcessPoolExecutor"},
     "common/standby/child.py": {"os.fork"},

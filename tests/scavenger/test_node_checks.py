@@ -59,6 +59,6 @@ def test_both_schedulers_tell_their_nodes() -> None:
 def test_the_options_of_an_agent() -> None:
     assert NodeCheckSettings(enabled=False).agent_options() == ()
     words = NodeCheckSettings(script="/opt/check", folders=("/a", "/b")).agent_options()
-    assert words[:2] == ("--check-seconds", "1")
+    assert words[:2] == ("--check-seconds", "3")
     assert words[-4:] == ("--check-script", "/opt/check", "--check-script-seconds", "5")
     assert not any("," in word for word in words), "qsub would take it apart"

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _SHELL = "/bin/sh"
 _FIRST_FREE = 3
@@ -101,6 +102,7 @@ def spawn(
     stderr: int,
     pass_fds: Collection[int] = (),
     new_session: bool = False,
+    new_group: bool = False,
 ) -> ChildProcess:
     """Start a process. It inherits only the descriptors that are named here.
 
@@ -112,6 +114,7 @@ def spawn(
         stderr: Descriptor of its standard error.
         pass_fds: Descriptors that it inherits under their own numbers.
         new_session: Whether it leads a session of its own.
+        new_group: Whether it leads a process group of its own, which a session of its own implies.
 
     Raises:
         OSError: it can't be started.
@@ -126,8 +129,13 @@ def spawn(
         kept = {target for _, target in wanted}
         actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable() - kept]
         actions += [(os.POSIX_SPAWN_DUP2, copy, target) for copy, (_, target) in zip(copies, wanted, strict=True)]
+        group: dict[str, Any] = {"setpgroup": 0} if new_group else {}
         pid = os.posix_spawn(
-            program, list(command), dict(environment), file_actions=actions, setsid=new_session, setsigdef=_RESET
+            *(program, list(command), dict(environment)),
+            file_actions=actions,
+            setsid=new_session,
+            setsigdef=_RESET,
+            **group,
         )
     finally:
         for copy in copies:

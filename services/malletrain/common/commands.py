@@ -40,12 +40,15 @@ class _Start:
         environment: Mapping[str, str],
         folder: str | None,
         files: tuple[int, int, int],
+        *,
+        own_session: bool,
     ) -> None:
         self.begun: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self.status: int | None = None
         self._loop = asyncio.get_running_loop()
         self._command, self._environment, self._folder = command, environment, folder
+        self._own_session = own_session
         self._files: list[int] = []
         for number in files:
             self._files.append(os.dup(number))
@@ -59,7 +62,7 @@ class _Start:
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def kill(self) -> None:
-        """Kill its session, also what is left of that after the end of the command itself."""
+        """Kill its process group, also what is left of that after the end of the command itself."""
         with self._lock:
             # Until it is collected, nobody else gets its number.
             if self._process is not None and self._process.returncode is None:
@@ -78,7 +81,14 @@ class _Start:
         try:
             words = through_shell(self._command, self._environment, self._folder)
             source, output, errors = self._files
-            process = spawn(words, self._environment, stdin=source, stdout=output, stderr=errors, new_session=True)
+            process = spawn(
+                *(words, self._environment),
+                stdin=source,
+                stdout=output,
+                stderr=errors,
+                new_session=self._own_session,
+                new_group=not self._own_session,
+            )
         except (OSError, ValueError) as error:
             self._tell(self._fail, error)
             return
@@ -119,10 +129,10 @@ class _Start:
 
 
 class RunningCommand:
-    """A command that runs, in a session of its own.
+    """A command that runs, in a process group of its own.
 
     Attributes:
-        pid: Process id, which is also that of its session.
+        pid: Process id, which is also that of its group.
         stdout: What it prints; empty if it is not heard.
         stderr: What it says on standard error; empty if it is not heard.
     """
@@ -149,11 +159,11 @@ class RunningCommand:
         return output, errors
 
     def kill(self) -> None:
-        """Kill its session, also what is left of that after the end of the command itself."""
+        """Kill its process group, also what is left of that after the end of the command itself."""
         self._start.kill()
 
     async def close(self) -> None:
-        """Kill its session and close its pipes. Waits two seconds for its end: the kernel may hold it for longer."""
+        """Kill its process group and close its pipes. Waits two seconds for its end: the kernel may hold it longer."""
         self.kill()
         for output in self._outputs:
             output.close()
@@ -208,8 +218,9 @@ async def start_command(
     hear_errors: bool = True,
     line_bytes: int = _LINE_BYTES,
     seconds: float = _START_SECONDS,
+    own_session: bool = True,
 ) -> RunningCommand:
-    """Start a command in a session of its own. The event loop goes on meanwhile. In the end, `close` must be called.
+    """Start a command in a process group of its own. The event loop goes on meanwhile. In the end, call `close`.
 
     Args:
         command: Program and arguments.
@@ -220,6 +231,7 @@ async def start_command(
         hear_errors: Whether to read its standard error; else it goes nowhere.
         line_bytes: Longest line that is read at once, in bytes.
         seconds: How long the start may take.
+        own_session: Whether it leads a session of its own, too.
 
     Raises:
         StartTimeoutError: it has not begun in time, or too many earlier ones have not ended.
@@ -234,7 +246,7 @@ async def start_command(
         for heard, stream in ((hear_output, output), (hear_errors, errors)):
             if heard:
                 await stream.open()
-        start = _Start(command, environment, folder, (source, output.writing, errors.writing))
+        start = _Start(command, environment, folder, (source, output.writing, errors.writing), own_session=own_session)
     except BaseException:
         output.close()
         errors.close()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from malletrain.agent.node_check.judging import (
@@ -19,12 +16,11 @@ from malletrain.agent.node_check.judging import (
     shown,
 )
 from malletrain.agent.node_check.measuring import STEPS
+from malletrain.common.commands import RunningCommand, start_command
 from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 
 _BOOT_SECONDS = 10.0
 """How long an interpreter may take to start on a busy machine, which says nothing of what is measured."""
-_END_SECONDS = 0.2
-"""How long a killed program is waited for: one that the kernel holds does not end."""
 _MAX_LINE_BYTES = 32 << 10
 _MAX_SAID_BYTES = 4 << 10
 _PIECE = 64 << 10
@@ -46,14 +42,13 @@ async def check_node(node: str, limits: CheckLimits) -> str:
 async def _measured(limits: CheckLimits) -> list[str]:
     command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.measuring", *limits.folders)
     try:
-        async with _program(command, dict(os.environ), errors=DEVNULL) as process:
+        async with _program(command, os.environ) as process:
             return await _judged(process, limits)
     except OSError as error:
         return [f"no program can be started ({error.strerror})"]
 
 
-async def _judged(process: Process, limits: CheckLimits) -> list[str]:
-    assert process.stdout is not None
+async def _judged(process: RunningCommand, limits: CheckLimits) -> list[str]:
     step = ""
     try:
         async with asyncio.timeout(_BOOT_SECONDS) as limit:
@@ -76,7 +71,7 @@ async def _scripted(node: str, limits: CheckLimits) -> list[str]:
     try:
         async with (
             asyncio.timeout(limits.script_seconds),
-            _program(command, {**os.environ, _NODE_VARIABLE: node}, errors=STDOUT) as process,
+            _program(command, {**os.environ, _NODE_VARIABLE: node}) as process,
         ):
             said = await _said(process)
             status = await process.wait()
@@ -90,17 +85,21 @@ async def _scripted(node: str, limits: CheckLimits) -> list[str]:
     return [f"{name} ended with {status}" + (f": {shown(first, MAX_REASON_LENGTH // 2)}" if first else "")]
 
 
-async def _said(process: Process) -> str:
-    """The beginning of what a program prints; the rest is read and dropped."""
-    assert process.stdout is not None
+async def _said(process: RunningCommand) -> str:
+    """The beginning of what a program prints, and says on standard error; the rest is read and dropped."""
+    printed, errors = await asyncio.gather(_beginning(process.stdout), _beginning(process.stderr))
+    return printed + errors
+
+
+async def _beginning(stream: asyncio.StreamReader) -> str:
     kept = b""
-    while piece := await process.stdout.read(_PIECE):
+    while piece := await stream.read(_PIECE):
         kept += piece[: _MAX_SAID_BYTES - len(kept)]
     return kept.decode(errors="replace")
 
 
 @asynccontextmanager
-async def _program(command: tuple[str, ...], environment: dict[str, str], errors: int) -> AsyncIterator[Process]:
+async def _program(command: tuple[str, ...], environment: Mapping[str, str]) -> AsyncIterator[RunningCommand]:
     """A program in a process group of its own, all of which is killed at the end.
 
     It stays in this session: what is in another one counts as left behind by workers.
@@ -108,14 +107,8 @@ async def _program(command: tuple[str, ...], environment: dict[str, str], errors
     Raises:
         OSError: it can't be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=PIPE, stderr=errors, process_group=0, limit=_MAX_LINE_BYTES, env=environment
-    )
+    process = await start_command(command, environment, line_bytes=_MAX_LINE_BYTES, own_session=False)
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                await process.communicate()
+        await process.close()

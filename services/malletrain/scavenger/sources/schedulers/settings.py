@@ -17,7 +17,10 @@ class NodeCheckSettings(BaseModel):
 
     enabled: bool = Field(default=True, description="Whether nodes are checked.")
     seconds: float = Field(
-        default=1.0, gt=0, le=60, description="How long each node's check may take, without the script."
+        default=3.0,
+        gt=0,
+        le=60,
+        description="How long each node's check may take, without the script; it usually takes a tenth of a second.",
     )
     least_memory_mib: int = Field(default=256, ge=0, description="Memory that must be available, in MiB.")
     most_ecc_errors: int = Field(
