@@ -71,6 +71,7 @@ OF_SERVICES = {
         "runtime/admission/connection_limiter.py:return of memory",
         "runtime/admission/connection_limiter.py:watch over connections",
         "runtime/metrics/endpoint.py:metrics",
+        "runtime/process.py:watchdog",
         "runtime/server.py:connections",
     ),
     "profiler": (
@@ -85,6 +86,7 @@ OF_SERVICES = {
         "profiler/service.py:tell when due",
     ),
     "scavenger": (
+        "common/commands.py:command",
         "scavenger/acquisition/agent_registry.py:agents' connections",
         "scavenger/acquisition/agent_registry.py:connections",
         "scavenger/acquisition/held_source.py:certificates",

@@ -48,7 +48,7 @@ async def test_systemd_is_told(systemd: tuple[str, socket.socket]) -> None:
     telling.cancel()
     assert said == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1", b"WATCHDOG=1"]
     listener.setblocking(False)
-    watchdog.ending()
+    watchdog.stopping()
     assert b"STOPPING=1" in iter(lambda: listener.recv(100), None)
 
 

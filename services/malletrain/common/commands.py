@@ -15,6 +15,7 @@ from malletrain.common.child_process import ChildProcess, spawn, through_shell
 from malletrain.common.tasks import start_thread
 
 _THREAD = "command"
+"""Name of the thread of each command that has not ended."""
 _MAX_UNENDED = 64
 _START_SECONDS = 10.0
 _END_SECONDS = 2.0
@@ -56,7 +57,7 @@ class _Start:
         self._process: ChildProcess | None = None
         self._given_up = False
         try:
-            start_thread(self._run, _THREAD)
+            start_thread(self._run, "command")
         except RuntimeError as error:  # so says Python where the machine has no room for another task
             self._close_files()
             raise OSError(errno.EAGAIN, str(error)) from error

@@ -92,7 +92,7 @@ async def run_service(
             raise RuntimeError("the background tasks ended by themselves")
     finally:
         waiting.cancel()
-        watchdog.ending()
+        watchdog.stopping()
         host.metrics.close()
         await host.drain()
         background.cancel()

@@ -38,7 +38,7 @@ class LoopWatchdog(Protocol):
     def alive(self) -> None:
         """The event loop goes on."""
 
-    def ending(self) -> None:
+    def stopping(self) -> None:
         """This process ends by itself now, which may take a while."""
 
 
@@ -53,7 +53,7 @@ class NoWatchdog:
     def alive(self) -> None:
         """Nothing."""
 
-    def ending(self) -> None:
+    def stopping(self) -> None:
         """Nothing."""
 
 
@@ -85,7 +85,7 @@ class SystemdWatchdog:
         if self._seconds:
             self._send("WATCHDOG=1")
 
-    def ending(self) -> None:
+    def stopping(self) -> None:
         """This process ends by itself now, which may take a while."""
         self._send("STOPPING=1")
 
@@ -124,7 +124,7 @@ class TimerWatchdog:
         """Start the timer again."""
         faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._file)
 
-    def ending(self) -> None:
+    def stopping(self) -> None:
         """Nothing: the end may hang, too."""
 
 

@@ -109,7 +109,7 @@ async def _serve(
     try:
         await _until_signal(watcher.run(), server, watchdog)
     finally:
-        watchdog.ending()
+        watchdog.stopping()
 
 
 def _announce(host: str, port: int, names: tuple[str, ...], tls: ssl.SSLContext | None) -> None:

@@ -74,7 +74,7 @@ def up(
                 runner.rotate_logs()
                 watchdog.alive()
         finally:
-            watchdog.ending()
+            watchdog.stopping()
             runner.stop()
 
 
