@@ -26,6 +26,7 @@ _FROM_PARENT = "what the process that has started this one says, on a pipe or so
 _OWN_CHILD = "what a child process of the services' account says, which runs our code and nothing of a user"
 _SCHEDULER = "what the batch scheduler's own command prints"
 _OWN_COMMAND = "a file that the user who runs the command names or has, with that user's own rights"
+_OWN_CODE = "a file of this package, whose code is run anyway"
 _OWN_PROCESS = "runs in the user's own training, or between trainings of one account, with that account's rights"
 ALLOWED = {
     "services/malletrain/allocator/auto_tuning/documents.py": _OWN_CHILD,
@@ -48,6 +49,7 @@ ALLOWED = {
     "services/malletrain/job_manager/storage/store.py": _DATABASE,
     "services/malletrain/profiler/store.py": _DATABASE,
     "services/malletrain/runtime/access/revocation.py": _OWN_FILE,
+    "services/malletrain/runtime/database/schema_history.py": _OWN_CODE,
     "services/malletrain/scavenger/sources/schedulers/tolerant_json.py": _SCHEDULER,
     "services/malletrain/scavenger/state_file.py": _OWN_FILE,
     "services/malletrain/scavenger/trace_metadata.py": _OWN_COMMAND,

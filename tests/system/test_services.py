@@ -220,7 +220,8 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
     machine = {"Python", "torch", "malletrain.client", "loopback", "disk", "state folder", "named files", "variables"}
     access = {"identity", "certificates", "MUNGE", "jobs run as", "cgroups"}
-    assert {*machine, *access, *backends, *SERVICES, "tracing"} == set(findings)
+    pythons = {"Python of the services", "Python of job_manager.trainer_python"}
+    assert {*machine, *pythons, *access, *backends, *SERVICES, "tracing"} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")
     assert all(entry["ok"] or entry["remedy"] for entry in findings.values())
     assert done.returncode == (0 if all(entry["ok"] for entry in findings.values()) else 1)
