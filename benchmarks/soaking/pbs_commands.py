@@ -6,8 +6,10 @@ Jobs are processes of this machine; FOLDER/jobs has a file for each. FOLDER/take
 from __future__ import annotations
 
 import getpass
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 
 _VERSION = {"timestamp": 0, "pbs_version": "23.06.06", "pbs_server": "head"}
 _UNKNOWN_JOB = 153
+_ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>([^<]*)</jsdl-hpcpa:Argument>")
 
 
 def alive(pid: int) -> bool:
@@ -66,12 +69,17 @@ def qstat(folder: Path) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def qsub(folder: Path, words: list[str]) -> str:
-    cut = words.index("--")
-    options, command = words[:cut], words[cut + 1 :]
-    node = next(word for word in options if word.startswith("select=")).partition("host=")[2].partition(":")[0]
+def qsub(folder: Path, words: list[str], script: str) -> str:
+    """Start a job's program. Its script is only kept, beside the file with its nodes, where an agent looks for it."""
+    attributes = dict(word.split("=", 1) for flag, word in itertools.pairwise(words) if flag == "-W")
+    command = [attributes["executable"], *_ARGUMENT.findall(attributes["argument_list"])]
+    node = next(word for word in words if word.startswith("select=")).partition("host=")[2].partition(":")[0]
     number = len(list((folder / "jobs").iterdir())) + 1
     name = f"{number}.head"
+    nodes, kept = folder / "mom" / "aux" / name, folder / "mom" / "mom_priv" / "jobs" / f"{name}.SC"
+    for path, content in ((nodes, f"{node}\n"), (kept, script)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
     with (folder / "agents.log").open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -80,13 +88,13 @@ def qsub(folder: Path, words: list[str]) -> str:
             stderr=log,
             start_new_session=True,
             cwd="/",
-            env={**os.environ, "PBS_JOBID": name},
+            env={**os.environ, "PBS_JOBID": name, "PBS_NODEFILE": str(nodes)},
         )
     job = {
         "pid": process.pid,
         "node": node,
-        "name": options[options.index("-N") + 1],
-        "queue": options[options.index("-q") + 1],
+        "name": words[words.index("-N") + 1],
+        "queue": words[words.index("-q") + 1],
         "words": command,
     }
     (folder / "jobs" / f"{number}.json").write_text(json.dumps(job))
@@ -108,7 +116,7 @@ def main() -> int:
     elif command == "qstat":
         print(qstat(folder), end="")
     elif command == "qsub":
-        print(qsub(folder, words))
+        print(qsub(folder, words, sys.stdin.read()))
     elif command == "qdel":
         return qdel(folder, words[-1])
     return 0

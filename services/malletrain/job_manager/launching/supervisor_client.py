@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -23,6 +24,7 @@ from malletrain.runtime.channel import DEADLINE_SECONDS, open_socket_channel
 from malletrain.runtime.tracing.propagation import present_context, to_message
 from malletrain.v1 import supervisor_pb2, supervisor_pb2_grpc
 
+T = TypeVar("T")
 _CALL_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError)
 """The second one where the connection is closed, as it is once the supervisor has ended."""
 _ENDING = (supervisor_pb2.SUPERVISOR_PHASE_STOPPING, supervisor_pb2.SUPERVISOR_PHASE_ENDED)
@@ -116,7 +118,7 @@ class SupervisorClient:
         clock = asyncio.get_running_loop().time
         bucket = TokenBucket.full(_STATES_PER_SECOND, _STATES_AT_ONCE, clock())
         try:
-            async for response in self._stub.WatchState(supervisor_pb2.WatchStateRequest()):
+            async for response in _until_closed(self._stub.WatchState(supervisor_pb2.WatchStateRequest())):
                 seen = self._seen(response)
                 if seen is None:
                     return
@@ -141,7 +143,7 @@ class SupervisorClient:
             sequence=sequence, hosts=hosts, trace_context=to_message(present_context())
         )
         try:
-            response = await self._stub.SetHosts(request, timeout=DEADLINE_SECONDS)
+            response = await _answer(self._stub.SetHosts(request, timeout=DEADLINE_SECONDS))
         except _CALL_ERRORS as error:
             self._log_failed_call("SetHosts", error)
             return None
@@ -153,7 +155,7 @@ class SupervisorClient:
             hosts=nodes, grace_seconds=grace_seconds, trace_context=to_message(present_context())
         )
         try:
-            await self._stub.ReleaseHosts(request, timeout=deadline_seconds)
+            await _answer(self._stub.ReleaseHosts(request, timeout=deadline_seconds))
         except _CALL_ERRORS as error:
             self._log_failed_call("ReleaseHosts", error)
             return False
@@ -180,7 +182,7 @@ class SupervisorClient:
             sequence=sequence if keep_seconds > 0 else 0,
         )
         try:
-            response = await self._stub.Stop(request, timeout=deadline_seconds)
+            response = await _answer(self._stub.Stop(request, timeout=deadline_seconds))
         except _CALL_ERRORS as error:
             self._log_failed_call("Stop", error)
             return False
@@ -236,6 +238,37 @@ class SupervisorClient:
         if version != self.version:
             self._log.info("version of the supervisor", version=version, own_version=VERSION)
             self.version = version
+
+
+async def _answer(call: Awaitable[T]) -> T:
+    """The answer to a call.
+
+    Raises:
+        grpc.aio.UsageError: the connection was closed meanwhile. gRPC cancels the call then, and it looks as if
+            somebody had cancelled this task.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        raise grpc.aio.UsageError("the connection was closed") from None
+
+
+async def _until_closed(stream: AsyncIterable[T]) -> AsyncIterator[T]:
+    """A stream, which fails as `_answer` does when the connection is closed."""
+    messages = aiter(stream)
+    while True:
+        try:
+            message = await _answer(anext(messages))
+        except StopAsyncIteration:
+            return
+        yield message
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _code_of(error: Exception) -> str:
