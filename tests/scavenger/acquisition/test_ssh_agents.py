@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,12 @@ from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.runtime.access.keys import installation_id
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Addresses, Settings
+from malletrain.scavenger.acquisition.batch_client import AgentCommand
 from malletrain.scavenger.acquisition.held_source import HeldSource, build_held_source
+from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
 from malletrain.scavenger.machine.observations import Observation
-from malletrain.scavenger.sources.base import SourceStatus
+from malletrain.scavenger.sources.base import SourceError, SourceStatus
+from malletrain.scavenger.sources.schedulers.commands import run_command
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from tests.scavenger.acquisition.secure_shell import SSHD, ssh_command
 from tests.scavenger.running import NOBODY
@@ -174,6 +178,29 @@ async def test_nodes_are_left_that_operators_or_reservations_need_and_all_at_a_g
             following.cancel()
             for pid in agents_of(tmp_path):
                 psutil.Process(pid).kill()
+
+
+HERE = ("sh", "-c", 'exec sh -c "$2"', "ssh")
+"""In place of ssh: a command of this machine, whose session is killed as soon as it has ended."""
+
+
+@pytest.mark.parametrize("number", range(20))
+async def test_an_agent_outlives_the_session_of_the_command_that_starts_it(tmp_path: Path, number: int) -> None:
+    told, program = tmp_path / "told", tmp_path / "agent"
+    program.write_text(f'#!/bin/sh\nread -r line\necho "$line" >{told}.draft && mv {told}.draft {told}\n')
+    program.chmod(0o755)
+    agent = AgentCommand(str(program), "127.0.0.1:1", lambda _: "a certificate\n", "127.0.0.1", 1.0, "ours")
+    ssh = SshAgentStarter(run_command, agent, None, HERE, str(tmp_path / "log"))  # type: ignore[arg-type]
+    await ssh.submit(f"n{number}", 60.0)
+    await wait_until_async(told.exists, 10, "the agent")
+    assert base64.b64decode(told.read_text()) == b"a certificate\n"
+
+
+async def test_an_agent_whose_log_cannot_be_written_is_said_not_to_start(tmp_path: Path) -> None:
+    agent = AgentCommand(sys.executable, "127.0.0.1:1", lambda _: "a certificate\n", "127.0.0.1", 1.0, "ours")
+    ssh = SshAgentStarter(run_command, agent, None, HERE, str(tmp_path / "none" / "log"))  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match=r"none/log"):
+        await ssh.submit("n1", 60.0)
 
 
 def test_either_placeholders_or_ssh() -> None:

@@ -21,6 +21,7 @@ from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 
 _BOOT_SECONDS = 10.0
 """How long an interpreter may take to start on a busy machine, which says nothing of what is measured."""
+_NO_PROGRAM = f"no program starts within {_BOOT_SECONDS:g} s"
 _MAX_LINE_BYTES = 32 << 10
 _MAX_SAID_BYTES = 4 << 10
 _PIECE = 64 << 10
@@ -59,7 +60,7 @@ async def _judged(process: RunningCommand, limits: CheckLimits) -> list[str]:
                     return reasons_against(read_measures(parse_object(line)), limits)
                 step = line.strip().decode()
     except TimeoutError:
-        return [f"{step}: no answer within {limits.seconds:g} s" if step else "no program starts within 10 s"]
+        return [f"{step}: no answer within {limits.seconds:g} s" if step else _NO_PROGRAM]
     except (ValueError, UntrustedJsonError) as error:  # ValueError: the line is too long
         return [f"what was measured can't be read ({error})"]
     return [f"the measuring process has ended ({step})"]
@@ -68,15 +69,16 @@ async def _judged(process: RunningCommand, limits: CheckLimits) -> list[str]:
 async def _scripted(node: str, limits: CheckLimits) -> list[str]:
     name = f"check script {limits.script}"
     command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.script", limits.script, node)
+    begun = b""
     try:
-        async with (
-            asyncio.timeout(limits.script_seconds),
-            _program(command, {**os.environ, _NODE_VARIABLE: node}) as process,
-        ):
-            said = await _said(process)
-            status = await process.wait()
+        async with _program(command, {**os.environ, _NODE_VARIABLE: node}) as process:
+            async with asyncio.timeout(_BOOT_SECONDS):
+                begun = await process.stdout.readline()
+            async with asyncio.timeout(limits.script_seconds):
+                said = await _said(process)
+                status = await process.wait()
     except TimeoutError:
-        return [f"{name} has not ended within {limits.script_seconds:g} s"]
+        return [f"{name} has not ended within {limits.script_seconds:g} s" if begun else _NO_PROGRAM]
     except OSError as error:
         return [f"no program can be started ({error.strerror})"]
     if status == 0:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from malletrain.common.trusted_files import check_trusted
 
+BEGUN = "begun"
+"""Printed first: from then on its time counts, not while the interpreter starts on a busy machine."""
 NOT_RUN = 126
 """Exit status, as a shell has it, of a program that can't be run."""
 
 
 def main(path: str, node: str) -> int:
     """Become the script; comes back only if it can't be run."""
+    print(BEGUN, flush=True)
     try:
         check_trusted(Path(path))
         os.execv(path, [path, node])

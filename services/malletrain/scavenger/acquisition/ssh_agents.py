@@ -34,16 +34,22 @@ class SshAgentStarter:
     timeout_seconds: float = 10.0
 
     async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
-        """Start an agent that outlives the connection, without a time limit. See `BatchClient`.
-
-        The shell on the node reads the certificate before it starts the agent, and hands it on by a pipe.
-        """
+        """Start an agent that outlives the connection, without a time limit. See `BatchClient`."""
         del seconds, facts
-        agent, log = shlex.join(self.agent.on(node, "stdin")), shlex.quote(self.log)
-        line = f"IFS= read -r line && {{ printf '%s\\n' \"$line\" | setsid {agent} >>{log} 2>&1 & }}"
         certificate = Input(f"{await self.agent.certificate_line(node)}\n")
-        await self.run([*self.ssh, node, line], self.timeout_seconds, certificate)
+        await self.run([*self.ssh, node, self._start_line(node)], self.timeout_seconds, certificate)
         return agent_placeholder_id(node)
+
+    def _start_line(self, node: str) -> str:
+        """What the shell on the node does: it reads the certificate and hands it to the agent by a pipe.
+
+        It ends once the pipe holds the certificate and the agent's session has begun, not before: the end of the
+        connection, or of the command that stands in for ssh, may be that of everything in the shell's session.
+        """
+        agent, log = shlex.join(self.agent.on(node, "stdin")), shlex.quote(self.log)
+        give = "{ printf '%s\\n' \"$line\"; echo given >&3; }"
+        start = f"setsid sh -c 'echo begun; exec \"$@\" >&2' sh {agent} 2>>{log} 3>&-"
+        return f"IFS= read -r line && {{ {give} | {start} & }} 3>&1 | {{ read -r one && read -r other; }}"
 
     async def find(self) -> Mapping[str, ListedPlaceholder]:
         """All agents that have reported."""
