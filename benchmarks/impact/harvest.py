@@ -44,6 +44,7 @@ source = "slurm"
 debounce_seconds = 2
 [scavenger.slurm]
 partitions = {partitions}
+units = "{units}"
 interval_seconds = {nodes}
 queue_interval_seconds = {queue}
 reservations_interval_seconds = {reservations}
@@ -149,6 +150,7 @@ def harvest(
     partitions: Sequence[str] = ("main",),
     interpreter: str = sys.executable,
     more_settings: str = "",
+    units: str = "nodes",
 ) -> Iterator[Harvest]:
     """Start the services; in the end, give all nodes back.
 
@@ -158,6 +160,7 @@ def harvest(
         ssh: Starts agents on nodes that are only watched; without it placeholders hold the nodes.
         partitions: Whose idle nodes are used.
         interpreter: Python of the agents.
+        units: `nodes`, or `gpus` for single ones.
         more_settings: Sections of settings, in TOML, besides that of the Scavenger.
     """
     scripts, agents = folder / "bin", folder / "agents"
@@ -170,7 +173,7 @@ def harvest(
     direct = f'ssh = {json.dumps(ssh)}\nmarks = "{cluster.folder / MARKS}"', "all.log"
     how, log = direct if ssh else (f'queue = "{QUEUE}"', "%N-%j.log")
     places = {"bin": scripts, "agents": agents, "log": log, "port": cluster.base_port - 1}
-    settings = _SETTINGS.format(how=how, partitions=json.dumps(partitions), **places, **INTERVALS_S)
+    settings = _SETTINGS.format(how=how, units=units, partitions=json.dumps(partitions), **places, **INTERVALS_S)
     settings += more_settings
     watcher = Watcher(PLACEHOLDER, cluster.environment["SLURM_CONF"], folder)
     try:

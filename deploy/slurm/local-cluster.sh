@@ -12,6 +12,7 @@
 #   SCHED_DELAY=0                   batch_sched_delay: how many seconds may lie between an event and its scheduling
 #   PROLOG=/path                    run on a node before each job
 #   GPU_NODES=0 GPUS=2              so many of the last nodes claim to have so many GPUs, and are a partition of their own
+#   SHARED_GPU_NODES=               not empty: jobs in `gpu` and `scavenge` take what they ask for, not whole nodes
 # Partitions: `main` (PriorityTier=10, whole nodes, never preempted), `gpu` like it where there are such nodes, and
 # `scavenge` (PriorityTier=1, preemptible, all nodes).
 set -euo pipefail
@@ -58,19 +59,21 @@ nodes_from() { # FIRST LAST [MORE]: a line of slurm.conf; each node has a port o
 
 names() { printf 'n[%03d-%03d]' "$1" "$2"; }
 
-main_partition() { # NAME NODES [MORE]
-  echo "PartitionName=$1 Nodes=$2 MaxTime=1-0 DefaultTime=30 PriorityTier=10 PreemptMode=OFF OverSubscribe=EXCLUSIVE" \
-    "State=UP ${3:-}"
+sharing() { [[ -n ${SHARED_GPU_NODES:-} ]] && echo NO || echo EXCLUSIVE; }
+
+main_partition() { # NAME NODES OVERSUBSCRIBE [MORE]
+  echo "PartitionName=$1 Nodes=$2 MaxTime=1-0 DefaultTime=30 PriorityTier=10 PreemptMode=OFF OverSubscribe=$3" \
+    "State=UP ${4:-}"
 }
 
 write_nodes() {
   local plain=$((nodes - gpu_nodes))
   nodes_from 1 "$plain"
-  main_partition main "$(names 1 "$plain")" Default=YES
+  main_partition main "$(names 1 "$plain")" EXCLUSIVE Default=YES
   rm -f "$root/gres.conf"
   ((gpu_nodes)) || return 0
   nodes_from "$((plain + 1))" "$nodes" "Gres=gpu:$gpus"
-  main_partition gpu "$(names "$((plain + 1))" "$nodes")"
+  main_partition gpu "$(names "$((plain + 1))" "$nodes")" "$(sharing)"
   echo GresTypes=gpu
   # slurmd counts devices, and goes by the numbers in their names.
   local number
@@ -111,12 +114,12 @@ PrologFlags=Alloc}
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=${BACKFILL_SECONDS:-2},bf_continue,batch_sched_delay=${SCHED_DELAY:-0},sched_interval=5
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=$([[ -n ${SHARED_GPU_NODES:-} ]] && echo CR_CPU_Memory || echo CR_CPU)
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 $(write_nodes)
 PartitionName=scavenge Nodes=ALL MaxTime=1-0 DefaultTime=30 PriorityTier=1 PreemptMode=CANCEL \\
-  GraceTime=${GRACE_SECONDS:-10} OverSubscribe=EXCLUSIVE State=UP
+  GraceTime=${GRACE_SECONDS:-10} OverSubscribe=$(sharing) State=UP
 CONF
 }
 

@@ -33,6 +33,7 @@ class Cluster:
         base_port: Where slurmctld listens; the nodes are on the ports after it.
         prolog: What a node runs before a job, if anything.
         gpu_nodes: So many of the last nodes claim to have two GPUs each, and are the partition `gpu`.
+        shared_gpus: If not 0, they have so many GPUs instead, twice as many CPUs, and jobs take parts of them.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class Cluster:
     base_port: int
     prolog: Path | None = None
     gpu_nodes: int = 0
+    shared_gpus: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -109,6 +111,8 @@ class Cluster:
     def _control(self, action: str, wait_nodes: int | None = None) -> None:
         variables = {"NODES": len(self.nodes), "BASE_PORT": self.base_port, "WAIT_SECONDS": 120, "BACKFILL_SECONDS": 1}
         variables["GPU_NODES"] = self.gpu_nodes
+        if self.shared_gpus:
+            variables |= {"GPUS": self.shared_gpus, "CPUS": 2 * self.shared_gpus, "SHARED_GPU_NODES": 1}
         variables["WAIT_NODES"] = len(self.nodes) if wait_nodes is None else wait_nodes
         prolog = {"PROLOG": str(self.prolog)} if self.prolog else {}
         done = subprocess.run(
@@ -132,7 +136,9 @@ def missing() -> str:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: int, prolog: Path | None = None, gpu_nodes: int = 0) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, nodes: int, prolog: Path | None = None, gpu_nodes: int = 0, shared_gpus: int = 0
+) -> Iterator[Cluster]:
     """Start one on free ports; end it, its jobs and its daemons.
 
     Args:
@@ -140,14 +146,14 @@ def cluster(folder: Path, nodes: int, prolog: Path | None = None, gpu_nodes: int
         nodes: How many slurmd.
         prolog: What a node runs before a job, if anything.
         gpu_nodes: How many of them claim to have two GPUs each, and are the partition `gpu`.
+        shared_gpus: If not 0, they have so many GPUs instead, and jobs take parts of them.
 
     Raises:
         RuntimeError: it does not start; says why.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    running = Cluster(
-        folder, tuple(f"n{number:03d}" for number in range(1, nodes + 1)), _free_range(nodes + 1), prolog, gpu_nodes
-    )
+    names = tuple(f"n{number:03d}" for number in range(1, nodes + 1))
+    running = Cluster(folder, names, _free_range(nodes + 1), prolog, gpu_nodes, shared_gpus)
     try:
         running._control("up")
         yield running

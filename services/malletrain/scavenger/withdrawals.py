@@ -106,6 +106,7 @@ class Withdrawals:
         Raises:
             UnavailableError: JobManager can't be reached, or fails; the nodes are out.
         """
+        names = self._events.machine.idle.units_of(names)
         known = [name for name in names if self._events.machine.may_be_in_use(name)]
         begin = self._clock.monotonic()
         span = self._spans.wanted_back("reclaim", names)
@@ -145,7 +146,8 @@ class Withdrawals:
         try:
             drains = self.drains.all_drained(drain) if everything else self.drains.drained(names, drain)
             self._set_drains(drains, "drain", span)
-            wanted = self._events.machine.idle.announced() if everything else names
+            idle = self._events.machine.idle
+            wanted = idle.announced() if everything else idle.units_of(names)
             leaving = [name for name in wanted if self._events.machine.may_be_in_use(name)]
             released = await self._releaser.release(leaving, remaining, span.context) if leaving else []
             span.note(released=len(released))
@@ -167,7 +169,8 @@ class Withdrawals:
         span = self._spans.wanted_back("resume", names)
         try:
             self._set_drains(DrainSet() if everything else drained.resumed(names), "resume", span)
-            self._events.apply(QuarantineEnded(None if everything else tuple(names)), span)
+            units = (*names, *self._events.machine.idle.units_of(names))
+            self._events.apply(QuarantineEnded(None if everything else units), span)
         finally:
             span.end()
         still = self.quarantined()

@@ -247,6 +247,7 @@ def build_held_source(
     demand: NodeDemand,
     reclaim_timer: ReclaimTimer = ignore_time,
     check: NodeCheckSettings | None = None,
+    gpu_nice: int | None = None,
 ) -> HeldSource:
     """A source of the nodes that are held.
 
@@ -260,6 +261,7 @@ def build_held_source(
         demand: How many nodes there is work for.
         reclaim_timer: Told how long agents take to leave.
         check: How nodes are checked before their first worker; None: they are not.
+        gpu_nice: Where single GPUs of Slurm's nodes are held, by how much what runs there yields CPU time to others.
 
     Raises:
         InvalidInputError: the certificates can't be made or used.
@@ -280,7 +282,7 @@ def build_held_source(
         # Over ssh no scheduler says which agents there are.
         lambda node: by_ssh or controller.expects(node),
     )
-    client = _batch_client(scheduler, section, of_nodes.issue, installation, registry, check)
+    client = _batch_client(scheduler, section, of_nodes.issue, installation, registry, check, gpu_nice)
     validate = settings.validate_state
     controller = PlaceholderController(
         scheduler, client, registry, _policy(section), demand.nodes, clock, demands=demand.by_needs, validate=validate
@@ -327,6 +329,7 @@ def _batch_client(
     installation: str,
     registry: AgentRegistry,
     check: NodeCheckSettings | None,
+    gpu_nice: int | None,
 ) -> BatchClient:
     agent = AgentCommand(
         section.python,
@@ -342,5 +345,10 @@ def _batch_client(
     )
     if section.ssh:
         return SshAgentStarter(run_command, agent, registry, section.ssh, section.log)
-    kind = SlurmBatchClient if scheduler == "slurm" else PbsBatchClient
-    return kind(run_command, agent, section.queue, section.name, section.options, section.log)
+    if scheduler == "pbs":
+        return PbsBatchClient(run_command, agent, section.queue, section.name, section.options, section.log)
+    return SlurmBatchClient(
+        *(run_command, agent, section.queue, section.name, section.options, section.log),
+        by_gpu=gpu_nice is not None,
+        nice=gpu_nice or 0,
+    )

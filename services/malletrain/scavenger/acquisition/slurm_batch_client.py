@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from malletrain.scavenger.acquisition.batch_client import UNKNOWN_END, AgentCommand
+from malletrain.scavenger.machine.gpu_units import node_of_unit
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholders import EndedPlaceholder, ListedPlaceholder, PlaceholderPhase
 from malletrain.scavenger.sources.base import SourceError
@@ -57,6 +58,8 @@ class SlurmBatchClient:
         options: More options of sbatch.
         log: File to which placeholders write.
         timeout_seconds: Time limit of each command.
+        by_gpu: Whether placeholders hold single GPUs, named by `unit_name`, rather than whole nodes.
+        nice: By how much agents of single GPUs, and what they start, yield CPU time to others on their node.
     """
 
     run: RunCommand
@@ -66,6 +69,8 @@ class SlurmBatchClient:
     options: tuple[str, ...] = ()
     log: str = "/dev/null"
     timeout_seconds: float = 10.0
+    by_gpu: bool = False
+    nice: int = 0
 
     async def submit(self, node: str, seconds: float, facts: NodeFacts = NO_FACTS) -> str:
         """See `BatchClient`.
@@ -74,15 +79,15 @@ class SlurmBatchClient:
         written to the standard input of the step: no command line and no environment has it.
 
         GPUs and memory are asked for: a step gets none of the GPUs, and only a share of the memory, that an exclusive
-        job was given without asking.
+        job was given without asking. A single GPU comes with CPUs and memory, and its step keeps to these CPUs where
+        Slurm binds tasks (TaskPlugin).
         """
         minutes = max(1, math.floor(seconds / _SECONDS_PER_MINUTE))
         step = shlex.join(
             [
-                "srun",
-                "--ntasks=1",
-                "--cpu-bind=none",
-                "--export=ALL",
+                *("srun", "--ntasks=1", "--export=ALL"),
+                *([f"--cpus-per-task={facts.cpus}"] if self.by_gpu else ["--cpu-bind=none"]),
+                *(["nice", "-n", f"{self.nice}"] if self.by_gpu and self.nice else []),
                 *self.agent.on(node, "stdin", minutes * _SECONDS_PER_MINUTE),
             ]
         )
@@ -91,10 +96,10 @@ class SlurmBatchClient:
         script = f"#!/bin/sh\nprintf '%s\\n' {line} | {step} && {_END_AT_ONCE}\n"
         answer = await self.run(
             [
-                *("sbatch", "--parsable", f"--partition={self.partition}", f"--nodelist={node}", "--nodes=1"),
-                *("--exclusive", "--mem=0", "--no-requeue", f"--time={minutes}", f"--job-name={self.name}"),
-                *([f"--gres=gpu:{facts.gpus}"] if facts.gpus else []),
-                *(f"--output={self.log}", "--open-mode=append", *self.options, f"--comment={self._mark}"),
+                *("sbatch", "--parsable", f"--partition={self.partition}", "--nodes=1"),
+                *("--no-requeue", f"--time={minutes}", f"--job-name={self.name}", *self._wanted(node, facts)),
+                *(f"--output={self.log}", "--open-mode=append", *self.options),
+                f"--comment={self._mark}" + (f":{node}" if self.by_gpu else ""),
             ],
             self.timeout_seconds,
             Input(script),
@@ -132,6 +137,14 @@ class SlurmBatchClient:
         if ours := [identifier for identifier in identifiers if identifier in listed]:
             await self.run(["scancel", *self._ours, *ours], self.timeout_seconds)
 
+    def _wanted(self, node: str, facts: NodeFacts) -> list[str]:
+        """Options of sbatch for what is held."""
+        if not self.by_gpu:
+            gpus = [f"--gres=gpu:{facts.gpus}"] if facts.gpus else []
+            return [f"--nodelist={node}", "--exclusive", "--mem=0", *gpus]
+        share = [f"--cpus-per-task={facts.cpus}", f"--mem={facts.memory_mib}M", "--gres=gpu:1"]
+        return [f"--nodelist={node_of_unit(node)}", "--ntasks=1", *share]
+
     @property
     def _mark(self) -> str:
         return f"malletrain:{self.agent.installation}"
@@ -147,7 +160,7 @@ def parse_slurm_jobs(text: str, mark: str) -> dict[str, ListedPlaceholder]:
 
     Args:
         text: What was printed.
-        mark: Comment of our placeholders.
+        mark: Comment of our placeholders. That of one that holds a single GPU is followed by a colon and its unit.
 
     Raises:
         SourceError: a line has another form.
@@ -157,9 +170,12 @@ def parse_slurm_jobs(text: str, mark: str) -> dict[str, ListedPlaceholder]:
         text, 6, "ID|STATE|NODE|REQUESTED|COMMENT|REASON"
     ):
         phase = _PHASES.get(state)
-        if phase is not None and comment == mark:
+        is_ours = comment == mark or comment.startswith(f"{mark}:")
+        if phase is not None and is_ours:
+            held, unit = node or requested, comment[len(mark) + 1 :]
+            name = unit if unit and node_of_unit(unit) == held else held
             waits = phase is not PlaceholderPhase.PENDING or not reason or reason.startswith(_WAITING_REASONS)
-            found[identifier] = ListedPlaceholder(node or requested, phase, "" if waits else f"Slurm says {reason}")
+            found[identifier] = ListedPlaceholder(name, phase, "" if waits else f"Slurm says {reason}")
     return found
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from malletrain.scavenger.machine.gpu_units import node_of_unit
+
 _ALL = "all"
 _NODES = "nodes"
 
@@ -38,8 +40,8 @@ class DrainSet:
     nodes: Mapping[str, Drain] = field(default_factory=dict)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a node is drained."""
-        return self.everything is not None or name in self.nodes
+        """Whether a node is drained; with a node, all its GPUs are."""
+        return self.everything is not None or name in self.nodes or node_of_unit(str(name)) in self.nodes
 
     def drained(self, names: Iterable[str], drain: Drain) -> DrainSet:
         """With these nodes drained; those that are already keep their reason and time."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from malletrain.runtime.errors import InvariantError
 from malletrain.scavenger.machine.drains import DrainSet
+from malletrain.scavenger.machine.gpu_units import units_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,10 @@ class IdleSet:
     def since(self) -> Mapping[str, float]:
         """The nodes that count as idle, in no order, and when the fragment of each began; it changes with them."""
         return self._members
+
+    def units_of(self, names: Iterable[str]) -> list[str]:
+        """Nodes by the names that have appeared: one that is used GPU by GPU is its GPUs."""
+        return units_of(names, self._rank)
 
     def rank(self, name: str) -> int | None:
         """Position of a node in the order; None for a name that never appeared."""

@@ -18,6 +18,7 @@ class NodeFacts:
         gpus: How many GPUs it has.
         features: The scheduler's features of the node.
         cpus: How many CPUs jobs may use there; 0 where the scheduler was not asked.
+        memory_mib: How much memory jobs may use there, in MiB; 0 where the scheduler was not asked.
     """
 
     pool: str = ""
@@ -25,6 +26,7 @@ class NodeFacts:
     gpus: int = 0
     features: tuple[str, ...] = ()
     cpus: int = 0
+    memory_mib: int = 0
 
     @property
     def node_class(self) -> str:

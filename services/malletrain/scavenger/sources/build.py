@@ -113,9 +113,11 @@ def _scheduler_source(
         if not hold.held:
             return watched()
         demand = JobManagerDemand(settings.peer("job_manager"), credential)
-        debounce = section.debounce_seconds
+        of_slurm = section.slurm
         return build_held_source(
-            scheduler, hold, watched, settings, debounce, clock, demand, reclaim_timer, section.node_check
+            *(scheduler, hold, watched, settings, section.debounce_seconds, clock, demand, reclaim_timer),
+            section.node_check,
+            of_slurm.gpu_share.nice if scheduler == "slurm" and of_slurm.units == "gpus" else None,
         )
 
     if section.source == "slurm":

@@ -31,6 +31,7 @@ class NodeStates:
             is not available.
         offline: Nodes that an operator has taken out of use, whatever runs there.
         units: Host of each unit that other answers name, where the two differ (PBS: virtual nodes).
+        parts: Units of each node that other answers name, where a node is used by parts (single GPUs).
         unclear: Nodes in a state that is not known, and what was said of it. They are not idle.
     """
 
@@ -40,6 +41,7 @@ class NodeStates:
     reserved_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     offline: frozenset[str] = frozenset()
     units: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unclear: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -127,6 +129,7 @@ def available_nodes(
 
 
 def _limit(ends: dict[str, float], states: NodeStates, nodes: tuple[str, ...], end: float) -> None:
-    for unit in nodes:
-        node = states.units.get(unit, unit)
-        ends[node] = min(ends.get(node, end), end)
+    for name in nodes:
+        host = states.units.get(name, name)
+        for node in states.parts.get(host, (host,)):
+            ends[node] = min(ends.get(node, end), end)

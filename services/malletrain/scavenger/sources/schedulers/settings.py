@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -214,8 +215,31 @@ class SchedulerSettings(BaseModel):
     hold: HoldSettings = Field(default_factory=HoldSettings, description="How idle nodes are held.")
 
 
+class GpuShareSettings(BaseModel):
+    """Section `[scavenger.slurm.gpu_share]`: what a placeholder of one GPU asks for beside it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    cpus: int = Field(default=0, ge=0, le=4096, description="CPUs; 0: the node's CPUs divided by its GPUs.")
+    memory_mib: int = Field(
+        default=0, ge=0, le=1 << 30, description="Memory in MiB; 0: the node's memory divided by its GPUs."
+    )
+    nice: int = Field(
+        default=10, ge=0, le=19, description="By how much our processes yield CPU time to others on the node."
+    )
+
+
 class SlurmSettings(SchedulerSettings):
     """The section `[scavenger.slurm]`."""
+
+    units: Literal["nodes", "gpus"] = Field(
+        default="nodes",
+        description="What is taken: whole idle nodes, or single idle GPUs, those of partly used nodes included. "
+        "GPUs need a queue of placeholders.",
+    )
+    gpu_share: GpuShareSettings = Field(
+        default_factory=GpuShareSettings, description="What is taken with a GPU, where units are gpus."
+    )
 
     partitions: tuple[str, ...] = Field(
         default=(),
@@ -231,6 +255,12 @@ class SlurmSettings(SchedulerSettings):
     sinfo: str = Field(default="sinfo", min_length=1, description="Path of sinfo.")
     squeue: str = Field(default="squeue", min_length=1, description="Path of squeue.")
     scontrol: str = Field(default="scontrol", min_length=1, description="Path of scontrol.")
+
+    @model_validator(mode="after")
+    def _gpus_are_held(self) -> SlurmSettings:
+        if self.units == "gpus" and not self.hold.queue:
+            raise ValueError("expected hold.queue where units are gpus: placeholders hold single GPUs")
+        return self
 
 
 class PbsSettings(SchedulerSettings):

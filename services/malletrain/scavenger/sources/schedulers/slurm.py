@@ -20,6 +20,7 @@ from malletrain.scavenger.sources.schedulers.polled import (
 )
 from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
+from malletrain.scavenger.sources.schedulers.slurm_gpus import GpuShare, of_node, parse_gpus
 from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_classes,
     parse_planned,
@@ -53,13 +54,18 @@ def slurm_source(
 
     names = ",".join(partitions)
     several = len(partitions) > 1
+    by_gpu = section.units == "gpus"
     states = ["-o", "%R|%T|%N" if several else "%T|%N"]
     pools = {name: name for name in partitions} if several else None
+    share = GpuShare(section.gpu_share.cpus, section.gpu_share.memory_mib)
+    held = placeholders.nodes if placeholders is not None else tuple
     queries = SchedulerQueries(
         nodes=query(
             "nodes",
-            [section.sinfo, "-h", "-p", names, *states],
-            partial(parse_states, pools=pools),
+            [section.scontrol, "-o", "-d", "show", "nodes"] if by_gpu else [section.sinfo, "-h", "-p", names, *states],
+            partial(parse_gpus, partitions=partitions, wanted=share, held=held)
+            if by_gpu
+            else partial(parse_states, pools=pools),
             section.interval_seconds,
         ),
         planned=query(
@@ -74,7 +80,10 @@ def slurm_source(
             parse_reservations,
             section.reservations_interval_seconds,
         ),
-        classes=query(
+        # What GPUs are, the answer about nodes says.
+        classes=None
+        if by_gpu
+        else query(
             "classes",
             [section.sinfo, "-h", "-p", names, "-o", "%G|%f|%N"],
             parse_classes,
@@ -83,5 +92,6 @@ def slurm_source(
     )
     slowest = max(section.queue_interval_seconds, section.reservations_interval_seconds)
     staleness = StalenessPolicy(section.stale_seconds, forecast_validity(slowest, section.stale_seconds))
-    selection = NodeSelection(node_filter(section.include, section.exclude, "scavenger.slurm"), pool=partitions[0])
+    wanted = node_filter(section.include, section.exclude, "scavenger.slurm")
+    selection = NodeSelection(of_node(wanted) if by_gpu else wanted, pool=partitions[0])
     return PolledSource(queries, staleness, selection, clock, placeholders, state_file)

@@ -42,7 +42,7 @@ NOTHING = ("", "(null)", "None", "N/A", "n/a")
 _KIND = r"[^:,()]*[^:,()\d][^:,()]*|\d+(?=:\d)"
 _GPU = re.compile(rf"gpu(?::(?P<kind>{_KIND}))?(?::(?P<count>\d+))?(?:\([^)]*\))?")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
-_PAIR = re.compile(r"(?:^|(?<=\s))([A-Za-z]+)=(\S*)")
+PAIR = re.compile(r"(?:^|(?<=\s))([A-Za-z]+)=(\S*)")
 
 
 def lines_of(text: str) -> list[str]:
@@ -131,7 +131,7 @@ def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     for line in lines_of(text):
         if line.startswith("No reservations"):
             continue
-        pairs = dict(_PAIR.findall(line))
+        pairs = dict(PAIR.findall(line))
         if not {"ReservationName", "StartTime", "EndTime", "Nodes"} <= pairs.keys():
             raise UnreadableError("a reservation with StartTime, EndTime and Nodes", line)
         if pairs["Nodes"] in NOTHING:
@@ -155,7 +155,7 @@ def parse_classes(text: str) -> dict[str, NodeFacts]:
         if len(parts) != 3:
             raise UnreadableError("GRES|FEATURES|NODES", line)
         gres, features, nodes = (part.strip() for part in parts)
-        kind, count = _gpus(gres)
+        kind, count = gpus_of(gres)
         named = () if features in NOTHING else tuple(features.split(","))
         for name in _nodes(nodes):
             found.setdefault(name, NodeFacts(gpu_type=kind, gpus=count, features=named))
@@ -179,7 +179,7 @@ def _nodes(expression: str) -> tuple[str, ...]:
     return () if expression in NOTHING else expand(expression)
 
 
-def _gpus(gres: str) -> tuple[str, int]:
+def gpus_of(gres: str) -> tuple[str, int]:
     """Type (several joined by +) and number of a node's GPUs, e.g. of `gpu:a100:4(S:0-1),craynetwork:4`."""
     kinds: list[str] = []
     total = 0

@@ -1,0 +1,41 @@
+"""Names of single GPUs where the scheduler's nodes are used GPU by GPU. Pure.
+
+Such a GPU is a node to everything but the scheduler: it has a placeholder, an agent and a place in plans of its own.
+The number in its name tells it from the node's others; which device it is, the scheduler decides when the placeholder
+starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_MARK = ".gpu"
+_UNIT = re.compile(r"(.+)\.gpu(?:0|[1-9][0-9]{0,3})")
+MAX_GPUS = 10_000
+"""Of one node: names have four digits at most."""
+
+
+def unit_name(node: str, number: int) -> str:
+    """The name of a GPU of a node, numbered from 0, e.g. "n1.gpu0"."""
+    return f"{node}.gpu{number}"
+
+
+def node_of_unit(name: str) -> str:
+    """The node of a GPU; the name of a node as it is."""
+    match = _UNIT.fullmatch(name) if _MARK in name else None
+    return name if match is None else match[1]
+
+
+def units_of(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Nodes by the names under which they are used: one that is used GPU by GPU is its GPUs.
+
+    Args:
+        names: Names of nodes or of GPUs.
+        known: All names that are in use.
+    """
+    by_node: dict[str, list[str]] = {}
+    for name in known:
+        if (node := node_of_unit(name)) != name:
+            by_node.setdefault(node, []).append(name)
+    return [unit for name in names for unit in by_node.get(name, [name])]

@@ -1,0 +1,157 @@
+"""Which GPUs of a Slurm cluster are idle, those of partly used nodes included. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from malletrain.scavenger.machine.gpu_units import MAX_GPUS, node_of_unit, unit_name
+from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.sources.schedulers.availability import NodeStates, UnreadableError
+from malletrain.scavenger.sources.schedulers.slurm_text import NOTHING, PAIR, gpus_of, lines_of
+
+_BUSY_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+"""States of nodes that work, whatever runs there."""
+_HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "COMPLETING", "DYNAMIC_NORM"})
+"""What may be added to them. Any other flag keeps us away: the node is drained, reserved, silent or without power."""
+_OFFLINE_FLAGS = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINTENANCE", "MAINT"})
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """What a placeholder of one GPU asks for beside it.
+
+    Attributes:
+        cpus: CPUs; 0: the node's CPUs by its GPUs.
+        memory_mib: Memory in MiB; 0: the node's memory by its GPUs.
+    """
+
+    cpus: int = 0
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A line of the answer: what a node has, and what is in use of it. Memory in MiB."""
+
+    name: str
+    words: frozenset[str]
+    partitions: tuple[str, ...]
+    kind: str
+    features: tuple[str, ...]
+    gpus: int
+    used_gpus: int
+    cpus: int
+    used_cpus: int
+    memory_mib: int
+    used_memory_mib: int
+
+    @property
+    def usable(self) -> bool:
+        return bool(self.words & _BUSY_STATES) and self.words <= _BUSY_STATES | _HARMLESS_FLAGS
+
+    def share(self, wanted: GpuShare) -> GpuShare:
+        """CPUs and memory of each GPU: at least one CPU, at least 1 MiB."""
+        return GpuShare(
+            wanted.cpus or max(1, self.cpus // self.gpus), wanted.memory_mib or max(1, self.memory_mib // self.gpus)
+        )
+
+    def idle_gpus(self, share: GpuShare) -> int:
+        """How many GPUs are idle that have their share of CPUs and memory left."""
+        return max(
+            0,
+            min(
+                self.gpus - self.used_gpus,
+                (self.cpus - self.used_cpus) // share.cpus,
+                (self.memory_mib - self.used_memory_mib) // share.memory_mib,
+            ),
+        )
+
+
+def parse_gpus(
+    text: str, partitions: Sequence[str], wanted: GpuShare, held: Callable[[], Iterable[str]] = tuple
+) -> NodeStates:
+    """The answer to `scontrol -o -d show nodes`: each GPU is a unit, named by `unit_name`; other nodes are left out.
+
+    Which of a node's numbers are idle follows from how many are: the lowest ones that are not held. Slurm counts a
+    placeholder of ours among what is in use.
+
+    Args:
+        text: What was printed.
+        partitions: Those whose nodes count. A node belongs to the first one that has it, which is its pool.
+        wanted: What a placeholder asks for beside a GPU.
+        held: Tells the units on which agents of ours are.
+
+    Raises:
+        UnreadableError: the text has another form.
+    """
+    ours = frozenset(held())
+    idle: set[str] = set()
+    offline: set[str] = set()
+    facts: dict[str, NodeFacts] = {}
+    parts: dict[str, tuple[str, ...]] = {}
+    for line in lines_of(text):
+        node = _node(line)
+        pool = next((name for name in partitions if name in node.partitions), None)
+        if pool is None or not node.gpus:
+            continue
+        share = node.share(wanted)
+        units = tuple(unit_name(node.name, number) for number in range(node.gpus))
+        parts[node.name] = units
+        fact = NodeFacts(pool, node.kind, 1, node.features, share.cpus, share.memory_mib)
+        facts.update(dict.fromkeys(units, fact))
+        if node.usable:
+            idle.update([unit for unit in units if unit not in ours][: node.idle_gpus(share)])
+        if node.words & _OFFLINE_FLAGS:
+            offline.update(units)
+    return NodeStates(frozenset(idle), frozenset(facts), facts, offline=frozenset(offline), parts=parts)
+
+
+def of_node(wanted: Callable[[str], bool]) -> Callable[[str], bool]:
+    """The same for a unit as for its node."""
+    return lambda name: wanted(node_of_unit(name))
+
+
+def _node(line: str) -> _Node:
+    pairs: dict[str, str] = {}
+    for name, value in PAIR.findall(line):
+        pairs.setdefault(name, value)  # comments and reasons come last, and may look like pairs
+    if "NodeName" not in pairs:
+        raise UnreadableError("NodeName=", line)
+    if pairs.get("Gres", "") not in NOTHING and "GresUsed" not in pairs and gpus_of(pairs["Gres"])[1]:
+        raise UnreadableError("GresUsed=, as scontrol -d shows it", line)
+    kind, gpus = gpus_of(pairs.get("Gres", ""))
+    if gpus > MAX_GPUS:
+        raise UnreadableError(f"at most {MAX_GPUS} GPUs of a node", line)
+    features = pairs.get("ActiveFeatures", "")
+    return _Node(
+        name=pairs["NodeName"],
+        words=frozenset(_words(pairs.get("State", ""))),
+        partitions=tuple(pairs.get("Partitions", "").split(",")),
+        kind=kind,
+        features=() if features in NOTHING else tuple(features.split(",")),
+        gpus=gpus,
+        used_gpus=gpus_of(pairs.get("GresUsed", ""))[1] + gpus_of(pairs.get("GresDrain", ""))[1],
+        cpus=_number(pairs, "CPUEfctv" if "CPUEfctv" in pairs else "CPUTot", line),
+        used_cpus=_number(pairs, "CPUAlloc", line),
+        memory_mib=_number(pairs, "RealMemory", line) - _number(pairs, "MemSpecLimit", line, 0),
+        used_memory_mib=_number(pairs, "AllocMem", line),
+    )
+
+
+def _words(state: str) -> list[str]:
+    """Words of a state. A sign after one, such as `*` for a node that is silent, is a word of its own."""
+    found = []
+    for word in state.split("+"):
+        letters = word.rstrip("*~#!%$@^-")
+        found += [letters] if letters == word else [letters, word[len(letters) :]]
+    return found
+
+
+def _number(pairs: dict[str, str], name: str, line: str, otherwise: int | None = None) -> int:
+    text = pairs.get(name)
+    if text is None and otherwise is not None:
+        return otherwise
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise UnreadableError(f"{name}= with a number", line)
+    return int(text)
