@@ -35,6 +35,32 @@ async def test_slurm_is_asked_for_the_job(tmp_path: Path) -> None:
     assert await was_preempted("7", str(answers))
 
 
+_BESIDE_THE_AGENTS_POLL = """
+import asyncio, sys
+from malletrain.agent.slurm_preemption import was_preempted
+from malletrain.common.orphans import adopt_orphans, reap_orphans
+
+async def main():
+    async def poll():
+        while True:
+            reap_orphans(())
+            await asyncio.sleep(0)
+    adopt_orphans()
+    polling = asyncio.create_task(poll())
+    print([await was_preempted("7", sys.argv[1]) for _ in range(40)].count(True))
+    polling.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_the_answer_is_heard_while_the_agent_collects_what_workers_have_left(tmp_path: Path) -> None:
+    answers = scontrol(tmp_path, f'echo "{TAKEN.strip()}"')
+    argv = [sys.executable, "-c", _BESIDE_THE_AGENTS_POLL, str(answers)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "40"), done.stderr
+
+
 async def test_a_slurm_that_does_not_tell(tmp_path: Path) -> None:
     with pytest.raises(PreemptionQueryError, match="Invalid job id"):
         await was_preempted("7", str(scontrol(tmp_path, "echo Invalid job id >&2; exit 1")))

@@ -71,6 +71,19 @@ async def test_what_can_not_be_started_is_an_error() -> None:
         await run("echo", "\0")
 
 
+async def test_one_that_somebody_else_has_collected_has_failed() -> None:
+    for _ in range(20):
+        command = await start_command(("sleep", "600"), ENVIRONMENT)
+        await asyncio.to_thread(_collect, command.pid)
+        assert await command.wait() == -signal.SIGKILL
+        await command.close()
+
+
+def _collect(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 async def test_closing_kills_the_session_and_leaves_no_zombie(tmp_path: Path) -> None:
     script = f"sleep 1000 & echo $! > {tmp_path}/pid; wait"
     command = await start_command(("sh", "-c", script), ENVIRONMENT)

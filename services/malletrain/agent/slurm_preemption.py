@@ -29,8 +29,10 @@ async def was_preempted(job: str, scontrol: str = "scontrol") -> bool:
     Raises:
         PreemptionQueryError: the command fails, or does not end within 10 s.
     """
+    command = (scontrol, "--oneliner", "show", "job", job)
     try:
-        process = await start_command((scontrol, "--oneliner", "show", "job", job), os.environ, seconds=_SECONDS)
+        # In this session: what is in another one counts as a worker's, and the agent collects it.
+        process = await start_command(command, os.environ, seconds=_SECONDS, own_session=False)
     except OSError as error:
         raise PreemptionQueryError(f"{scontrol}: {error.strerror}") from error
     try:

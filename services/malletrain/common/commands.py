@@ -102,9 +102,13 @@ class _Start:
             self.kill()
         else:
             self._tell(self.begun.set_result, process)
-        found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert found is not None
-        status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        try:
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has collected it: `poll` says what that means
+            status = process.poll() or 0
+        else:
+            assert found is not None
+            status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         with self._lock:
             if self._given_up:
                 process.poll()
