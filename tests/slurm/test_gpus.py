@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,27 +41,27 @@ def test_trainings_use_the_gpus_that_main_jobs_leave_and_give_single_ones_back(s
         for _ in range(2):
             running.submit(GPUS)
         wait_until(lambda: len(used(running)) == 2 * GPUS - 1, PATIENCE, "trainings on all other GPUs")
-        assert devices(running) == {(PARTLY_USED, device) for device in range(GPUS)} - first.devices() | {
-            (IDLE, device) for device in range(GPUS)
-        }, "each has its own, and the main job's is nobody else's"
+        everything = {(node, device) for node in (PARTLY_USED, IDLE) for device in range(GPUS)}
+        wait_until(lambda: devices(running) == everything - first.devices(), PATIENCE, "a GPU of its own for each")
         running.await_training()
 
         second, third = (MainJob(slurm, tmp_path / name, PARTLY_USED, gpus=1) for name in ("second", "third"))
         wait_until(lambda: second.runs() and third.runs(), PATIENCE, "main jobs on two more")
         of_main = first.devices() | second.devices() | third.devices()
         assert len(of_main) == 3
-        wait_until(lambda: len(devices(running)) >= GPUS + 1, PATIENCE, "trainings on the other five")
-        wait_until(lambda: not devices(running) & of_main, 10, "no process of ours beside theirs")
-        assert {node_of_unit(unit) for unit in used(running)} == {PARTLY_USED, IDLE}, "the node's last one is ours"
+        assert not devices(running) & of_main, "no process of ours is where theirs are"
+        wait_until(lambda: len(held(slurm)) == GPUS + 1, PATIENCE, "the other five to be held")
+        assert Counter(held(slurm)) == {PARTLY_USED: 1, IDLE: GPUS}, "the node's last one is ours"
         before = running.samples()
         wait_until(lambda: running.samples() > before, PATIENCE, "trainings that go on")
 
         for job in (first, second, third):
             job.end()
-        wait_until(lambda: len(used(running)) == 2 * GPUS, PATIENCE, "trainings on all GPUs")
+        wait_until(lambda: len(held(slurm)) == 2 * GPUS, PATIENCE, "all GPUs to be held")
         done = running.deployment.command("drain", IDLE)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: {node for node, _ in devices(running)} == {PARTLY_USED}, PATIENCE, "a drained node")
+        wait_until(lambda: {*held(slurm)} == {PARTLY_USED}, PATIENCE, "all GPUs of a drained node to be given back")
+        wait_until(lambda: {node for node, _ in devices(running)} == {PARTLY_USED}, PATIENCE, "trainings on the others")
     assert not find_job_processes(tmp_path / "harvest")
     assert not slurm.jobs(PLACEHOLDER)
 
@@ -82,6 +83,11 @@ class MainJob:
 
     def end(self) -> None:
         self._slurm.run("scancel", self._id)
+
+
+def held(slurm: Cluster) -> list[str]:
+    """The node of each placeholder that runs."""
+    return [node for _, state, nodes in slurm.jobs(PLACEHOLDER) if state == "RUNNING" for node in nodes]
 
 
 def used(running: Harvest) -> set[str]:
