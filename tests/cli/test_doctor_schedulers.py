@@ -25,6 +25,7 @@ from malletrain.cli.operate.doctor_slurm import (
     judge_slurm,
     parse_config,
     parse_partitions,
+    size_of_a_placeholder,
     start_after_preemption,
 )
 from malletrain.cli.shared.settings import AllSettings
@@ -143,6 +144,27 @@ SLURM_VERSION           = 25.05.8
 Slurmctld(primary) at vm is UP
 """
 """Of 25.05.8, shortened."""
+
+
+def test_single_gpus_need_a_slurm_that_gives_parts_of_nodes_and_keeps_jobs_to_them() -> None:
+    gpus = SlurmSettings.model_validate({"partitions": ["main"], "units": "gpus", "hold": {"queue": "scav"}})
+    parts = {
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CORE_MEMORY",
+        "TaskPlugin": "task/cgroup,task/affinity",
+    }
+    shared = {"OverSubscribe": "NO"}
+    assert wrong(judge_slurm(slurm(parts, shared), gpus, 101.0)) == set()
+    assert wrong(judge_slurm(slurm(parts, {"OverSubscribe": "EXCLUSIVE"}), gpus, 101.0)) == {"parts of nodes"}
+    for name, value, check in (
+        ("SelectType", "select/linear", "parts of nodes"),
+        ("SelectTypeParameters", "CR_CPU", "memory of parts"),
+        ("TaskPlugin", "task/none", "CPUs of parts"),
+        ("TaskPlugin", "(null)", "CPUs of parts"),
+    ):
+        assert wrong(judge_slurm(slurm(parts | {name: value}, shared), gpus, 101.0)) == {check}
+    assert "--exclusive" not in size_of_a_placeholder(gpus)
+    assert "--exclusive" in size_of_a_placeholder(HOLDING)
 
 
 def test_slurm_24_05_numbers_prologs_and_epilogs() -> None:

@@ -105,6 +105,33 @@ async def test_a_placeholder_asks_for_all_that_its_node_has() -> None:
     assert "select=1:host=pn004:ncpus=8:ngpus=2" in pbs.asked[0]
 
 
+async def test_a_placeholder_of_one_gpu_asks_for_its_share_of_the_node() -> None:
+    run = Recorder("123\n", "11|RUNNING|n003|n003|malletrain:0123abcd:n003.gpu2|None\n")
+    batch = SlurmBatchClient(run, AGENT, "scavenge", by_gpu=True, nice=10)
+    await batch.submit("n003.gpu2", 600.0, NodeFacts(gpus=1, cpus=8, memory_mib=4000))
+    argv, (script, *_) = run.asked[0], run.given
+    for option in ("--nodelist=n003", "--ntasks=1", "--cpus-per-task=8", "--mem=4000M", "--gres=gpu:1"):
+        assert option in argv
+    assert argv[-1] == f"--comment=malletrain:{AGENT.installation}:n003.gpu2"
+    assert "--exclusive" not in argv
+    assert " srun --ntasks=1 --export=ALL --cpus-per-task=8 nice -n 10 " in script
+    assert "--node n003.gpu2 " in script
+
+
+def test_the_gpu_of_a_placeholder_is_in_its_comment() -> None:
+    text = (
+        "11|RUNNING|n1|n1|m:1:n1.gpu0|None\n12|PENDING||n1|m:1:n1.gpu3|None\n13|RUNNING|n2|n2|m:1:n1.gpu1|None\n"
+        "14|RUNNING|n1|n1|m:12:n1.gpu0|None\n15|RUNNING|n1|n1|m:1:|None\n"
+    )
+    found = parse_slurm_jobs(text, "m:1")
+    assert {identifier: job.node for identifier, job in found.items()} == {
+        "11": "n1.gpu0",
+        "12": "n1.gpu3",
+        "13": "n2",  # its comment is not of its node
+        "15": "n1",
+    }
+
+
 async def test_an_answer_that_is_no_job_id_is_refused() -> None:
     with pytest.raises(SourceError, match="expected a job id"):
         await SlurmBatchClient(Recorder("sbatch: queued\n"), AGENT, "scavenge").submit("n1", 600)

@@ -115,6 +115,14 @@ def slurm_hosts(section: SlurmSettings) -> dict[str, str]:
     return {name: host for name, _, host in (line.strip().partition("|") for line in lines) if host}
 
 
+def size_of_a_placeholder(section: SlurmSettings) -> tuple[str, ...]:
+    """Options of sbatch, without a node."""
+    if section.units == "gpus":
+        share = section.gpu_share
+        return ("--ntasks=1", "--gres=gpu:1", f"--cpus-per-task={share.cpus or 1}", f"--mem={share.memory_mib or 1}M")
+    return ("--exclusive", "--mem=0")
+
+
 def _report(section: SlurmSettings, config_text: str) -> SlurmReport:
     config, when = parse_config(config_text)
     submission = ssh = None
@@ -123,7 +131,7 @@ def _report(section: SlurmSettings, config_text: str) -> SlurmReport:
             "sbatch",
             "--test-only",
             f"--partition={section.hold.queue}",
-            *("--nodes=1", "--exclusive", "--mem=0", "--time=1"),
+            *("--nodes=1", "--time=1", *size_of_a_placeholder(section)),
             *section.hold.options,
         ]
         submission = ask([*test, "--wrap=true"])
@@ -173,6 +181,8 @@ def _holding(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
         yield judge(f"PriorityTier of {name}", above or kind == "preempt/qos", found, remedy)
     if kind == "preempt/partition_prio":
         yield from _others(report, section)
+    if section.units == "gpus":
+        yield from _shared_nodes(config, partition, queue)
     yield from _signals(config, partition, section)
     yield _time_limit(partition, section)
     yield from _accounts(config, partition, queue)
@@ -196,6 +206,33 @@ def _others(report: SlurmReport, section: SlurmSettings) -> Iterator[Finding]:
         mode = partition.get("PreemptMode", "")
         remedy = f"PreemptMode=OFF for {name}: else main jobs may end jobs of other people there"
         yield judge(f"PreemptMode of {name}", mode == "OFF", mode or "unset", remedy)
+
+
+def _shared_nodes(config: Mapping[str, str], partition: Mapping[str, str], queue: str) -> Iterator[Finding]:
+    """With single GPUs: whether Slurm gives parts of nodes, and keeps each job to its own part."""
+    select = config.get("SelectType", "")
+    by_parts = "cons" in select and partition.get("OverSubscribe", "") != "EXCLUSIVE"
+    yield judge(
+        "parts of nodes",
+        by_parts,
+        f"{select}, OverSubscribe={partition.get('OverSubscribe', '?')} of {queue}",
+        f"SelectType=select/cons_tres, and OverSubscribe=NO for {queue}: whole nodes are given else",
+    )
+    memory = config.get("SelectTypeParameters", "")
+    yield judge(
+        "memory of parts",
+        "memory" in memory.lower(),
+        memory,
+        "SelectTypeParameters=CR_Core_Memory: else we and main jobs on a node have no share of its memory",
+    )
+    plugins = config.get("TaskPlugin", "")
+    yield judge(
+        "CPUs of parts",
+        "cgroup" in plugins,
+        plugins,
+        "TaskPlugin=task/cgroup,task/affinity, with ConstrainCores, ConstrainRAMSpace and ConstrainDevices=yes in "
+        "cgroup.conf: else our trainings take CPU time, memory and GPUs of main jobs beside them",
+    )
 
 
 def _signals(config: Mapping[str, str], partition: Mapping[str, str], section: SlurmSettings) -> Iterator[Finding]:

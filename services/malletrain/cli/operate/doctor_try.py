@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from malletrain.cli.operate.doctor_checks import CommandResult, Finding, ask, judge
+from malletrain.cli.operate.doctor_slurm import size_of_a_placeholder
 from malletrain.cli.shared.output import one_line
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL, read_jobs
@@ -68,8 +69,8 @@ class SlurmTrial:
         hold = self.section.hold
         work = shlex.join(["srun", hold.python, "-c", _PROGRAM])
         where = [f"--partition={hold.queue}", f"--job-name={_NAME}", f"--output={hold.log}", "--no-requeue", "--time=2"]
-        whole = ["--nodes=1", "--exclusive", "--mem=0"]
-        return ask(["sbatch", "--parsable", *where, *whole, *hold.options, f"--wrap={work}"])
+        size = ["--nodes=1", *size_of_a_placeholder(self.section)]
+        return ask(["sbatch", "--parsable", *where, *size, *hold.options, f"--wrap={work}"])
 
     def look(self, identifier: str) -> TrialState | None:
         """By `scontrol show job`."""

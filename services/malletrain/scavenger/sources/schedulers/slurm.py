@@ -20,7 +20,7 @@ from malletrain.scavenger.sources.schedulers.polled import (
 )
 from malletrain.scavenger.sources.schedulers.query import Query, QueryTiming
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
-from malletrain.scavenger.sources.schedulers.slurm_gpus import GpuShare, of_node, parse_gpus
+from malletrain.scavenger.sources.schedulers.slurm_gpus import GpuShare, by_node, parse_gpus
 from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_classes,
     parse_planned,
@@ -93,5 +93,5 @@ def slurm_source(
     slowest = max(section.queue_interval_seconds, section.reservations_interval_seconds)
     staleness = StalenessPolicy(section.stale_seconds, forecast_validity(slowest, section.stale_seconds))
     wanted = node_filter(section.include, section.exclude, "scavenger.slurm")
-    selection = NodeSelection(of_node(wanted) if by_gpu else wanted, pool=partitions[0])
+    selection = NodeSelection(by_node(wanted) if by_gpu else wanted, pool=partitions[0])
     return PolledSource(queries, staleness, selection, clock, placeholders, state_file)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from malletrain.scavenger.machine.gpu_units import MAX_GPUS, node_of_unit, unit_name
@@ -15,6 +16,8 @@ _BUSY_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "COMPLETING", "DYNAMIC_NORM"})
 """What may be added to them. Any other flag keeps us away: the node is drained, reserved, silent or without power."""
 _OFFLINE_FLAGS = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINTENANCE", "MAINT"})
+
+_USED = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,6})(?:\([^)]*\))?")
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,6 @@ class _Node:
 
     name: str
     words: frozenset[str]
-    partitions: tuple[str, ...]
     kind: str
     features: tuple[str, ...]
     gpus: int
@@ -91,9 +93,10 @@ def parse_gpus(
     facts: dict[str, NodeFacts] = {}
     parts: dict[str, tuple[str, ...]] = {}
     for line in lines_of(text):
-        node = _node(line)
-        pool = next((name for name in partitions if name in node.partitions), None)
-        if pool is None or not node.gpus:
+        pairs = _pairs(line)
+        of_node = pairs.get("Partitions", "").split(",")
+        pool = next((name for name in partitions if name in of_node), None)
+        if pool is None or (node := _node_with_gpus(pairs, line)) is None:
             continue
         share = node.share(wanted)
         units = tuple(unit_name(node.name, number) for number in range(node.gpus))
@@ -107,36 +110,53 @@ def parse_gpus(
     return NodeStates(frozenset(idle), frozenset(facts), facts, offline=frozenset(offline), parts=parts)
 
 
-def of_node(wanted: Callable[[str], bool]) -> Callable[[str], bool]:
+def by_node(wanted: Callable[[str], bool]) -> Callable[[str], bool]:
     """The same for a unit as for its node."""
     return lambda name: wanted(node_of_unit(name))
 
 
-def _node(line: str) -> _Node:
+def _pairs(line: str) -> dict[str, str]:
+    """Of equal names the first counts: comments and reasons come last, and may look like pairs."""
     pairs: dict[str, str] = {}
     for name, value in PAIR.findall(line):
-        pairs.setdefault(name, value)  # comments and reasons come last, and may look like pairs
-    if "NodeName" not in pairs:
+        pairs.setdefault(name, value)
+    if not pairs.get("NodeName"):
         raise UnreadableError("NodeName=", line)
-    if pairs.get("Gres", "") not in NOTHING and "GresUsed" not in pairs and gpus_of(pairs["Gres"])[1]:
-        raise UnreadableError("GresUsed=, as scontrol -d shows it", line)
+    return pairs
+
+
+def _node_with_gpus(pairs: Mapping[str, str], line: str) -> _Node | None:
+    """The node of a line; None where it has no GPUs."""
     kind, gpus = gpus_of(pairs.get("Gres", ""))
+    if not gpus:
+        return None
     if gpus > MAX_GPUS:
         raise UnreadableError(f"at most {MAX_GPUS} GPUs of a node", line)
+    if "GresUsed" not in pairs:
+        raise UnreadableError("GresUsed=, as scontrol -d shows it", line)
     features = pairs.get("ActiveFeatures", "")
     return _Node(
         name=pairs["NodeName"],
         words=frozenset(_words(pairs.get("State", ""))),
-        partitions=tuple(pairs.get("Partitions", "").split(",")),
         kind=kind,
         features=() if features in NOTHING else tuple(features.split(",")),
         gpus=gpus,
-        used_gpus=gpus_of(pairs.get("GresUsed", ""))[1] + gpus_of(pairs.get("GresDrain", ""))[1],
+        used_gpus=_in_use(pairs["GresUsed"], line) + _in_use(pairs.get("GresDrain", ""), line),
         cpus=_number(pairs, "CPUEfctv" if "CPUEfctv" in pairs else "CPUTot", line),
         used_cpus=_number(pairs, "CPUAlloc", line),
         memory_mib=_number(pairs, "RealMemory", line) - _number(pairs, "MemSpecLimit", line, 0),
         used_memory_mib=_number(pairs, "AllocMem", line),
     )
+
+
+def _in_use(gres: str, line: str) -> int:
+    """How many GPUs; what can't be read must not count as idle."""
+    plain = gres.replace(":(null)", "")  # so say earlier releases where GPUs have no kind
+    items = (item for item in re.split(r",(?![^(]*\))", plain) if item.startswith("gpu"))
+    counts = [_USED.fullmatch(item) for item in items]
+    if None in counts:
+        raise UnreadableError("GresUsed= with numbers of GPUs", line)
+    return sum(int(count[1]) for count in counts if count is not None)
 
 
 def _words(state: str) -> list[str]:
@@ -148,7 +168,7 @@ def _words(state: str) -> list[str]:
     return found
 
 
-def _number(pairs: dict[str, str], name: str, line: str, otherwise: int | None = None) -> int:
+def _number(pairs: Mapping[str, str], name: str, line: str, otherwise: int | None = None) -> int:
     text = pairs.get(name)
     if text is None and otherwise is not None:
         return otherwise
