@@ -82,3 +82,8 @@ class NodeTree:
         for name in nodes:
             found[self.leaf_of[name]] += 1
         return found
+
+
+def spans_in_words(spans: Sequence[int]) -> str:
+    """Numbers of groups by level, for people; level 1 is the outermost."""
+    return ", ".join(f"{count} of level {level}" for level, count in enumerate(spans, start=1))
