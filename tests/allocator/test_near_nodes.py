@@ -11,15 +11,33 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, NodeKind
+from malletrain.allocator.explanation.explain import explain_plan
+from malletrain.allocator.problem.allocation_problem import (
+    AllocationProblem,
+    CostModel,
+    JobDemand,
+    NodeKind,
+    ObjectiveMetric,
+)
+from malletrain.allocator.problem.forward_time import ForwardTime
+from malletrain.allocator.problem.planner import (
+    JobCurve,
+    PlanInput,
+    PlannableJob,
+    PlannableNode,
+    PlannerOptions,
+    plan_problem,
+)
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.near_nodes import Move, divide, fewest_groups
 from malletrain.allocator.solvers.placement import place
-from malletrain.allocator.wire.messages import problem_from_proto, problem_to_proto
+from malletrain.allocator.solvers.solving import solve
+from malletrain.allocator.wire.messages import allocation_to_proto, problem_from_proto, problem_to_proto
 from malletrain.model.scaling import ScalingPoint
 from malletrain.model.topology import GroupPath, NodeTree, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import allocator_pb2
 
 SLOW = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 NEAR, NONE = TopologyPreference.PREFER, TopologyPreference.NONE
@@ -250,3 +268,35 @@ def test_an_unknown_preference_is_refused() -> None:
     message.jobs[0].topology = 7  # type: ignore[assignment]
     with pytest.raises(InvalidInputError, match="topology"):
         problem_from_proto(message)
+
+
+def plan_input(topology: TopologyPreference) -> PlanInput:
+    paths = machine(2, 2, 2)
+    nodes = tuple(PlannableNode(name, 10.0, topology=path) for name, path in paths.items())
+    curve = JobCurve((ScalingPoint(1, 10.0), ScalingPoint(2, 19.0)), 1.0, 1.0)
+    job = PlannableJob("a", 2, 2, topology=topology)
+    return PlanInput(nodes, (job,), curves={"a": curve})
+
+
+def test_a_plan_knows_where_nodes_are_if_a_job_minds() -> None:
+    options = PlannerOptions(ForwardTime(120.0), CostModel.STALL, ObjectiveMetric.THROUGHPUT, span_pools=True)
+    asked = plan_problem(plan_input(NEAR), options).whole
+    assert asked.paths == machine(2, 2, 2)
+    assert asked.jobs[0].topology is NEAR
+    assert plan_problem(plan_input(NONE), options).whole.paths == {}
+
+
+def test_an_explanation_tells_the_groups() -> None:
+    grows = replace(demand("a", "s0r0n0"), min_nodes=4, max_nodes=4)
+    problem = problem_of(machine(2, 2, 2), grows, demand("b", topology=NONE))
+    solved = solve(problem)
+    plan = allocator_pb2.Plan(problem=problem_to_proto(problem), allocation=allocation_to_proto(solved))
+    found = explain_plan(plan, "a")
+    nodes = next(entry.nodes for entry in solved.assignments if entry.job_id == "a")
+    spans = NodeTree.of(problem.nodes, problem.paths).spans(nodes)
+    told = "it prefers nodes near each other; groups that its nodes are in"
+    assert f"{told}: {spans[0]} of level 1, {spans[1]} of level 2" in found.jobs[0].sentences
+    assert not any("near each other" in text for text in explain_plan(plan, "b").jobs[0].sentences)
+    taken = next(name for name in nodes if name != "s0r0n0")
+    assert any("it prefers nodes near each other" in text for text in explain_plan(plan, node=taken).node.sentences)
+    assert explain_plan(plan, node=taken).node.rank == 0

@@ -8,8 +8,9 @@ jobs; then each job chooses anew among what the others have left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from malletrain.model.topology import NodeTree
 
@@ -36,17 +37,17 @@ class Move:
     held: tuple[int, ...]
     count: int
 
-    @property
+    @cached_property
     def shrinks(self) -> bool:
         """Whether it gives up nodes."""
         return self.count < sum(self.held)
 
-    @property
+    @cached_property
     def wanted(self) -> int:
         """How many nodes it chooses: those that it keeps, or those that it takes."""
         return self.count if self.shrinks else self.count - sum(self.held)
 
-    @property
+    @cached_property
     def touched(self) -> frozenset[int]:
         """Innermost groups that it is in, whatever it chooses."""
         return frozenset() if self.shrinks else frozenset(leaf for leaf, held in enumerate(self.held) if held)
@@ -80,25 +81,26 @@ def divide(tree: NodeTree, moves: Sequence[Move], free: Sequence[int]) -> Divisi
         for place, move in enumerate(moves)
         if move.shrinks
     }
-    pool = list(free)
+    pool, widest = list(free), list(free)
     for place, share in kept.items():
         for leaf, held in enumerate(moves[place].held):
             pool[leaf] += held - share.get(leaf, 0)
+            widest[leaf] += held
+    room = _Bounds(tree, widest)
+    bounds = [(_Bounds(tree, move.held) if move.shrinks else room).least_spans(move) for move in moves]
+    least = _total(bounds, tree.depth)
     growing = [place for place, move in enumerate(moves) if not move.shrinks]
-    orders = [growing, sorted(growing, key=lambda place: -moves[place].wanted)]
+    orders = [sorted(growing, key=lambda place: -moves[place].wanted), growing]
     best: Division | None = None
-    for order in orders[: 1 + (orders[0] != orders[1])]:
-        shares = {**kept, **_in_turn(tree, moves, order, pool)}
-        found = Division(
-            tuple(shares[place] for place in range(len(moves))), _all_spans(tree, moves, shares), proven=False
-        )
-        if best is None or found.spans < best.spans:
-            best = found
+    for order in orders:
+        shares = kept | _in_turn(tree, moves, order, pool, bounds)
+        found = _total([_spans(tree, move, shares[place]) for place, move in enumerate(moves)], tree.depth)
+        if best is None or found < best.spans:
+            best = Division(tuple(shares[place] for place in range(len(moves))), found, proven=found == least)
+        if best.proven or orders[0] == orders[1]:
+            break
     assert best is not None
-    bounds = [_least_spans(tree, move, moves, free) for move in moves]
-    if best.spans == _total(bounds, tree.depth):
-        return Division(best.shares, best.spans, proven=True)
-    if len(moves) > _MAX_MOVES or len(tree.groups) > _MAX_LEAVES:
+    if best.proven or len(moves) > _MAX_MOVES or len(tree.groups) > _MAX_LEAVES:
         return best
     return _Search(tree, moves, bounds, best).run(free)
 
@@ -115,116 +117,145 @@ def fewest_groups(tree: NodeTree, free: Sequence[int], touched: Collection[int],
         touched: Innermost groups that the job is in already.
         wanted: How many nodes.
     """
-    return _Choice(tree, free, touched).take(wanted)
+    return _Room(tree, free).choice(_groups_of(tree, touched), wanted)
 
 
-class _Choice:
-    """The choice of one job."""
+def _groups_of(tree: NodeTree, leaves: Collection[int]) -> list[set[int]]:
+    """The groups that some innermost groups are in, by level."""
+    return [{tree.groups[leaf][level] for leaf in leaves} for level in range(tree.depth)]
 
-    def __init__(self, tree: NodeTree, free: Sequence[int], touched: Collection[int]) -> None:
+
+class _Room:
+    """How many nodes of each group of each level may be taken."""
+
+    def __init__(self, tree: NodeTree, free: Sequence[int]) -> None:
         self._tree = tree
-        self._free: list[list[int]] = [[0] * len(inner) for inner in tree.inner] + [list(free)]
-        self._touched = [{tree.groups[leaf][level] for leaf in touched} for level in range(tree.depth)]
-        for leaf, count in enumerate(free):
-            if count:
-                for level, group in enumerate(tree.groups[leaf][:-1]):
-                    self._free[level][group] += count
+        self._free = _by_level(tree, free)
 
-    def take(self, wanted: int) -> Share:
-        return self._within(range(len(self._free[0])), 0, wanted)[1] if wanted else {}
+    def add(self, share: Share, sign: int = 1) -> None:
+        """Nodes are given back, or taken with the sign -1."""
+        for leaf, count in share.items():
+            for level, group in enumerate(self._tree.groups[leaf]):
+                self._free[level][group] += sign * count
 
-    def _within(self, groups: Sequence[int], level: int, wanted: int) -> tuple[Spans, Share]:
+    def choice(self, touched: Sequence[Collection[int]], wanted: int) -> Share:
+        """See `fewest_groups`.
+
+        Args:
+            touched: Groups that the job is in already, by level.
+            wanted: How many nodes.
+        """
+        return self._within(range(len(self._free[0])), 0, touched, wanted)[1] if wanted else {}
+
+    def _within(
+        self, groups: Iterable[int], level: int, touched: Sequence[Collection[int]], wanted: int
+    ) -> tuple[Spans, Share]:
         """New groups by level from this one on, and the share, for nodes from some groups of a level."""
-        free, touched = self._free[level], self._touched[level]
-        near = [group for group in groups if free[group] and group in touched]
-        far = [group for group in groups if free[group] and group not in touched]
-        far.sort(key=lambda group: -free[group])
-        spans, share = (0,) * (self._tree.depth - level), Share()
+        free, deeper = self._free[level], self._tree.depth - 1 - level
+        by_size = sorted((group for group in groups if free[group]), key=free.__getitem__)
+        near = [group for group in by_size if group in touched[level]]
+        far = [group for group in by_size if group not in touched[level]] if near else by_size
+        spans, share = (0,) * (deeper + 1), Share()
         for candidates in (near, far):
+            least = (int(candidates is far),) * deeper
             while candidates and wanted:
-                fitting = [group for group in candidates if free[group] >= wanted]
-                if fitting:
-                    added, chosen, _ = min(
-                        ((*self._inside(group, level, wanted), (free[group], group)) for group in fitting),
-                        key=lambda entry: (entry[0], entry[2]),
-                    )
-                    wanted = 0
+                if free[candidates[-1]] < wanted:
+                    group = candidates.pop()
+                    added, chosen = self._inside(group, level, touched, free[group])
+                    wanted -= free[group]
                 else:
-                    largest = max(candidates, key=lambda group: (free[group], -group))
-                    candidates.remove(largest)
-                    added, chosen = self._inside(largest, level, free[largest])
-                    wanted -= free[largest]
+                    added, chosen = self._best_fit(candidates, level, touched, wanted, least)
+                    wanted = 0
                 share |= chosen
-                spans = tuple(map(sum, zip(spans, (int(candidates is far), *added), strict=True)))
+                spans = _plus(spans, (int(candidates is far), *added))
         return spans, share
 
-    def _inside(self, group: int, level: int, wanted: int) -> tuple[Spans, Share]:
+    def _best_fit(
+        self, by_size: Sequence[int], level: int, touched: Sequence[Collection[int]], wanted: int, least: Spans
+    ) -> tuple[Spans, Share]:
+        """From the group that has enough and needs the fewest groups within it; `least`: fewer are not possible."""
+        best: tuple[Spans, Share] | None = None
+        for group in by_size:
+            if self._free[level][group] >= wanted:
+                found = self._inside(group, level, touched, wanted)
+                if best is None or found[0] < best[0]:
+                    best = found
+                if found[0] <= least:
+                    break
+        assert best is not None
+        return best
+
+    def _inside(self, group: int, level: int, touched: Sequence[Collection[int]], wanted: int) -> tuple[Spans, Share]:
         if level == self._tree.depth - 1:
             return (), {group: wanted}
-        return self._within(self._tree.inner[level][group], level + 1, wanted)
+        return self._within(self._tree.inner[level][group], level + 1, touched, wanted)
 
 
-def _in_turn(tree: NodeTree, moves: Sequence[Move], order: Sequence[int], pool: Sequence[int]) -> dict[int, Share]:
+def _in_turn(
+    tree: NodeTree, moves: Sequence[Move], order: Sequence[int], pool: Sequence[int], bounds: Sequence[Spans]
+) -> dict[int, Share]:
     """Shares of growing jobs: in an order, then each anew as long as that helps."""
-    left, shares = list(pool), dict[int, Share]()
+    room, shares = _Room(tree, pool), dict[int, Share]()
+    touched = {place: _groups_of(tree, moves[place].touched) for place in order}
     for place in order:
-        shares[place] = fewest_groups(tree, left, moves[place].touched, moves[place].wanted)
-        for leaf, count in shares[place].items():
-            left[leaf] -= count
+        shares[place] = room.choice(touched[place], moves[place].wanted)
+        room.add(shares[place], -1)
+    spans = {place: _spans(tree, moves[place], shares[place]) for place in order}
+    open_ends = [place for place in order if spans[place] != bounds[place]]
     for _ in range(_ROUNDS):
         better = False
-        for place in order:
-            move, share = moves[place], shares[place]
-            if _spans(tree, move, share) == (1,) * tree.depth:
-                continue
-            for leaf, count in share.items():
-                left[leaf] += count
-            other = fewest_groups(tree, left, move.touched, move.wanted)
-            if _spans(tree, move, other) < _spans(tree, move, share):
-                shares[place], better = other, True
-            for leaf, count in shares[place].items():
-                left[leaf] -= count
+        for place in open_ends:
+            room.add(shares[place])
+            other = room.choice(touched[place], moves[place].wanted)
+            if (found := _spans(tree, moves[place], other)) < spans[place]:
+                shares[place], spans[place], better = other, found, True
+            room.add(shares[place], -1)
         if not better:
             break
     return shares
 
 
+def _by_level(tree: NodeTree, free: Sequence[int]) -> list[list[int]]:
+    """How many nodes each group of each level has."""
+    found = [[0] * len(inner) for inner in tree.inner] + [list(free)]
+    for leaf, count in enumerate(free):
+        if count:
+            for level, group in enumerate(tree.groups[leaf][:-1]):
+                found[level][group] += count
+    return found
+
+
 def _spans(tree: NodeTree, move: Move, share: Share) -> Spans:
     leaves = move.touched.union(leaf for leaf, count in share.items() if count)
-    return tuple(len({tree.groups[leaf][level] for leaf in leaves}) for level in range(tree.depth))
-
-
-def _all_spans(tree: NodeTree, moves: Sequence[Move], shares: dict[int, Share]) -> Spans:
-    return _total([_spans(tree, move, shares[place]) for place, move in enumerate(moves)], tree.depth)
+    return tuple(len(groups) for groups in _groups_of(tree, leaves))
 
 
 def _total(spans: Sequence[Spans], depth: int) -> Spans:
     return tuple(map(sum, zip(*spans, strict=True))) if spans else (0,) * depth
 
 
-def _least_spans(tree: NodeTree, move: Move, moves: Sequence[Move], free: Sequence[int]) -> Spans:
-    """Fewest groups of each level that a job could span, if it alone chose."""
-    if move.shrinks:
-        room = list(move.held)
-    else:
-        room = list(free)
-        for other in moves:
-            if other.shrinks:
-                room = [count + held for count, held in zip(room, other.held, strict=True)]
-    found = []
-    for level in range(tree.depth):
-        sizes: dict[int, int] = {}
-        for leaf, count in enumerate(room):
-            group = tree.groups[leaf][level]
-            sizes[group] = sizes.get(group, 0) + count
-        touched = {tree.groups[leaf][level] for leaf in move.touched}
-        missing, number = move.wanted - sum(sizes[group] for group in touched), len(touched)
-        for size in sorted((size for group, size in sizes.items() if group not in touched), reverse=True):
-            if missing <= 0:
-                break
-            missing, number = missing - size, number + 1
-        found.append(number)
-    return tuple(found)
+class _Bounds:
+    """Fewest groups of each level that jobs could span, if each alone chose from some nodes."""
+
+    def __init__(self, tree: NodeTree, room: Sequence[int]) -> None:
+        self._tree = tree
+        self._sizes = _by_level(tree, room)
+        self._largest = [sorted(range(len(sizes)), key=lambda group: -sizes[group]) for sizes in self._sizes]
+
+    def least_spans(self, move: Move) -> Spans:
+        """Fewest groups of each level for one job."""
+        found = []
+        for sizes, largest, touched in zip(
+            self._sizes, self._largest, _groups_of(self._tree, move.touched), strict=True
+        ):
+            missing, number = move.wanted - sum(sizes[group] for group in touched), len(touched)
+            for group in largest:
+                if missing <= 0:
+                    break
+                if group not in touched:
+                    missing, number = missing - sizes[group], number + 1
+            found.append(number)
+        return tuple(found)
 
 
 @dataclass

@@ -94,9 +94,10 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
         if job.topology is TopologyPreference.PREFER and counts[index] != len(held[index])
     ]
     # The others that shrink give up what they would in any case.
+    waiting = frozenset(choosing)
     rest = [
-        len(nodes) if index in choosing or counts[index] > len(nodes) else counts[index]
-        for index, nodes in enumerate(held)
+        len(nodes) if index in waiting else min(count, len(nodes))
+        for index, (nodes, count) in enumerate(zip(held, counts, strict=True))
     ]
     changed = rearrange(held, rest, free, rank)
     given = [node for index, kept in changed.items() for node in set(held[index]).difference(kept)]
@@ -109,11 +110,14 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
             if move.shrinks:
                 changed[index], given = _split(tree, sorted(held[index], key=rank), share)
                 pool += given
-        pool.sort(key=rank)
+        left: dict[int, list[str]] = {}
+        for node in sorted(pool, key=rank, reverse=True):
+            left.setdefault(tree.leaf_of[node], []).append(node)
         for index, move, share in zip(choosing, moves, shares, strict=True):
             if not move.shrinks:
-                taken, pool = _split(tree, pool, share)
+                taken = [left[leaf].pop() for leaf, count in share.items() for _ in range(count)]
                 changed[index] = [*held[index], *taken]
+        pool = sorted((node for nodes in left.values() for node in nodes), key=rank)
     now = [changed.get(index, nodes) for index, nodes in enumerate(held)]
     return changed | rearrange(now, counts, pool, rank)
 
