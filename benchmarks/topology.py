@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand
 from malletrain.allocator.solvers.solving import solve
@@ -159,12 +160,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the changes")
     arguments = parser.parse_args()
     shape, steps = Shape(4, 8, 4, 4), 40 if arguments.quick else 400
-    rows = []
-    for share in (0.25, 0.5, 1.0):
-        sequence = changes(shape, steps, 40, share, seed=int(100 * share))
+    rows: list[dict[str, Any]] = []
+    for jobs, share in ((10, 0.5), (10, 1.0), (40, 0.5), (40, 1.0)):
+        sequence = changes(shape, steps, jobs, share, seed=int(100 * share))
         before, after = follow(shape, sequence, heeded=False), follow(shape, sequence, heeded=True)
         rows.append(
             {
+                "jobs": jobs,
                 "share": share,
                 "rows": [statistics.mean(outcome.spans[0]) for outcome in (before, after)],
                 "racks": [statistics.mean(outcome.spans[1]) for outcome in (before, after)],
@@ -180,9 +182,16 @@ def main() -> None:
     if arguments.json:
         print(json.dumps({"sequences": rows, "large_plan_ms": times}, indent=2))
         return
-    print(f"{steps} changes, 512 nodes in {shape.rows} rows of {shape.racks} racks of {shape.chassis} chassis, 40 jobs")
+    print(f"{steps} changes, 512 nodes in {shape.rows} rows of {shape.racks} racks of {shape.chassis} chassis")
     for row in rows:
-        print(row)
+        text = ", ".join(
+            f"{level} {row[level][0]:.2f} to {row[level][1]:.2f}" for level in ("rows", "racks", "chassis")
+        )
+        print(
+            f"{row['jobs']} jobs, {row['share']:.0%} prefer: {text} (ideal {row['ideal'][1]:.2f} racks), objective x "
+            f"{row['objective_ratio']:.4f}, {row['plans_with_other_counts']} plans with other counts, plan "
+            f"{row['plan_ms'][0]:.1f} to {row['plan_ms'][1]:.1f} ms"
+        )
     print("500 jobs, 2,000 nodes: " + ", ".join(f"{share:.0%} prefer: {ms:.1f} ms" for share, ms in times.items()))
 
 

@@ -243,6 +243,8 @@ def test_a_fitting_group_with_fewer_groups_inside_is_better_than_a_tighter_one()
 def test_problems_keep_their_groups_on_the_wire() -> None:
     problem = problem_of(machine(2, 1, 2), demand("a"), demand("b", topology=NONE))
     assert problem_from_proto(problem_to_proto(problem)) == problem
+    wider = replace(problem, paths={**problem.paths, "gone": ("s9",)})
+    assert problem_from_proto(problem_to_proto(wider)) == problem
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from malletrain.runtime.clock import SystemClock
 from malletrain.runtime.config import Settings
@@ -17,7 +18,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.observations import NodeFacts, Observation
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.build import build_source
-from malletrain.scavenger.sources.placed import paths_of
+from malletrain.scavenger.sources.placed import PlacedSource, paths_of
 from malletrain.scavenger.sources.schedulers.availability import UnreadableError
 from malletrain.scavenger.sources.schedulers.pbs_json import parse_vnodes
 from malletrain.scavenger.sources.schedulers.settings import SlurmSettings
@@ -145,6 +146,29 @@ async def test_a_failed_question_leaves_the_harvest_as_it_is(tmp_path: Path) -> 
     assert set(seen.idle) == {"n01", "n02", "x1"}
     assert {entry.topology for entry in seen.facts.values()} == {()}
     assert failed["topology"] == 1
+
+
+async def test_nodes_that_the_scheduler_does_not_know_are_told_once(tmp_path: Path) -> None:
+    commands = RecordedCommands(tmp_path)
+    section = SlurmSettings(
+        partitions=("main",),
+        sinfo=commands.add("sinfo", "idle|n[01-02]\n"),
+        squeue=commands.add("squeue"),
+        scontrol=scontrol(tmp_path, f"printf '{recording('scontrol_topology_tree.txt')}'"),
+        topology=True,
+        interval_seconds=0.05,
+    )
+    source = PlacedSource(slurm_source(section, SystemClock()), {"n01": ("here",), "n99": ("there",)})
+    seen: list[Observation] = []
+    with capture_logs() as logs:
+        async with asyncio.timeout(60):
+            async for observation in source.observations():
+                seen.append(observation)
+                if len(seen) == 3:
+                    break
+    told = [entry for entry in logs if "topology names nodes" in entry["event"]]
+    assert [(entry["nodes"], entry["first"]) for entry in told] == [(1, ["n99"])]
+    assert {name: entry.topology for name, entry in seen[-1].facts.items()} == {"n01": ("here",), "n02": ("s1", "r1")}
 
 
 async def test_slurm_is_not_asked_unless_told(tmp_path: Path) -> None:

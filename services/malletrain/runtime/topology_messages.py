@@ -59,9 +59,17 @@ def paths_from_proto(groups: Iterable[allocator_pb2.NodeGroup], nodes: Collectio
     return found
 
 
-def groups_to_proto(paths: Mapping[str, GroupPath]) -> list[allocator_pb2.NodeGroup]:
-    """The groups that nodes are in, as messages."""
+def groups_to_proto(paths: Mapping[str, GroupPath], nodes: Iterable[str]) -> list[allocator_pb2.NodeGroup]:
+    """The groups that nodes are in, as messages.
+
+    Args:
+        paths: Groups by node; may lack some of the nodes, and have others.
+        nodes: The nodes that there are.
+    """
+    if not paths:
+        return []
     members: dict[GroupPath, list[str]] = {}
-    for node, path in paths.items():
-        members.setdefault(path, []).append(node)
-    return [allocator_pb2.NodeGroup(topology=path, nodes=nodes) for path, nodes in members.items()]
+    for node in nodes:
+        if path := paths.get(node):
+            members.setdefault(path, []).append(node)
+    return [allocator_pb2.NodeGroup(topology=path, nodes=names) for path, names in members.items()]

@@ -120,7 +120,7 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
         expected_stay_seconds=problem.expected_stay_seconds,
         owner_limits=problem.owner_limits,
         kinds=[allocator_pb2.NodeKind(nodes=kind.nodes) for kind in problem.kinds],
-        groups=groups_to_proto(problem.paths),
+        groups=groups_to_proto(problem.paths, problem.nodes),
     )
 
 

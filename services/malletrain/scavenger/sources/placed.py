@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import structlog
+
 from malletrain.model.topology import GroupPath
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
 from malletrain.scavenger.sources.base import NodeSource, SourceStatus
+
+_SHOWN = 5
 
 
 class PlacedSource:
@@ -18,6 +22,8 @@ class PlacedSource:
     def __init__(self, inner: NodeSource, paths: Mapping[str, GroupPath]) -> None:
         self._inner = inner
         self._paths = dict(paths)
+        self._told = False
+        self._log = structlog.get_logger(__name__)
 
     def order(self) -> Sequence[str]:
         """As the inner source."""
@@ -30,6 +36,7 @@ class PlacedSource:
     async def observations(self) -> AsyncIterator[Observation]:
         """Those of the inner source, with the groups. Nodes that it does not name are left out."""
         async for observation in self._inner.observations():
+            self._tell_unknown(observation.known)
             yield replace(observation, facts=self._placed(observation))
 
     def _placed(self, observation: Observation) -> dict[str, NodeFacts]:
@@ -38,6 +45,18 @@ class PlacedSource:
             if (path := self._paths.get(name)) is not None:
                 facts[name] = _with_path(facts.get(name, NO_FACTS), path)
         return facts
+
+    def _tell_unknown(self, known: frozenset[str]) -> None:
+        """Log once which nodes the settings name that the source does not know."""
+        if self._told or not known:
+            return
+        self._told = True
+        if unknown := sorted(self._paths.keys() - known):
+            self._log.warning(
+                "scavenger.topology names nodes that the source does not know",
+                nodes=len(unknown),
+                first=unknown[:_SHOWN],
+            )
 
     def status(self) -> SourceStatus:
         """As the inner source."""
