@@ -105,7 +105,7 @@ class ScavengerSettings(BaseModel):
     def _paths(cls, topology: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for names, path in topology.items():
             if expected := path_problem(path):
-                raise ValueError(f"{names}: expected {expected}, got {list(path)[:10]!r}")
+                raise ValueError(f"expected {expected} for {names}")
         return topology
 
     @field_validator("nodes")

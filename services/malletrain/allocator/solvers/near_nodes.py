@@ -54,7 +54,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Division:
+class GroupDivision:
     """What each job chooses.
 
     Attributes:
@@ -68,7 +68,7 @@ class Division:
     proven: bool
 
 
-def divide(tree: NodeTree, moves: Sequence[Move], free: Sequence[int]) -> Division:
+def divide(tree: NodeTree, moves: Sequence[Move], free: Sequence[int]) -> GroupDivision:
     """Choose the groups of some jobs.
 
     Args:
@@ -91,12 +91,12 @@ def divide(tree: NodeTree, moves: Sequence[Move], free: Sequence[int]) -> Divisi
     least = _total(bounds, tree.depth)
     growing = [place for place, move in enumerate(moves) if not move.shrinks]
     orders = [sorted(growing, key=lambda place: -moves[place].wanted), growing]
-    best: Division | None = None
+    best: GroupDivision | None = None
     for order in orders:
         shares = kept | _in_turn(tree, moves, order, pool, bounds)
         found = _total([_spans(tree, move, shares[place]) for place, move in enumerate(moves)], tree.depth)
         if best is None or found < best.spans:
-            best = Division(tuple(shares[place] for place in range(len(moves))), found, proven=found == least)
+            best = GroupDivision(tuple(shares[place] for place in range(len(moves))), found, proven=found == least)
         if best.proven or orders[0] == orders[1]:
             break
     assert best is not None
@@ -265,12 +265,12 @@ class _Search:
     tree: NodeTree
     moves: Sequence[Move]
     bounds: Sequence[Spans]
-    best: Division
+    best: GroupDivision
     steps: int = 0
     order: list[int] = field(default_factory=list)
     rest: list[Spans] = field(default_factory=list)
 
-    def run(self, free: Sequence[int]) -> Division:
+    def run(self, free: Sequence[int]) -> GroupDivision:
         # Those that shrink come first: what they give up is what the others choose from.
         self.order = sorted(range(len(self.moves)), key=lambda place: (not self.moves[place].shrinks, place))
         self.rest = [
@@ -279,14 +279,14 @@ class _Search:
         ]
         self._from(0, tuple(free), (0,) * self.tree.depth, {})
         best = self.best
-        return Division(best.shares, best.spans, proven=self.steps <= _MAX_STEPS)
+        return GroupDivision(best.shares, best.spans, proven=self.steps <= _MAX_STEPS)
 
     def _from(self, index: int, pool: tuple[int, ...], spans: Spans, shares: dict[int, Share]) -> None:
         if _plus(spans, self.rest[index]) >= self.best.spans or self.steps > _MAX_STEPS:
             return
         if index == len(self.order):
             chosen = tuple(shares[place] for place in range(len(self.moves)))
-            self.best = Division(chosen, spans, proven=False)
+            self.best = GroupDivision(chosen, spans, proven=False)
             return
         place = self.order[index]
         move = self.moves[place]
