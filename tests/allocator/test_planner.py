@@ -78,9 +78,9 @@ def test_newer_stays_are_taken_over_for_known_nodes_only() -> None:
 
 def test_newer_stays_do_not_change_what_a_node_is() -> None:
     found = cache()
-    found.update_nodes([PlannableNode("n2", 5.0, "main/a100x4", 4, "a100", ("ib",))])
+    found.update_nodes([PlannableNode("n2", 5.0, "main/a100x4", 4, "a100", ("ib",), ("s1", "r1"))])
     found.update_stays([PlannableNode("n2", 77.0, "main/a100x4", 4)])
-    assert PlannableNode("n2", 77.0, "main/a100x4", 4, "a100", ("ib",)) in found.nodes
+    assert PlannableNode("n2", 77.0, "main/a100x4", 4, "a100", ("ib",), ("s1", "r1")) in found.nodes
 
 
 def test_a_stopping_job_and_its_nodes_stay_out() -> None:

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.model.topology import MAX_LEVELS
 from malletrain.runtime.clock import SystemClock
 from malletrain.scavenger.machine.drains import Drain, DrainSet
-from malletrain.scavenger.machine.gpu_units import node_of_unit, unit_name, units_of
+from malletrain.scavenger.machine.gpu_units import node_of_unit, path_of_unit, unit_name, units_of
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     Forecast,
@@ -172,3 +173,11 @@ def test_gpus_need_placeholders_and_patterns_name_their_nodes() -> None:
     assert [query.name for query in source.queries.all()] == ["nodes", "queue", "reservations"]
     assert source._selection.wanted("g1.gpu0")
     assert not source._selection.wanted("g2.gpu0")
+
+
+def test_the_innermost_group_of_a_gpu_is_its_node() -> None:
+    assert path_of_unit("g1.gpu0", ("row1", "rack2")) == ("row1", "rack2", "g1")
+    assert path_of_unit("g1.gpu0", ()) == ("g1",)
+    assert path_of_unit("g1", ("row1",)) == ("row1",)
+    deepest = tuple(f"level{number}" for number in range(MAX_LEVELS))
+    assert path_of_unit("g1.gpu0", deepest) == (*deepest[1:], "g1")

@@ -14,6 +14,7 @@ from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_planned,
     parse_reservations,
     parse_states,
+    parse_topology,
 )
 from tests.scavenger.samples import SLURM_SAMPLES, every_sample, recording, slurm_sample
 
@@ -210,7 +211,7 @@ def damaged_lines(draw: st.DrawFn, text: str) -> str:
 
 @given(text=st.one_of(st.text(), st.text(alphabet="idle|n[]0123456789-,\n*N/A(ul)T: =SEdRvami"), st.just("x" * 10_000)))
 def test_no_text_breaks_a_parser(text: str) -> None:
-    for parse in (parse_states, parse_planned, parse_reservations, parse_classes):
+    for parse in (parse_states, parse_planned, parse_reservations, parse_classes, parse_topology):
         try:
             parse(text)
         except UnreadableError:
@@ -220,7 +221,7 @@ def test_no_text_breaks_a_parser(text: str) -> None:
 def test_no_sample_of_anything_breaks_a_parser() -> None:
     for path in every_sample():
         text = path.read_text(errors="replace")
-        for parse in (parse_states, parse_planned, parse_reservations, parse_classes):
+        for parse in (parse_states, parse_planned, parse_reservations, parse_classes, parse_topology):
             try:
                 parse(text)
             except UnreadableError:

@@ -25,9 +25,11 @@ from malletrain.job_manager.machine.jobs import (
 from malletrain.job_manager.projects import NO_PROJECTS, OwnerProjects
 from malletrain.model.node_needs import NeedError, NodeNeeds, check_needs, in_words
 from malletrain.model.scaling import ScalingPoint
+from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
 from malletrain.runtime.node_needs_messages import needs_from_proto
+from malletrain.runtime.topology_messages import preference_from_proto
 from malletrain.v1 import fleet_pb2, resources_pb2
 
 MAX_SPECS = 1000
@@ -133,7 +135,15 @@ def _check_spec(
         launch_note=_check_note(at, spec.launch_note),
         project=projects.check(f"{at}.project", spec.project),
         needs=_check_needs(f"{at}.needs", spec),
+        topology=_check_topology(f"{at}.topology", spec),
     )
+
+
+def _check_topology(at: str, spec: resources_pb2.JobSpec) -> TopologyPreference:
+    preference = preference_from_proto(spec.topology, at)
+    if preference is not TopologyPreference.NONE and spec.HasField("fleet"):
+        raise InvalidInputError(at, "no preference: members of a fleet take any nodes", preference.value)
+    return preference
 
 
 def _check_needs(at: str, spec: resources_pb2.JobSpec) -> NodeNeeds:

@@ -19,6 +19,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import spec_to_proto
 from malletrain.runtime.messages import job_state_value, timestamp
 from malletrain.runtime.node_needs_messages import needs_to_proto
+from malletrain.runtime.topology_messages import preference_to_proto
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _MAX_PAGE = 1000
@@ -58,6 +59,7 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         launch_note=spec.launch_note,
         project=spec.project,
         needs=needs_to_proto(spec.needs),
+        topology=preference_to_proto(spec.topology),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from malletrain.model.topology import path_problem
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
 
 
@@ -44,6 +45,12 @@ class ScavengerSettings(BaseModel):
         default_factory=dict,
         description="What nodes of the static source are, by name or by several names as Slurm writes them: "
         '"n[1-4]". A node that is named by several entries is what the first of them says.',
+    )
+    topology: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        max_length=100_000,
+        description='Where nodes are: the groups of nodes, from the outermost to the innermost: "n[001-032]" = '
+        '["row1", "rack1"]. What a scheduler says of other nodes counts besides.',
     )
     trace: Path | None = Field(default=None, description="CSV or CSV.gz file of the trace source.")
     trace_nodes: int = Field(default=0, ge=0, description="Only the first nodes of the trace, this many; 0: all.")
@@ -92,6 +99,14 @@ class ScavengerSettings(BaseModel):
         description="Time in which the weight of a failure halves; a quarantine ends as the weights fall.",
     )
     quarantine_longest_seconds: float = Field(default=86400.0, gt=0, description="The longest quarantine.")
+
+    @field_validator("topology")
+    @classmethod
+    def _paths(cls, topology: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for names, path in topology.items():
+            if expected := path_problem(path):
+                raise ValueError(f"expected {expected} for {names}")
+        return topology
 
     @field_validator("nodes")
     @classmethod

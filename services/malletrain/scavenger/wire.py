@@ -32,6 +32,7 @@ def node_message(node: IdleNode, machine: ScavengerMachine, now: float) -> resou
         idle_until=None if end is None else timestamp(end),
         agent=newest.agents.get(node.name, ""),
         agent_name=newest.agent_names.get(node.name, ""),
+        topology=facts.topology,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 from malletrain.allocator.explanation import sentences
@@ -21,6 +21,7 @@ from malletrain.allocator.explanation.worth import (
 )
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
 from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.model.topology import NodeTree, TopologyPreference
 from malletrain.runtime.errors import NotFoundError, PreconditionError
 from malletrain.v1 import allocator_pb2
 
@@ -74,7 +75,17 @@ def _add_part(found: allocator_pb2.PlanExplanation, explainer: PartExplainer, jo
         told = node_account(part.problem, part.pool, part.assignments, node)
         found.node.CopyFrom(_node(told, account, whole))
     accounts = (explainer.job(name, all_scales=bool(job_id)) for name in _wanted(part, job_id, node))
-    found.jobs.extend(_job(entry, part.problem.rest) for entry in accounts)
+    for entry in accounts:
+        message = _job(entry, part.problem.rest)
+        if entry.job.topology is not TopologyPreference.NONE:
+            message.sentences.append(sentences.of_spans(_spans(whole, entry.job.id, part.assignments)))
+        found.jobs.append(message)
+
+
+def _spans(problem: AllocationProblem, job_id: str, assignments: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
+    """Groups of each level that a job spans by the plan; empty where nothing is known of where nodes are."""
+    nodes = [name for name in assignments[job_id] if name in problem.nodes]
+    return NodeTree.of(problem.nodes, problem.paths).spans(nodes) if problem.paths else ()
 
 
 def _wanted(part: PlannedPart, job_id: str, node: str) -> Iterable[str]:

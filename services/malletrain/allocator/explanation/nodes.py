@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
 from malletrain.allocator.problem.kinds import suitable_nodes
 from malletrain.allocator.problem.scale_pins import PinnedProblem
+from malletrain.model.topology import TopologyPreference
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class NodeAccount:
         rank: Its place, from 1, by expected stay, longest first; 0 where that did not matter.
         of: Among how many nodes: those that the job had where it shrank, otherwise those that were free to give.
         pinned: Whether the Profiler set the scale of the job that got it.
+        near: Whether the job that got it, or else the one that had it, prefers nodes near each other, and where nodes
+            are is known.
     """
 
     name: str
@@ -35,6 +38,7 @@ class NodeAccount:
     rank: int = 0
     of: int = 0
     pinned: bool = False
+    near: bool = False
 
 
 def node_account(part: PinnedProblem, pool: str, assignments: Mapping[str, Sequence[str]], name: str) -> NodeAccount:
@@ -52,12 +56,16 @@ def node_account(part: PinnedProblem, pool: str, assignments: Mapping[str, Seque
     job = after or before
     scale = (len(held[job]), len(assignments[job])) if job else (0, 0)
     pinned = after in part.pinned
+    prefers = {one.id for one in part.whole.jobs if one.topology is TopologyPreference.PREFER}
+    near = bool(part.whole.paths) and job in prefers
     if before and after in ("", before):  # the job that had it has kept it or given it up
         rank, of = _place(part.whole, held[before], name) if scale[1] < scale[0] else (0, 0)
     else:
         rank, of = (0, 0) if pinned else _place(part.whole, _free(part.rest, assignments, after), name)
+    if near:
+        rank, of = 0, 0
     return NodeAccount(
-        name, pool, before, after, part.whole.expected_stay_seconds.get(name, 0.0), scale, rank, of, pinned
+        name, pool, before, after, part.whole.expected_stay_seconds.get(name, 0.0), scale, rank, of, pinned, near
     )
 
 

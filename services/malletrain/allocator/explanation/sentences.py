@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from malletrain.allocator.explanation.nodes import NodeAccount
 from malletrain.allocator.explanation.worth import JobAccount, PartAccount, Reason, Worth
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
+from malletrain.model.topology import spans_in_words
 
 
 def in_units(amount: float) -> str:
@@ -62,6 +65,15 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     if account.equal_nodes is not None:
         found.append(_share(account, account.equal_nodes))
     return found
+
+
+def of_spans(spans: Sequence[int]) -> str:
+    """How many groups a job spans that prefers nodes near each other."""
+    if not spans:
+        return "it prefers nodes near each other; where nodes are is not known"
+    if not any(spans):
+        return "it prefers nodes near each other"
+    return f"it prefers nodes near each other; groups that its nodes are in: {spans_in_words(spans)}"
 
 
 def _share(account: JobAccount, equal: int) -> str:
@@ -172,6 +184,9 @@ def _holder(account: NodeAccount) -> str:
     before, after, place = account.before, account.after, f"number {account.rank} of {account.of}"
     was, now = account.scale
     shrinks = f"{before} shrinks from {was} to {now} and gives up the nodes that are expected to leave first"
+    if account.near and before and after in ("", before) and now < was:
+        kept = f"stays with {after}" if after else f"given up by {before}"
+        return f"{kept}: {before} shrinks from {was} to {now} and keeps nodes that are near each other"
     if after and before == after:
         if account.rank:
             return f"stays with {after}: {shrinks}; by expected stay this is {place}"
@@ -180,6 +195,11 @@ def _holder(account: NodeAccount) -> str:
         return f"given up by {before}: {shrinks}; by expected stay this was {place}"
     if not after:
         return f"given to no job: none gains by it; by expected stay it is {place} free nodes"
+    if account.near:
+        taken = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
+        return (
+            f"{taken}: it prefers nodes near each other; of equally near ones it takes those expected to stay longest"
+        )
     taken = f"goes to {after}, which grows from {was} to {now}" + (f"; given up by {before}" if before else "")
     if account.pinned:
         return f"{taken}; its scale is pinned"

@@ -154,8 +154,8 @@ class ClusterCache:
             known = self._nodes.get(node.name)
             if known is None:
                 continue
-            if known.gpu_type or known.features:  # of these, joins alone tell
-                node = node._replace(gpu_type=known.gpu_type, features=known.features)
+            if known.gpu_type or known.features or known.topology:  # of these, joins alone tell
+                node = node._replace(gpu_type=known.gpu_type, features=known.features, topology=known.topology)
             self._nodes[node.name] = node
 
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from malletrain.model.scaling import RescaleStall, ScalingPoint
+from malletrain.model.topology import GroupPath, TopologyPreference
 
 DEFAULT_SECONDS = 5.0
 """Default wall-clock limit of a solve in seconds."""
@@ -82,6 +83,7 @@ class JobDemand:
             model does not charge it.
         unsuitable_kinds: Indices in the problem's `kinds`: the job takes none of these nodes, but keeps what it has.
         needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
+        topology: Whether it matters how near its nodes are to each other; it changes no job's number of nodes.
     """
 
     id: str
@@ -99,6 +101,7 @@ class JobDemand:
     boot_seconds: float = 0.0
     unsuitable_kinds: tuple[int, ...] = ()
     needs: tuple[NeedCount, ...] = ()
+    topology: TopologyPreference = TopologyPreference.NONE
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class AllocationProblem:
         owner_limits: Most nodes of all jobs of an owner together, by owner; an owner who is missing has no limit.
         kinds: Nodes that do not suit all jobs, by which of them they suit; each node once at most, and the others suit
             all jobs.
+        paths: The groups that nodes are in, such as their racks, by node; may have other nodes besides. Empty where no
+            job minds.
     """
 
     nodes: tuple[str, ...]
@@ -125,6 +130,7 @@ class AllocationProblem:
     expected_stay_seconds: Mapping[str, float] = field(default_factory=dict)
     owner_limits: Mapping[str, int] = field(default_factory=dict)
     kinds: tuple[NodeKind, ...] = ()
+    paths: Mapping[str, GroupPath] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from malletrain.allocator.problem.pools import join, split
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits
 from malletrain.model.scaling import RescaleStall, ScalingPoint
+from malletrain.model.topology import GroupPath, TopologyPreference
 
 _MAX_BOOT = 0.5
 
@@ -34,6 +35,7 @@ class PlannableNode(NamedTuple):
         gpus: How many GPUs it has.
         gpu_type: Kind of its GPUs; empty without GPUs.
         features: The scheduler's features of it.
+        topology: The groups that it is in, from the outermost level; empty: not known.
     """
 
     name: str
@@ -42,6 +44,7 @@ class PlannableNode(NamedTuple):
     gpus: int = 0
     gpu_type: str = ""
     features: tuple[str, ...] = ()
+    topology: GroupPath = ()
 
     @property
     def traits(self) -> NodeTraits:
@@ -64,6 +67,7 @@ class PlannableJob:
         share_weight: Factor of its weight that comes from its owner's fair share.
         member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
         needs: What it needs of each of its nodes.
+        topology: Whether it matters how near its nodes are to each other.
     """
 
     id: str
@@ -76,6 +80,7 @@ class PlannableJob:
     share_weight: float = 1.0
     member: FleetMember | None = None
     needs: NodeNeeds = NO_NEEDS
+    topology: TopologyPreference = TopologyPreference.NONE
 
 
 @dataclass(frozen=True)
@@ -220,10 +225,18 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
         objective_metric=options.objective_metric,
         expected_stay_seconds={node.name: node.expected_stay_seconds for node in nodes},
         owner_limits=dict.fromkeys(owners, limit) if limit else {},
+        paths=_paths(nodes, jobs),
     )
     if not any(job.needs for job in jobs):
         return problem
     return with_kinds(problem, [(node.name, node.traits) for node in nodes], [job.needs for job in jobs])
+
+
+def _paths(nodes: Sequence[PlannableNode], jobs: Sequence[PlannableJob]) -> dict[str, GroupPath]:
+    """Where nodes are; empty where no job minds."""
+    if all(job.topology is TopologyPreference.NONE for job in jobs):
+        return {}
+    return {node.name: node.topology for node in nodes if node.topology}
 
 
 def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float) -> float:
@@ -249,4 +262,5 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boo
         owner=job.owner if named else "",
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,
+        topology=job.topology,
     )

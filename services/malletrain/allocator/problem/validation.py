@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
 from malletrain.allocator.problem.memory_by_job import MemoryByJob
 from malletrain.model.scaling import ScalingPoint
+from malletrain.model.topology import path_problem
 from malletrain.runtime.errors import InvalidInputError
 
 _MAX_VALUE = 1e100
@@ -37,6 +38,9 @@ def validate(problem: AllocationProblem) -> None:
         _check_magnitude(f"jobs[{index}]", job, problem)
     _check_holders(problem)
     _check_kinds(problem)
+    for path in dict.fromkeys(problem.paths.values()):
+        if expected := path_problem(path):
+            raise InvalidInputError("groups", expected, path)
 
 
 def _unique(field: str, names: Sequence[str]) -> None:

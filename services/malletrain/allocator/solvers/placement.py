@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, Assignment
 from malletrain.allocator.solvers.kind_flow import KindFlow, KindTable
+from malletrain.allocator.solvers.near_nodes import Move, Share, divide, fewest_groups
+from malletrain.model.topology import NodeTree, TopologyPreference
 
 Rank = Callable[[str], tuple[float, int]]
 """Sort key of a node: nodes that are expected to stay longer come first. No two nodes have the same key."""
@@ -17,6 +19,9 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     A shrinking job gives up the nodes that are expected to leave first. Growing jobs then take, in the order of the
     problem, the free nodes that are expected to stay longest. The problem's order of nodes breaks ties. Where not all
     nodes suit all jobs, they take the best ones that leave enough for the others.
+
+    Jobs that prefer nodes near each other choose before the others, so that they span few groups (`near_nodes`); within
+    a group the same rules hold.
 
     Args:
         problem: A valid problem.
@@ -34,7 +39,12 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     def rank(node: str) -> tuple[float, int]:
         return -stays.get(node, 0.0), order[node]
 
-    changed = _by_kind(problem, counts, free, rank) if problem.kinds else rearrange(held, counts, free, rank)
+    near = problem.paths and any(job.topology is TopologyPreference.PREFER for job in problem.jobs)
+    if problem.kinds:
+        tree = NodeTree.of(problem.nodes, problem.paths) if near else None
+        changed = _by_kind(problem, counts, free, rank, tree)
+    else:
+        changed = _near(problem, counts, free, rank) if near else rearrange(held, counts, free, rank)
     return tuple(
         Assignment(job.id, tuple(sorted(changed.get(index, held[index]), key=order.__getitem__)))
         for index, job in enumerate(problem.jobs)
@@ -75,10 +85,60 @@ def rearrange(
     return changed
 
 
+def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str], rank: Rank) -> dict[int, list[str]]:
+    """As `rearrange`, for jobs of which some prefer nodes near each other: these choose first."""
+    held = [job.current_nodes for job in problem.jobs]
+    choosing = [
+        index
+        for index, job in enumerate(problem.jobs)
+        if job.topology is TopologyPreference.PREFER and counts[index] != len(held[index])
+    ]
+    # The others that shrink give up what they would in any case.
+    waiting = frozenset(choosing)
+    rest = [
+        len(nodes) if index in waiting else min(count, len(nodes))
+        for index, (nodes, count) in enumerate(zip(held, counts, strict=True))
+    ]
+    changed = rearrange(held, rest, free, rank)
+    given = [node for index, kept in changed.items() for node in set(held[index]).difference(kept)]
+    pool = sorted([*free, *given], key=rank)
+    if choosing:
+        tree = NodeTree.of(problem.nodes, problem.paths)
+        moves = [Move(tuple(tree.per_leaf(held[index])), counts[index]) for index in choosing]
+        shares = divide(tree, moves, tree.per_leaf(pool)).shares
+        for index, move, share in zip(choosing, moves, shares, strict=True):
+            if move.shrinks:
+                changed[index], given = _split(tree, sorted(held[index], key=rank), share)
+                pool += given
+        left: dict[int, list[str]] = {}
+        for node in sorted(pool, key=rank, reverse=True):
+            left.setdefault(tree.leaf_of[node], []).append(node)
+        for index, move, share in zip(choosing, moves, shares, strict=True):
+            if not move.shrinks:
+                taken = [left[leaf].pop() for leaf, count in share.items() for _ in range(count)]
+                changed[index] = [*held[index], *taken]
+        pool = sorted((node for nodes in left.values() for node in nodes), key=rank)
+    now = [changed.get(index, nodes) for index, nodes in enumerate(held)]
+    return changed | rearrange(now, counts, pool, rank)
+
+
+def _split(tree: NodeTree, best_first: Iterable[str], share: Share) -> tuple[list[str], list[str]]:
+    """The best nodes of each group, as many as a share has of it, and the other ones."""
+    missing, chosen, others = dict(share), list[str](), list[str]()
+    for node in best_first:
+        leaf = tree.leaf_of[node]
+        if missing.get(leaf, 0):
+            missing[leaf] -= 1
+            chosen.append(node)
+        else:
+            others.append(node)
+    return chosen, others
+
+
 def _by_kind(
-    problem: AllocationProblem, counts: Sequence[int], free: Iterable[str], rank: Rank
+    problem: AllocationProblem, counts: Sequence[int], free: Iterable[str], rank: Rank, tree: NodeTree | None
 ) -> dict[int, list[str]]:
-    """As `rearrange`, by the kinds of nodes."""
+    """As `rearrange`, by the kinds of nodes; with a tree for jobs of which some prefer nodes near each other."""
     table = KindTable.of(problem)
     flow = KindFlow.of(table, counts)
     assert flow is not None, "solvers check that there are suitable nodes"
@@ -87,19 +147,51 @@ def _by_kind(
         left[table.kind_of[node]].append(node)
     changed: dict[int, list[str]] = {}
     growing = []
+    near = {index for index, job in enumerate(problem.jobs) if job.topology is TopologyPreference.PREFER and tree}
     for index, (job, count) in enumerate(zip(problem.jobs, counts, strict=True)):
         if count > len(job.current_nodes):
             growing.append(index)
         elif count < len(job.current_nodes):
             kept = changed[index] = list[str]()
+            if tree and index in near:
+                own: list[list[str]] = [[] for _ in table.capacity]
+                for node in sorted(job.current_nodes, key=rank, reverse=True):
+                    own[table.kind_of[node]].append(node)
+                kept += _taken_near(index, flow, own, rank, tree, ())
+                for kind, nodes in enumerate(own):
+                    left[kind] += nodes
+                continue
             for node in sorted(job.current_nodes, key=rank):
                 kind = table.kind_of[node]
                 (kept if flow.take(index, kind) else left[kind]).append(node)
     for nodes in left:
         nodes.sort(key=rank, reverse=True)
-    for index in growing:
-        changed[index] = [*problem.jobs[index].current_nodes, *_taken(index, flow, left, rank)]
+    for index in sorted(growing, key=lambda index: index not in near):
+        held = problem.jobs[index].current_nodes
+        if tree and index in near:
+            changed[index] = [*held, *_taken_near(index, flow, left, rank, tree, held)]
+        else:
+            changed[index] = [*held, *_taken(index, flow, left, rank)]
     return changed
+
+
+def _taken_near(
+    index: int, flow: KindFlow, left: Sequence[list[str]], rank: Rank, tree: NodeTree, held: Iterable[str]
+) -> list[str]:
+    """As `_taken`, for a job that prefers nodes near each other; it may also be one that chooses what it keeps."""
+    found, closed = list[str](), set[int]()
+    while flow.wanted[index]:
+        limits = flow.limits[index]
+        kinds = {node: kind for kind, nodes in enumerate(left) if kind not in closed and limits[kind] for node in nodes}
+        touched = {tree.leaf_of[node] for node in (*held, *found)}
+        share = fewest_groups(tree, tree.per_leaf(kinds), touched, flow.wanted[index])
+        for node in _split(tree, sorted(kinds, key=rank), share)[0]:
+            if not flow.take(index, kinds[node]):
+                closed.add(kinds[node])  # what the others need does not become less
+                break
+            found.append(node)
+            left[kinds[node]].remove(node)
+    return found
 
 
 def _taken(index: int, flow: KindFlow, left: Sequence[list[str]], rank: Rank) -> list[str]:

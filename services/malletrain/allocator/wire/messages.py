@@ -30,6 +30,13 @@ from malletrain.model.survival_curve import SurvivalCurve
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import job_state_of, unix_seconds
 from malletrain.runtime.node_needs_messages import needs_from_proto
+from malletrain.runtime.topology_messages import (
+    groups_to_proto,
+    known_preference,
+    paths_from_proto,
+    preference_from_proto,
+    preference_to_proto,
+)
 from malletrain.v1 import allocator_pb2, profiler_pb2, resources_pb2, scavenger_pb2
 
 _COST_MODELS = {
@@ -70,6 +77,7 @@ def problem_from_proto(message: allocator_pb2.AllocationProblem) -> AllocationPr
         expected_stay_seconds=dict(message.expected_stay_seconds),
         owner_limits=dict(message.owner_limits),
         kinds=tuple(NodeKind(tuple(kind.nodes)) for kind in message.kinds),
+        paths=paths_from_proto(message.groups, frozenset(message.nodes)),
     )
     validate(problem)
     return problem
@@ -92,6 +100,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         boot_seconds=job.boot_seconds,
         unsuitable_kinds=tuple(job.unsuitable_kinds),
         needs=tuple(NeedCount(need.text, need.nodes) for need in job.needs),
+        topology=preference_from_proto(job.topology, f"jobs[{job.id}].topology"),
     )
 
 
@@ -111,6 +120,7 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
         expected_stay_seconds=problem.expected_stay_seconds,
         owner_limits=problem.owner_limits,
         kinds=[allocator_pb2.NodeKind(nodes=kind.nodes) for kind in problem.kinds],
+        groups=groups_to_proto(problem.paths, problem.nodes),
     )
 
 
@@ -130,6 +140,7 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     message.share_weight = 0.0 if job.share_weight == 1 else job.share_weight
     message.boot_seconds = job.boot_seconds
     message.current_nodes.extend(job.current_nodes)
+    message.topology = preference_to_proto(job.topology)
     if job.needs:
         message.unsuitable_kinds.extend(job.unsuitable_kinds)
         message.needs.extend(resources_pb2.NeedCount(text=need.text, nodes=need.nodes) for need in job.needs)
@@ -167,7 +178,13 @@ def assignment_to_proto(assignment: Assignment) -> allocator_pb2.Assignment:
 def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
     """A node as a plan sees it."""
     return PlannableNode(
-        node.name, node.expected_stay_seconds, node.pool, node.gpus, node.gpu_type, tuple(node.features)
+        node.name,
+        node.expected_stay_seconds,
+        node.pool,
+        node.gpus,
+        node.gpu_type,
+        tuple(node.features),
+        tuple(node.topology),
     )
 
 
@@ -211,6 +228,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             share_weight=job.share_weight or 1.0,
             member=member,
             needs=needs_from_proto(job.spec.needs),
+            topology=known_preference(job.spec.topology),
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,

@@ -19,6 +19,7 @@ from malletrain.cli.jobs.job_output import (
 )
 from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
+from malletrain.cli.jobs.topology import topology_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import request_in_words
 from malletrain.cli.shared.output import (
@@ -59,13 +60,16 @@ def job(
             monitor_pb2.GetProgressRequest(job_ids=[job_id]), timeout=DEADLINE_SECONDS
         ).progress
         seen = outlook(found, ask(stubs, [found]))
+        topology = "" if as_json else topology_in_words(stubs, found)
     if as_json:
         entry = job_dict(found) | {"outlook": outlook_dict(seen)}
         entry["progress"] = to_dict(progress[0]) if progress else None
         entry["events"] = [event_dict(event) for event in events]
         print_json(entry)
         return
-    _print_facts(found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners), seen)
+    _print_facts(
+        found, progress[0] if progress else monitor_pb2.Progress(), weight_in_words(found, owners), seen, topology
+    )
     rows = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_seconds)),
@@ -84,7 +88,9 @@ def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
     return [event for page in pages for event in page.events]
 
 
-def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str, seen: Outlook) -> None:
+def _print_facts(
+    found: resources_pb2.Job, progress: monitor_pb2.Progress, weight: str, seen: Outlook, topology: str
+) -> None:
     now, phase = time.time(), progress.phase
     facts = {
         "job": f"{found.id}  {found.spec.name}",
@@ -97,6 +103,7 @@ def _print_facts(found: resources_pb2.Job, progress: monitor_pb2.Progress, weigh
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
         **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
+        **({"topology": topology} if topology else {}),
         "weight": weight,
         **({"burst buffer": request_in_words(found)} if found.spec.burst_buffer_gb else {}),
         **({"limits": limits_in_words(found.spec.limits)} if found.spec.HasField("limits") else {}),

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
 from malletrain.cli.jobs.needs import parse_needs, tell_of_unsuited
+from malletrain.cli.jobs.topology import parse_topology
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
 from malletrain.cli.shared.burst_buffer import parse_burst_buffer
@@ -66,6 +67,9 @@ def submit(
     ] = "",
     pool: Annotated[str, typer.Option(help="Pool or partition that its nodes must be of.")] = "",
     exclude: Annotated[str, typer.Option(help="Nodes that it must not have, e.g. n07,n[11-13].")] = "",
+    topology: Annotated[
+        str, typer.Option(help="prefer: nodes near each other, in few racks or on few switches; none: any.")
+    ] = "none",
     burst_buffer: Annotated[
         str, typer.Option(help="Burst buffer that it holds until its end, e.g. 2TB, 500GB or 2000 (GB).")
     ] = "",
@@ -134,6 +138,7 @@ def submit(
             family=family,
             project=project,
             needs=parse_needs(gpu, constraint, pool, exclude),
+            topology=parse_topology(topology),
             cold_start=cold,
             burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,
             limits=resources_pb2.JobLimits(

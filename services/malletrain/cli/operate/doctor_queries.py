@@ -62,4 +62,6 @@ def _described(name: str, answer: Any) -> str:
     if name == "classes":
         facts: Counter[NodeFacts] = Counter(answer.values())
         return f"{len(answer)} nodes of {len({entry.node_class for entry in facts})} kinds"
+    if name == "topology":
+        return f"{len(answer)} nodes in {len(set(answer.values()))} groups"
     return f"{len(answer)} {'planned starts' if name == 'queue' else name}"

@@ -32,6 +32,7 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         print_json([*idle, *({"name": node.name, "quarantined": to_dict(node)} for node in status.quarantined)])
         return
     with_features = any(node.features for node in found)
+    with_topology = any(node.topology for node in found)
     rows = [
         (
             node.name,
@@ -41,8 +42,10 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
             node.pool or "-",
             f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
             *([",".join(node.features) or "-"] if with_features else []),
+            *(["/".join(node.topology) or "-"] if with_topology else []),
         )
         for node in found
     ]
     features = ["features"] if with_features else []
-    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs", *features), rows)
+    topology = ["topology"] if with_topology else []
+    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs", *features, *topology), rows)

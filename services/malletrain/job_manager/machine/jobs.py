@@ -13,6 +13,7 @@ from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.job_state import JobState
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.model.scaling import ScaleCommand, ScalingPoint
+from malletrain.model.topology import TopologyPreference
 
 DEFAULT_MAX_RESTARTS = 3
 
@@ -66,6 +67,7 @@ class JobSpec:
     launch_note: str = ""
     project: str = ""
     needs: NodeNeeds = NO_NEEDS
+    topology: TopologyPreference = TopologyPreference.NONE
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.

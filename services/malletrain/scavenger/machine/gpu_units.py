@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from malletrain.model.topology import MAX_LEVELS, GroupPath
+
 _MARK = ".gpu"
 _UNIT = re.compile(r"(.+)\.gpu(?:0|[1-9][0-9]{0,3})")
 MAX_GPUS = 10_000
@@ -25,6 +27,17 @@ def node_of_unit(name: str) -> str:
     """The node of a GPU; the name of a node as it is."""
     match = _UNIT.fullmatch(name) if _MARK in name else None
     return name if match is None else match[1]
+
+
+def path_of_unit(name: str, path: GroupPath) -> GroupPath:
+    """The groups of a node or of a GPU, whose innermost group is its node.
+
+    Args:
+        name: Name of the node or GPU.
+        path: The groups of its node, from the outermost level.
+    """
+    node = node_of_unit(name)
+    return path if node == name else (*path[-(MAX_LEVELS - 1) :], node)
 
 
 def units_of(names: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.model.node_needs import NodeTraits
+from malletrain.model.topology import GroupPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class NodeFacts:
         features: The scheduler's features of the node.
         cpus: How many CPUs jobs may use there; 0 where the scheduler was not asked.
         memory_mib: How much memory jobs may use there, in MiB; 0 where the scheduler was not asked.
+        topology: The groups that it is in, from the outermost level; empty: not known.
     """
 
     pool: str = ""
@@ -27,6 +29,7 @@ class NodeFacts:
     features: tuple[str, ...] = ()
     cpus: int = 0
     memory_mib: int = 0
+    topology: GroupPath = ()
 
     @property
     def node_class(self) -> str:

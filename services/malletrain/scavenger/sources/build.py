@@ -15,6 +15,7 @@ from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
 from malletrain.scavenger.sources.mixed import MixedSource
+from malletrain.scavenger.sources.placed import PlacedSource, paths_of
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.scavenger.sources.static import StaticSource
 from malletrain.scavenger.sources.trace import TraceSource
@@ -31,7 +32,7 @@ def build_source(
     credential: ServiceCredential | None = None,
     reclaim_timer: ReclaimTimer = ignore_time,
 ) -> NodeSource:
-    """The source that the settings name.
+    """The source that the settings name, with the topology that they say.
 
     Args:
         section: Settings of the Scavenger.
@@ -44,6 +45,20 @@ def build_source(
     Raises:
         InvalidInputError: a setting or the trace can't be used.
     """
+    if section.topology:
+        paths = paths_of(section.topology, section.nodes if section.source == "static" else None)
+        return PlacedSource(_source(section, settings, state_file, clock, credential, reclaim_timer), paths)
+    return _source(section, settings, state_file, clock, credential, reclaim_timer)
+
+
+def _source(
+    section: ScavengerSettings,
+    settings: Settings,
+    state_file: ScavengerStateFile,
+    clock: Clock,
+    credential: ServiceCredential | None,
+    reclaim_timer: ReclaimTimer,
+) -> NodeSource:
     if section.source == "static":
         if not section.nodes:
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")

@@ -93,8 +93,8 @@ def _solve(problem: AllocationProblem) -> Allocation:
 def job_as_reported(job: Job) -> CachedJob:
     """What the Allocator hears of a job: what `job_manager/wire.py` and `allocator/wire/messages.py` make of it.
 
-    A field of a job that plans depend on belongs in all three. What jobs need of their nodes is left out: replays
-    do not know what nodes are.
+    A field of a job that plans depend on belongs in all three. What jobs need of their nodes, and how near these
+    are to be, is left out: replays do not know what nodes are.
     """
     spec = job.usable_spec
     return CachedJob(

@@ -44,7 +44,11 @@ def pbs_source(
         return Query("pbs", name, argv, parse, timing, clock, run)
 
     vnodes = partial(
-        parse_vnodes, queues=section.queues, pool=section.pool, gpu_type_resource=section.gpu_type_resource
+        parse_vnodes,
+        queues=section.queues,
+        pool=section.pool,
+        gpu_type_resource=section.gpu_type_resource,
+        topology_resources=section.topology_resources,
     )
     queries = SchedulerQueries(
         nodes=query("nodes", [section.pbsnodes, "-av", "-F", "json"], vnodes, section.interval_seconds),

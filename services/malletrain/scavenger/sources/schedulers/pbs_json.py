@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from malletrain.model.topology import GroupPath, path_problem
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     NodeReservation,
@@ -32,7 +33,12 @@ _NOTHING_ASSIGNED = re.compile(r"0+(\.0+)?([kmgtp]?[bw])?|0+(:0+)+|", re.IGNOREC
 
 
 def parse_vnodes(
-    text: str, *, queues: Iterable[str] = (), pool: str = "", gpu_type_resource: str = "gpu_type"
+    text: str,
+    *,
+    queues: Iterable[str] = (),
+    pool: str = "",
+    gpu_type_resource: str = "gpu_type",
+    topology_resources: Sequence[str] = (),
 ) -> NodeStates:
     """The answer to `pbsnodes -av -F json`.
 
@@ -44,6 +50,7 @@ def parse_vnodes(
         queues: Only vnodes of these queues, and vnodes that belong to no queue; empty: all vnodes.
         pool: Pool of all these nodes.
         gpu_type_resource: Resource of a vnode that names its kind of GPU.
+        topology_resources: Resources of a vnode that name the groups it is in, from the outermost.
 
     Raises:
         UnreadableError: the text has another form.
@@ -66,7 +73,7 @@ def parse_vnodes(
     return NodeStates(
         idle=frozenset(idle),
         known=frozenset(hosts),
-        facts={host: _facts(vnodes, pool, gpu_type_resource) for host, vnodes in hosts.items()},
+        facts={host: _facts(vnodes, pool, gpu_type_resource, topology_resources) for host, vnodes in hosts.items()},
         reserved_by={host: names for host in idle if (names := _reservations(hosts[host]))},
         offline=frozenset(host for host, vnodes in hosts.items() if any(map(_is_offline, vnodes))),
         units={unit: host for unit, host in units.items() if unit != host},
@@ -185,7 +192,9 @@ def _reservations(vnodes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _facts(vnodes: Iterable[Mapping[str, Any]], pool: str, gpu_type_resource: str) -> NodeFacts:
+def _facts(
+    vnodes: Sequence[Mapping[str, Any]], pool: str, gpu_type_resource: str, topology_resources: Sequence[str]
+) -> NodeFacts:
     gpus = cpus = 0
     kinds: dict[str, None] = {}
     features: dict[str, None] = {}
@@ -195,7 +204,20 @@ def _facts(vnodes: Iterable[Mapping[str, Any]], pool: str, gpu_type_resource: st
         cpus += _count(available.get("ncpus"))
         kinds[_text(available.get(gpu_type_resource))] = None
         features[_text(available.get("arch"))] = None
-    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)), cpus)
+    path = tuple(_group(vnodes, name) for name in topology_resources) if topology_resources else ()
+    # Where a level is missing or can't be read, nothing within it is known.
+    known = path[: path.index("")] if "" in path else path
+    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)), cpus, known)
+
+
+def _group(vnodes: Iterable[Mapping[str, Any]], resource: str) -> str:
+    """A host's group of a level: the first value, where it has several ("a,b"); empty: none that is usable."""
+    for vnode in vnodes:
+        value = _table(vnode, "resources_available").get(resource)
+        name = str(value).split(",")[0].strip() if isinstance(value, str | int) else ""
+        if name and not path_problem((name,)):
+            return name
+    return ""
 
 
 def _count(value: Any) -> int:
@@ -203,9 +225,9 @@ def _count(value: Any) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...], cpus: int) -> NodeFacts:
+def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...], cpus: int, path: GroupPath) -> NodeFacts:
     """Facts are shared between equal nodes, of which there may be thousands."""
-    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features, cpus)
+    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features, cpus, topology=path)
 
 
 def _vnodes(text: str) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from typing import Any
 import structlog
 
 from malletrain.common.tasks import Crew
+from malletrain.model.topology import GroupPath
 from malletrain.runtime.clock import Clock
+from malletrain.scavenger.machine.gpu_units import node_of_unit, path_of_unit
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
 from malletrain.scavenger.sources.base import NoPlaceholders, PlaceholderView, SourceStatus
 from malletrain.scavenger.sources.schedulers.availability import (
@@ -42,16 +44,19 @@ class SchedulerQueries:
         planned: When pending jobs are planned to start.
         reservations: What is reserved.
         classes: What the nodes are.
+        topology: Where they are.
     """
 
     nodes: Query[NodeStates]
     planned: Query[tuple[PlannedStart, ...]] | None = None
     reservations: Query[tuple[NodeReservation, ...]] | None = None
     classes: Query[dict[str, NodeFacts]] | None = None
+    topology: Query[dict[str, GroupPath]] | None = None
 
     def all(self) -> list[Query[Any]]:
         """Those that are asked."""
-        return [query for query in (self.nodes, self.planned, self.reservations, self.classes) if query is not None]
+        every = (self.nodes, self.planned, self.reservations, self.classes, self.topology)
+        return [query for query in every if query is not None]
 
 
 @dataclass(frozen=True)
@@ -215,16 +220,19 @@ class PolledSource:
     def _facts(self, states: NodeStates) -> dict[str, NodeFacts]:
         """Facts of all nodes: one on which a placeholder is about to start is neither idle nor held."""
         classes = (self.queries.classes.answer if self.queries.classes else None) or {}
+        paths = (self.queries.topology.answer if self.queries.topology else None) or {}
         found = {}
         for name in states.known:
             told = states.facts.get(name, NO_FACTS)
-            found[name] = _in_pool(classes.get(name, told), told.pool or self._selection.pool)
+            about = classes.get(name, told)
+            pool = told.pool or self._selection.pool
+            found[name] = _placed(about, pool, path_of_unit(name, paths.get(node_of_unit(name), about.topology)))
         return found
 
 
-@lru_cache(maxsize=1024)
-def _in_pool(facts: NodeFacts, pool: str) -> NodeFacts:
-    return replace(facts, pool=pool)
+@lru_cache(maxsize=8192)
+def _placed(facts: NodeFacts, pool: str, path: GroupPath) -> NodeFacts:
+    return replace(facts, pool=pool, topology=path)
 
 
 def forecast_validity(interval: float, stale_seconds: float) -> float:

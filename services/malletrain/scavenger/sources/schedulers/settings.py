@@ -252,6 +252,10 @@ class SlurmSettings(SchedulerSettings):
     classes_interval_seconds: float = Field(
         default=600.0, ge=0.05, description="How often it is asked for GPUs and features of the nodes."
     )
+    topology: bool = Field(
+        default=False,
+        description="Whether it is asked where nodes are (scontrol show topology), as often as for their GPUs.",
+    )
     sinfo: str = Field(default="sinfo", min_length=1, description="Path of sinfo.")
     squeue: str = Field(default="squeue", min_length=1, description="Path of squeue.")
     scontrol: str = Field(default="scontrol", min_length=1, description="Path of scontrol.")
@@ -272,6 +276,12 @@ class PbsSettings(SchedulerSettings):
     )
     pool: str = Field(default="pbs", description="Name of the pool that these nodes make up.")
     gpu_type_resource: str = Field(default="gpu_type", description="Resource of a vnode that names its kind of GPU.")
+    topology_resources: tuple[str, ...] = Field(
+        default=(),
+        max_length=8,
+        description="Resources of a vnode that say where it is, from the outermost to the innermost group, such as "
+        'those of node_group_key: ["row", "switch"].',
+    )
     queue_interval_seconds: float = Field(
         default=30.0, ge=0.05, description="How often it is asked for estimated starts; qstat -f is expensive."
     )

@@ -26,6 +26,7 @@ from malletrain.scavenger.sources.schedulers.slurm_text import (
     parse_planned,
     parse_reservations,
     parse_states,
+    parse_topology,
 )
 from malletrain.scavenger.state_file import ScavengerStateFile
 
@@ -89,6 +90,14 @@ def slurm_source(
             parse_classes,
             section.classes_interval_seconds,
         ),
+        topology=query(
+            "topology",
+            [section.scontrol, "-o", "show", "topology"],
+            parse_topology,
+            section.classes_interval_seconds,
+        )
+        if section.topology
+        else None,
     )
     slowest = max(section.queue_interval_seconds, section.reservations_interval_seconds)
     staleness = StalenessPolicy(section.stale_seconds, forecast_validity(slowest, section.stale_seconds))

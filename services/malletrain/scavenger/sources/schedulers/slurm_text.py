@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from malletrain.model.topology import MAX_LEVELS, GroupPath, path_problem
 from malletrain.scavenger.machine.observations import NodeFacts
 from malletrain.scavenger.sources.schedulers.availability import (
     NodeReservation,
@@ -43,6 +44,7 @@ _KIND = r"[^:,()]*[^:,()\d][^:,()]*|\d+(?=:\d)"
 _GPU = re.compile(rf"gpu(?::(?P<kind>{_KIND}))?(?::(?P<count>\d+))?(?:\([^)]*\))?")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
 PAIR = re.compile(r"(?:^|(?<=\s))([A-Za-z]+)=(\S*)")
+_NO_TOPOLOGY = re.compile(r"\bno topology\b", re.IGNORECASE)
 
 
 def lines_of(text: str) -> list[str]:
@@ -159,6 +161,33 @@ def parse_classes(text: str) -> dict[str, NodeFacts]:
         named = () if features in NOTHING else tuple(features.split(","))
         for name in _nodes(nodes):
             found.setdefault(name, NodeFacts(gpu_type=kind, gpus=count, features=named))
+    return found
+
+
+def parse_topology(text: str) -> dict[str, GroupPath]:
+    """The answer to `scontrol show topology`: the switches or blocks of every node, from the outermost.
+
+    Nodes on several switches of a level have the first of them. Of more than `MAX_LEVELS` levels, the innermost count.
+
+    Raises:
+        UnreadableError: the text has another form.
+    """
+    groups: dict[str, dict[int, str]] = {}
+    for line in lines_of(text):
+        if _NO_TOPOLOGY.search(line):
+            continue
+        pairs = dict(PAIR.findall(line.strip()))
+        name = pairs.get("SwitchName") or pairs.get("BlockName") or pairs.get("AggregatedBlock")
+        level = pairs.get("BlockSize", "") if "AggregatedBlock" in pairs else pairs.get("Level", "0")
+        if not name or not re.fullmatch(r"[0-9]{1,9}", level) or path_problem((name,)):
+            raise UnreadableError("a switch with Level and Nodes, or a block with Nodes", line)
+        for node in _nodes(pairs.get("Nodes", "")):
+            groups.setdefault(node, {}).setdefault(int(level), name)
+    known: dict[GroupPath, GroupPath] = {}
+    found = {}
+    for node, by_level in groups.items():
+        path = tuple(by_level[level] for level in sorted(by_level, reverse=True))[-MAX_LEVELS:]
+        found[node] = known.setdefault(path, path)
     return found
 
 

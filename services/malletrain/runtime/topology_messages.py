@@ -1,0 +1,75 @@
+"""Conversions between messages about topology and the dataclasses of `malletrain.model.topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from malletrain.model.topology import GroupPath, TopologyPreference, path_problem
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import allocator_pb2, resources_pb2
+
+_PREFERENCES = {
+    resources_pb2.TOPOLOGY_PREFERENCE_UNSPECIFIED: TopologyPreference.NONE,
+    resources_pb2.TOPOLOGY_PREFERENCE_PREFER: TopologyPreference.PREFER,
+}
+_VALUES = {preference: value for value, preference in _PREFERENCES.items()}
+
+
+def preference_from_proto(value: resources_pb2.TopologyPreference.ValueType, field: str) -> TopologyPreference:
+    """The preference of a message.
+
+    Raises:
+        InvalidInputError: it is not known; the error names `field`.
+    """
+    if value not in _PREFERENCES:
+        raise InvalidInputError(field, "a known preference", value)
+    return _PREFERENCES[value]
+
+
+def known_preference(value: resources_pb2.TopologyPreference.ValueType) -> TopologyPreference:
+    """The preference that JobManager reports; none where this version does not know it."""
+    return _PREFERENCES.get(value, TopologyPreference.NONE)
+
+
+def preference_to_proto(preference: TopologyPreference) -> resources_pb2.TopologyPreference.ValueType:
+    """The protobuf value of a preference."""
+    return _VALUES[preference]
+
+
+def paths_from_proto(groups: Iterable[allocator_pb2.NodeGroup], nodes: Collection[str]) -> dict[str, GroupPath]:
+    """The groups that nodes are in, by node.
+
+    Args:
+        groups: The message's groups.
+        nodes: The nodes that there are.
+
+    Raises:
+        InvalidInputError: a path can't be used, or a node is not there or in two groups; the error names the field.
+    """
+    found: dict[str, GroupPath] = {}
+    for index, group in enumerate(groups):
+        path = tuple(group.topology)
+        if expected := path_problem(path):
+            raise InvalidInputError(f"groups[{index}].topology", expected, list(path)[:10])
+        for position, node in enumerate(group.nodes):
+            if node not in nodes or node in found:
+                expected = "one of nodes" if node not in nodes else "each node once"
+                raise InvalidInputError(f"groups[{index}].nodes[{position}]", expected, node)
+            found[node] = path
+    return found
+
+
+def groups_to_proto(paths: Mapping[str, GroupPath], nodes: Iterable[str]) -> list[allocator_pb2.NodeGroup]:
+    """The groups that nodes are in, as messages.
+
+    Args:
+        paths: Groups by node; may lack some of the nodes, and have others.
+        nodes: The nodes that there are.
+    """
+    if not paths:
+        return []
+    members: dict[GroupPath, list[str]] = {}
+    for node in nodes:
+        if path := paths.get(node):
+            members.setdefault(path, []).append(node)
+    return [allocator_pb2.NodeGroup(topology=path, nodes=names) for path, names in members.items()]

@@ -1,0 +1,114 @@
+"""A source of whose nodes the operator says where they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import structlog
+
+from malletrain.model.topology import GroupPath
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.machine.gpu_units import node_of_unit, path_of_unit
+from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts, Observation
+from malletrain.scavenger.sources.base import NodeSource, SourceStatus
+
+_SHOWN = 5
+
+
+class PlacedSource:
+    """Another source, whose nodes are in the groups that the settings name, whatever the scheduler says."""
+
+    def __init__(self, inner: NodeSource, paths: Mapping[str, GroupPath]) -> None:
+        self._inner = inner
+        self._paths = dict(paths)
+        self._told = False
+        self._log = structlog.get_logger(__name__)
+
+    def order(self) -> Sequence[str]:
+        """As the inner source."""
+        return self._inner.order()
+
+    def past_lengths(self) -> Sequence[float]:
+        """As the inner source."""
+        return self._inner.past_lengths()
+
+    async def observations(self) -> AsyncIterator[Observation]:
+        """Those of the inner source, with the groups. Nodes that it does not name are left out."""
+        async for observation in self._inner.observations():
+            self._tell_unknown(observation.known)
+            yield replace(observation, facts=self._placed(observation))
+
+    def _placed(self, observation: Observation) -> dict[str, NodeFacts]:
+        facts = dict(observation.facts)
+        for name in {*facts, *observation.idle}:
+            if (path := self._paths.get(node_of_unit(name))) is not None:
+                facts[name] = _with_path(facts.get(name, NO_FACTS), path_of_unit(name, path))
+        return facts
+
+    def _tell_unknown(self, known: frozenset[str]) -> None:
+        """Log once which nodes the settings name that the source does not know."""
+        if self._told or not known:
+            return
+        self._told = True
+        if unknown := sorted(self._paths.keys() - set(map(node_of_unit, known))):
+            self._log.warning(
+                "scavenger.topology names nodes that the source does not know",
+                nodes=len(unknown),
+                first=unknown[:_SHOWN],
+            )
+
+    def status(self) -> SourceStatus:
+        """As the inner source."""
+        return self._inner.status()
+
+    def exclude(self, until: Mapping[str, float], drained: Container[str] = frozenset()) -> None:
+        """As the inner source."""
+        self._inner.exclude(until, drained)
+
+    def move_times(self, seconds: float) -> None:
+        """As the inner source."""
+        self._inner.move_times(seconds)
+
+    async def close(self) -> None:
+        """As the inner source."""
+        await self._inner.close()
+
+
+def paths_of(topology: Mapping[str, GroupPath], known: Sequence[str] | None = None) -> dict[str, GroupPath]:
+    """The groups of each node, from the setting `scavenger.topology`.
+
+    Args:
+        topology: Groups by lists of nodes such as `n[001-032]`.
+        known: All nodes that there are; None: that is not known beforehand.
+
+    Raises:
+        InvalidInputError: a list can't be read, or names a node that another one has named, or that is not there.
+    """
+    # The library that reads lists takes time to load.
+    from malletrain.scavenger.sources.schedulers.availability import UnreadableError
+    from malletrain.scavenger.sources.schedulers.hostlists import MAX_NODES, expand
+
+    found: dict[str, GroupPath] = {}
+    there = None if known is None else frozenset(known)
+    for names, path in topology.items():
+        field = f"scavenger.topology.{names}"
+        try:
+            listed = expand(names)
+        except UnreadableError as error:
+            raise InvalidInputError(field, "names of nodes, such as n[001-032]", names) from error
+        if len(found) + len(listed) > MAX_NODES:
+            raise InvalidInputError("scavenger.topology", f"at most {MAX_NODES} nodes", names)
+        for name in listed:
+            if there is not None and name not in there:
+                raise InvalidInputError(field, "nodes that are in scavenger.nodes", name)
+            if name in found:
+                raise InvalidInputError(field, "nodes that no other entry names", name)
+            found[name] = path
+    return found
+
+
+@lru_cache(maxsize=8192)
+def _with_path(facts: NodeFacts, path: GroupPath) -> NodeFacts:
+    return replace(facts, topology=path)

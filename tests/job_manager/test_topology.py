@@ -1,0 +1,58 @@
+"""How near to each other a job's nodes are to be: checked, kept and told."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from malletrain.job_manager import wire
+from malletrain.job_manager.machine.jobs import JobSpec
+from malletrain.job_manager.storage.store import decode, encode
+from malletrain.job_manager.submission import check_specs
+from malletrain.job_manager.visibility import visible_to
+from malletrain.model.topology import TopologyPreference
+from malletrain.runtime.access.identity import Identity, Role
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import fleet_pb2, resources_pb2
+from tests.support.builders import job, job_spec, spec_message
+
+PREFER = resources_pb2.TOPOLOGY_PREFERENCE_PREFER
+
+
+def checked(**fields: Any) -> JobSpec:
+    (spec,) = check_specs([spec_message(**fields)], os.defpath)
+    return spec
+
+
+def test_it_is_submitted_stored_and_told() -> None:
+    spec = checked(topology=PREFER)
+    assert spec.topology is TopologyPreference.PREFER
+    stored = decode(encode(job(1, spec=spec)))
+    assert stored.spec.topology is TopologyPreference.PREFER
+    assert wire.job_message(stored).spec.topology == PREFER
+
+
+def test_without_one_it_does_not_matter() -> None:
+    assert checked().topology is TopologyPreference.NONE
+    assert wire.spec_message(job_spec()).topology == resources_pb2.TOPOLOGY_PREFERENCE_UNSPECIFIED
+
+
+def test_an_unknown_one_is_refused() -> None:
+    with pytest.raises(InvalidInputError) as error:
+        checked(topology=2)
+    assert error.value.field == "specs[0].topology"
+
+
+def test_members_of_fleets_have_none() -> None:
+    fleet = fleet_pb2.FleetSpec(name="fleet", max_nodes=2, gpus_per_node=2, samples_per_epoch=10.0)
+    with pytest.raises(InvalidInputError) as error:
+        checked(topology=PREFER, fleet=fleet, max_nodes=2)
+    assert error.value.field == "specs[0].topology"
+
+
+def test_everybody_sees_it() -> None:
+    told = wire.job_message(job(1, spec=job_spec(topology=TopologyPreference.PREFER), owner="ann"))
+    shown = visible_to(Identity("bob", Role.USER, "t1", 0.0, 1.0), told)
+    assert shown.spec.topology == PREFER

@@ -1,0 +1,53 @@
+"""Jobs that prefer nodes near each other, on a live system: they get these, and everybody is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.system.deployment import Deployment, deployed
+
+pytestmark = pytest.mark.system
+
+SETTINGS = """
+[scavenger]
+source = "static"
+nodes = ["n1", "n2", "n3", "n4", "n5", "n6"]
+debounce_seconds = 0
+
+[scavenger.topology]
+"n1,n4" = ["row1", "rack1"]
+"n2,n5" = ["row1", "rack2"]
+"n3,n6" = ["row2", "rack3"]
+"""
+RACKS = ({"n1", "n4"}, {"n2", "n5"}, {"n3", "n6"})
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("up"), SETTINGS) as deployment:
+        wait_until(lambda: len(deployment.json("nodes")) == 6, 60, "six idle nodes")
+        yield deployment
+
+
+def submit(system: Deployment, *options: str) -> str:
+    job = ("--backend", "command", "--min", "2", "--max", "2", "--curve", "1:100,2:190", "--", "sleep", "600")
+    done = system.command("submit", *options, *job)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_jobs_get_a_rack_each_and_are_told_so(system: Deployment) -> None:
+    refused = system.command("submit", "--topology", "require", "--", "sleep", "600")
+    assert refused.returncode == 2
+    assert "--topology: expected none or prefer, got 'require'" in refused.stderr
+    jobs = [submit(system, "--topology", "prefer") for _ in range(3)]
+    wait_until(lambda: all(len(system.job(job).commanded_nodes) == 2 for job in jobs), 60, "two nodes for each job")
+    assert sorted(sorted(system.job(job).commanded_nodes) for job in jobs) == [sorted(rack) for rack in RACKS]
+    assert {node["name"]: node["topology"] for node in system.json("nodes")}["n6"] == ["row2", "rack3"]
+    assert "row2/rack3" in system.command("nodes").stdout
+    groups = "groups that its nodes are in: 1 of level 1, 1 of level 2"
+    assert groups in " ".join(system.command("job", jobs[0]).stdout.split())
+    assert groups in " ".join(system.command("explain", jobs[0]).stdout.split())
