@@ -167,7 +167,15 @@ def assignment_to_proto(assignment: Assignment) -> allocator_pb2.Assignment:
 def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
     """A node as a plan sees it."""
     return PlannableNode(
-        node.name, node.expected_stay_seconds, node.pool, node.gpus, node.gpu_type, tuple(node.features)
+        node.name,
+        node.expected_stay_seconds,
+        node.pool,
+        node.gpus,
+        node.gpu_type,
+        tuple(node.features),
+        node.cores,
+        node.memory_mib,
+        node.gpu_memory_mib,
     )
 
 

@@ -226,7 +226,7 @@ class SlurmSettings(SchedulerSettings):
         default=10.0, ge=0.05, description="How often it is asked for planned starts of pending jobs."
     )
     classes_interval_seconds: float = Field(
-        default=600.0, ge=0.05, description="How often it is asked for GPUs and features of the nodes."
+        default=600.0, ge=0.05, description="How often it is asked for GPUs, features, CPUs, memory of nodes."
     )
     sinfo: str = Field(default="sinfo", min_length=1, description="Path of sinfo.")
     squeue: str = Field(default="squeue", min_length=1, description="Path of squeue.")
@@ -242,6 +242,11 @@ class PbsSettings(SchedulerSettings):
     )
     pool: str = Field(default="pbs", description="Name of the pool that these nodes make up.")
     gpu_type_resource: str = Field(default="gpu_type", description="Resource of a vnode that names its kind of GPU.")
+    gpu_memory_resource: str = Field(
+        default="gpu_memory",
+        description="Resource of a vnode that is the memory of each of its GPUs, e.g. 40gb; where it has none, "
+        "`scavenger.gpu_memory_mib` counts.",
+    )
     queue_interval_seconds: float = Field(
         default=30.0, ge=0.05, description="How often it is asked for estimated starts; qstat -f is expensive."
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
@@ -29,6 +30,7 @@ from malletrain.scavenger.sources.schedulers.slurm_text import (
 from malletrain.scavenger.state_file import ScavengerStateFile
 
 AnswerT = TypeVar("AnswerT")
+_NOT_TOLD: Mapping[str, int] = MappingProxyType({})
 
 
 def slurm_source(
@@ -37,8 +39,11 @@ def slurm_source(
     run: RunCommand = run_command,
     placeholders: PlaceholderView | None = None,
     state_file: ScavengerStateFile | None = None,
+    gpu_memory_mib: Mapping[str, int] = _NOT_TOLD,
 ) -> PolledSource:
     """The source of the idle nodes of a Slurm cluster; `state_file` keeps idle ages over a restart.
+
+    `gpu_memory_mib` is the memory of a GPU of each kind in MiB.
 
     Raises:
         InvalidInputError: no partition is named, one twice, or a pattern can't be read.
@@ -76,8 +81,8 @@ def slurm_source(
         ),
         classes=query(
             "classes",
-            [section.sinfo, "-h", "-p", names, "-o", "%G|%f|%N"],
-            parse_classes,
+            [section.sinfo, "-h", "-e", "-p", names, "-o", "%G|%f|%c|%m|%N"],
+            partial(parse_classes, gpu_memory_mib=gpu_memory_mib),
             section.classes_interval_seconds,
         ),
     )
