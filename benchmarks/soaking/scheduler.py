@@ -57,7 +57,7 @@ class StandInSchedulers:
         self._taken: set[str] = set()
         (folder / "jobs").mkdir(parents=True)
         _replace(folder / "mood", f"{_OK}\n")
-        _replace(folder / "classes", f"(null)|(null)|{','.join(idle.names)}\n")
+        _replace(folder / "classes", f"(null)|(null)|1|1|{','.join(idle.names)}\n")
         _replace(folder / "nodes", "\n".join(agent_nodes))
         self.follow(0.0)
         self._write_commands()

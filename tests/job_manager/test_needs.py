@@ -18,8 +18,17 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import fleet_pb2, resources_pb2
 from tests.support.builders import job, job_spec, spec_message
 
-NEEDS = NodeNeeds("a100", "ib&big", "main", ("n1", "n2"))
-MESSAGE = resources_pb2.NodeNeeds(gpu="a100", constraint="ib&big", pool="main", excluded_nodes=["n1", "n2"])
+NEEDS = NodeNeeds("a100", "ib&big", "main", ("n1", "n2"), 40960, 4, 32, 262144)
+MESSAGE = resources_pb2.NodeNeeds(
+    gpu="a100",
+    constraint="ib&big",
+    pool="main",
+    excluded_nodes=["n1", "n2"],
+    gpu_memory_mib=40960,
+    gpus=4,
+    cores=32,
+    memory_mib=262144,
+)
 
 
 def checked(**fields: Any) -> JobSpec:
@@ -48,6 +57,10 @@ def test_a_job_without_needs_takes_any_node() -> None:
         ({"constraint": "a&b|c"}, "specs[0].needs.constraint"),
         ({"pool": "a b"}, "specs[0].needs.pool"),
         ({"excluded_nodes": ["n1", ""]}, "specs[0].needs.excluded_nodes[1]"),
+        ({"gpu_memory_mib": -1}, "specs[0].needs.gpu_memory_mib"),
+        ({"gpus": 1025}, "specs[0].needs.gpus"),
+        ({"cores": 1 << 40}, "specs[0].needs.cores"),
+        ({"memory_mib": (1 << 63) - 1}, "specs[0].needs.memory_mib"),
     ],
 )
 def test_an_error_names_the_field(needs: dict[str, Any], field: str) -> None:

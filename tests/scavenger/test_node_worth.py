@@ -7,30 +7,29 @@ from itertools import combinations, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, suits
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, suits
 from malletrain.scavenger.machine.node_worth import NodeWorth
 from malletrain.scavenger.machine.observations import NodeFacts
 
 A100, V100, IB = NodeNeeds(gpu="a100"), NodeNeeds(gpu="v100"), NodeNeeds(constraint="ib")
+BIG, WIDE = NodeNeeds(memory_mib=200), NodeNeeds(gpus=2, cores=9)
 FACTS = st.sampled_from(
     [
         NodeFacts(gpu_type="a100", gpus=4),
         NodeFacts(gpu_type="a100", gpus=4, features=("ib",)),
         NodeFacts(gpu_type="v100", gpus=4),
-        NodeFacts(features=("ib",)),
+        NodeFacts(gpu_type="v100", gpus=2, cpus=16, memory_mib=201),
+        NodeFacts(features=("ib",), memory_mib=300),
         NodeFacts(),
     ]
 )
-DEMANDS = st.dictionaries(st.sampled_from([NO_NEEDS, A100, V100, IB]), st.integers(0, 2), max_size=3)
+DEMANDS = st.dictionaries(st.sampled_from([NO_NEEDS, A100, V100, IB, BIG, WIDE]), st.integers(0, 2), max_size=3)
 
 
 def can_all_be_used(nodes: tuple[str, ...], demands: dict[NodeNeeds, int], facts: dict[str, NodeFacts]) -> bool:
     places = [needs for needs, count in demands.items() for _ in range(count)]
     return any(
-        all(
-            suits(needs, node, NodeTraits(facts[node].pool_key, facts[node].gpu_type, facts[node].features))
-            for node, needs in zip(nodes, chosen, strict=True)
-        )
+        all(suits(needs, node, facts[node].traits) for node, needs in zip(nodes, chosen, strict=True))
         for chosen in permutations(places, len(nodes))
     )
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.scavenger.sources.schedulers.availability import Forecast, UnreadableError, available_nodes
-from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
+from malletrain.scavenger.sources.schedulers.pbs_json import GpuResources, parse_jobs, parse_reservations, parse_vnodes
 from tests.scavenger.samples import every_sample, pbs_sample, recording
 from tests.support.shared import shared_path
 
@@ -26,6 +26,53 @@ def test_free_is_not_idle() -> None:
     assert states.facts["p1"].node_class == "a100x4"
     assert states.facts["p18"].gpus == 8
     assert states.facts["p18"].pool == "pbs"
+
+
+def vnode(**available: object) -> dict[str, object]:
+    return {"state": "free", "resources_available": {"ncpus": 8, **available}}
+
+
+@pytest.mark.parametrize(
+    ("told", "mib"),
+    [
+        ("64gb", 65536),
+        ("24684096kb", 24105),
+        ("1TB", 1 << 20),
+        ("2097152", 2),
+        ("1m", 1),
+        ("9" * 18 + "pb", 1 << 30),
+        ("100mw", 0),
+        ("-1gb", 0),
+        ("much", 0),
+        (64, 0),
+        (None, 0),
+    ],
+)
+def test_memory_of_nodes(told: object, mib: int) -> None:
+    text = json.dumps({"pbs_version": "1", "nodes": {"p1": vnode(mem=told)}})
+    facts = parse_vnodes(text).facts["p1"]
+    assert (facts.cpus, facts.memory_mib, facts.gpu_memory_mib) == (8, mib, 0)
+
+
+def test_memory_of_gpus_is_told_by_a_resource_or_by_their_kind() -> None:
+    vnodes = {
+        "told": vnode(ngpus=2, gpu_type="a100", gpu_memory="40gb"),
+        "kind": vnode(ngpus=2, gpu_type="a100"),
+        "none": vnode(gpu_memory="40gb"),
+        "some": vnode(ngpus=1),
+        "two[0]": vnode(host="two", ngpus=1, gpu_memory="40gb", mem="32gb"),
+        "two[1]": vnode(host="two", ngpus=1, gpu_memory="16gb", mem="32gb"),
+        "two[2]": vnode(host="two", mem="1gb"),
+        "half[0]": vnode(host="half", ngpus=1, gpu_memory="40gb"),
+        "half[1]": vnode(host="half", ngpus=1, gpu_type="h100"),
+    }
+    text = json.dumps({"pbs_version": "1", "nodes": vnodes})
+    resources = GpuResources(memory_mib={"A100": 81920, "gpu": 8192})
+    facts = parse_vnodes(text, gpu_resources=resources).facts
+    expected = {"told": 40960, "kind": 81920, "none": 0, "some": 8192, "two": 16384, "half": 0}
+    assert {name: about.gpu_memory_mib for name, about in facts.items()} == expected
+    assert (facts["two"].memory_mib, facts["two"].cpus) == (66560, 24)
+    assert parse_vnodes(text).facts["kind"].gpu_memory_mib == 0
 
 
 def test_nodes_of_another_queue_are_left_alone() -> None:

@@ -117,7 +117,7 @@ async def test_slurm_is_asked_as_documented_and_at_most_once_per_interval(comman
         await wait_until_async(lambda: follower.idle == {"g01", "g02"})
         # A fragment of its own, younger than the other.
         assert follower.seen[-1].idle["g01"] > first.idle["g01"]
-    assert set(commands.calls("sinfo")) == {"-h -p main -o %T|%N", "-h -p main -o %G|%f|%N"}
+    assert set(commands.calls("sinfo")) == {"-h -p main -o %T|%N", "-h -e -p main -o %G|%f|%c|%m|%N"}
     assert commands.calls("squeue") == ["-h -t PD -o %i|%S|%Y"]
     assert commands.calls("scontrol") == ["-o show reservations"]
 

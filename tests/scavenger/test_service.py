@@ -57,8 +57,8 @@ async def test_static_nodes_are_there_at_once_and_in_order(tmp_path: Path) -> No
 
 
 TRAITS = {
-    "n[1-2]": {"gpu_type": "a100", "gpus": 4, "features": ["ib"], "pool": "main"},
-    "n2,n3": {"features": ["ib", "big"]},
+    "n[1-2]": {"gpu_type": "a100", "gpus": 4, "features": ["ib"], "pool": "main", "memory_mib": 515000},
+    "n2,n3": {"features": ["ib", "big"], "cores": 128},
 }
 
 
@@ -68,6 +68,8 @@ async def test_static_nodes_are_what_the_settings_say(tmp_path: Path) -> None:
         told = {node.name: (node.pool, node.gpu_type, node.gpus, tuple(node.features)) for node in found}
         a100 = ("main/a100x4", "a100", 4, ("ib",))
         assert told == {"n1": a100, "n2": a100, "n3": ("", "", 0, ("ib", "big"))}
+        amounts = {node.name: (node.cores, node.memory_mib, node.gpu_memory_mib) for node in found}
+        assert amounts == {"n1": (0, 515000, 0), "n2": (0, 515000, 0), "n3": (128, 0, 0)}
 
 
 async def test_nodes_that_suit_a_job_are_counted(tmp_path: Path) -> None:
@@ -87,9 +89,27 @@ async def test_nodes_that_suit_a_job_are_counted(tmp_path: Path) -> None:
         assert "needs.constraint" in (error.value.details() or "")
 
 
+async def test_nodes_of_which_an_amount_is_not_known_are_counted(tmp_path: Path) -> None:
+    request = scavenger_pb2.CountSuitableNodesRequest(
+        needs=resources_pb2.NodeNeeds(gpu_memory_mib=40960, gpus=4, cores=64, memory_mib=1 << 18)
+    )
+    for by_kind, suitable, unknown in (({}, 0, 2), ({"A100": 81920}, 2, 0), ({"A100": 32768}, 0, 0)):
+        section = {**STATIC, "node_traits": TRAITS, "gpu_memory_mib": by_kind}
+        async with running_scavenger(tmp_path, section) as scavenger:
+            found = await scavenger.stub.CountSuitableNodes(request, timeout=5)
+            assert (found.known_nodes, found.suitable_nodes) == (3, 0)
+            assert [(need.text, need.nodes, need.unknown_nodes) for need in found.needs] == [
+                ("GPUs of at least 40 GiB", suitable, unknown),
+                ("at least 4 GPUs", 2, 0),
+                ("at least 64 cores", 1, 2),
+                ("at least 256 GiB of memory", 2, 1),
+            ]
+
+
 @pytest.mark.parametrize(
     ("traits", "field"),
     [
+        ({"n1": {"gpu_memory_mib": 8}}, "scavenger.node_traits.n1.gpus"),
         ({"n9": {}}, "scavenger.node_traits.n9"),
         ({"n[1": {}}, "scavenger.node_traits.n[1"),
         ({"n1": {"gpu_type": "a100"}}, "scavenger.node_traits.n1.gpus"),

@@ -150,11 +150,28 @@ def test_the_earliest_known_end_counts_and_a_running_reservation_takes_the_node(
 
 def test_classes() -> None:
     classes = parse_classes(recording("sinfo_classes.txt"))
-    assert classes["g01"] == NodeFacts("", "a100", 4, ("nvlink", "ib"))
+    assert classes["g01"] == NodeFacts("", "a100", 4, ("nvlink", "ib"), 64, 515000)
     assert classes["g01"].node_class == "a100x4"
     assert classes["g03"].node_class == "v100+a100x4"
     assert classes["c001"].node_class == "cpu"
     assert classes["h1"].node_class == "gpux3"
+    assert (classes["h1"].cpus, classes["h1"].memory_mib) == (1, 0)  # 1 MiB: nobody has told Slurm
+
+
+def test_the_memory_of_gpus_is_what_settings_say_of_their_kind() -> None:
+    classes = parse_classes(recording("sinfo_classes.txt"), {"A100": 81920, "gpu": 8192})
+    assert {name: classes[name].gpu_memory_mib for name in ("g01", "g03", "c001", "h1")} == {
+        **{"g01": 81920, "h1": 8192, "c001": 0},
+        "g03": 0,  # of one of its two kinds it is not known
+    }
+    both = parse_classes(recording("sinfo_classes.txt"), {"a100": 81920, "v100": 32768})
+    assert both["g03"].gpu_memory_mib == 32768
+
+
+@pytest.mark.parametrize(("cpus", "count"), [("16", 16), ("16+", 16), ("(null)", 0), ("", 0), ("9" * 99, 0), ("-1", 0)])
+def test_amounts_that_can_not_be_read_are_not_known(cpus: str, count: int) -> None:
+    facts = parse_classes(f"(null)|ib|{cpus}|{cpus}|n1\n")["n1"]
+    assert (facts.cpus, facts.memory_mib, facts.features) == (count, count, ("ib",))
 
 
 @pytest.mark.parametrize("name", SLURM_SAMPLES)
@@ -242,5 +259,5 @@ def test_no_sample_of_anything_breaks_a_parser() -> None:
     ],
 )
 def test_gpus_of_a_node(gres: str, kind: str, count: int) -> None:
-    facts = parse_classes(f"{gres}|(null)|n1\n")["n1"]
+    facts = parse_classes(f"{gres}|(null)|1|1|n1\n")["n1"]
     assert (facts.gpu_type, facts.gpus) == (kind, count)

@@ -20,14 +20,21 @@ debounce_seconds = 0
 [scavenger.node_traits."c[1-2]"]
 features = ["ib"]
 
+[scavenger.gpu_memory_mib]
+a100 = 40960
+
 [scavenger.node_traits.g1]
 gpu_type = "a100"
 gpus = 1
 features = ["ib", "big"]
+cores = 64
+memory_mib = 515000
 
 [scavenger.node_traits.g2]
 gpu_type = "a100"
 gpus = 1
+cores = 32
+memory_mib = 191000
 """
 
 
@@ -73,10 +80,24 @@ def test_jobs_get_the_nodes_that_they_need_and_others_wait(system: Deployment) -
     assert list(system.job(gpu).commanded_nodes) == ["g1"]
 
 
+def test_amounts_are_needs_as_well(system: Deployment) -> None:
+    big, said = submit(system, "--gpu-memory", "40G", "--gpus", "1", "--cores", "33", "--memory", "256G", "--max", "2")
+    assert "can't start" not in said
+    waits, said = submit(system, "--gpu-memory", "40.5G", "--gpus", "4", "--cores", "16", "--max", "1")
+    assert "0 suit it (GPUs of at least 41472 MiB: 0, at least 4 GPUs: 0, at least 16 cores: 2, not known of 2)" in said
+    wait_until(lambda: waits in system.command("explain").stdout, 60, "a plan with the job that waits")
+    explained = system.command("explain", waits)
+    assert "at least 4 GPUs (0 nodes idle), at least 16 cores (2 nodes idle)" in explained.stdout
+    assert "at least 256 GiB of memory" in system.command("job", big).stdout
+
+
 def test_nodes_are_listed_with_what_they_are(system: Deployment) -> None:
     listed = system.command("nodes").stdout
     assert "features" in listed
     assert "ib,big" in listed
+    told = {node["name"]: node for node in system.json("nodes")}
+    assert [told["g1"][field] for field in ("cores", "memoryMib", "gpuMemoryMib")] == ["64", "515000", "40960"]
+    assert told["c1"]["memoryMib"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +106,10 @@ def test_nodes_are_listed_with_what_they_are(system: Deployment) -> None:
         (("--constraint", "a&b|c"), "needs.constraint: expected features joined either by &"),
         (("--gpu", "a 100"), "needs.gpu: expected at most 128 printable characters"),
         (("--exclude", "n[1"), "--exclude: expected nodes such as"),
+        (("--memory", "-1"), "--memory: expected a size such as 40G, 512M or 1.5T"),
+        (("--gpu-memory", "40X"), "--gpu-memory: expected a size such as 40G"),
+        (("--cores", "0"), "--cores: expected a whole number from 1 to 1048576, got 0"),
+        (("--gpus", "99999999999999999999"), "--gpus: expected a whole number from 1 to 1024"),
     ],
 )
 def test_what_can_not_be_meant_is_refused(system: Deployment, options: tuple[str, ...], message: str) -> None:

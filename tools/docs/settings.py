@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -102,6 +102,8 @@ def _type_name(kind: Any) -> str:
         return " or ".join(f"`{word}`" for word in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_type_name(part) for part in arguments if part is not type(None))
+    if origin is Annotated:
+        return _type_name(arguments[0])
     if origin in (tuple, list, frozenset, set):
         return f"list of {_type_name(arguments[0])}"
     if origin is dict:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from typing import NamedTuple
 ANY_GPU = "gpu"
 """Kind of GPU that any GPU is; also what a scheduler's GPUs without a kind are called."""
 MAX_EXCLUDED = 256
+MAX_AMOUNTS: Mapping[str, int] = {"gpu_memory_mib": 1 << 30, "gpus": 1024, "cores": 1 << 20, "memory_mib": 1 << 30}
+"""The most that may be asked for, by the fields that both `NodeNeeds` (least) and `NodeTraits` (present) have."""
 _MAX_NAME = 128
 _MAX_CONSTRAINT = 512
 _MAX_FEATURES = 16
@@ -27,12 +30,20 @@ class NodeNeeds:
         constraint: Features of the scheduler: `a`, `a&b` (all of them) or `a|b` (at least one).
         pool: Pool, or the partition that a pool's name begins with.
         excluded_nodes: Nodes that it must not have.
+        gpu_memory_mib: Least memory of each GPU in MiB.
+        gpus: Least number of GPUs.
+        cores: Least number of cores, as the scheduler counts them.
+        memory_mib: Least memory in MiB.
     """
 
     gpu: str = ""
     constraint: str = ""
     pool: str = ""
     excluded_nodes: tuple[str, ...] = ()
+    gpu_memory_mib: int = 0
+    gpus: int = 0
+    cores: int = 0
+    memory_mib: int = 0
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
@@ -50,11 +61,19 @@ class NodeTraits(NamedTuple):
         pool: Its pool, e.g. "main/a100x4".
         gpu_type: Kind of its GPUs; empty without GPUs.
         features: The scheduler's features.
+        gpus: How many GPUs it has.
+        cores: How many cores it has, as the scheduler counts them; 0: not known.
+        memory_mib: Its memory in MiB; 0: not known.
+        gpu_memory_mib: Memory of each of its GPUs in MiB, of different ones the least; 0: none, or not known.
     """
 
     pool: str = ""
     gpu_type: str = ""
     features: tuple[str, ...] = ()
+    gpus: int = 0
+    cores: int = 0
+    memory_mib: int = 0
+    gpu_memory_mib: int = 0
 
 
 class NeedError(Exception):
@@ -97,6 +116,10 @@ def check_needs(needs: NodeNeeds) -> None:
     for place, name in enumerate(needs.excluded_nodes):
         if not name.strip() or name != name.strip() or len(name) > _MAX_NAME or not name.isprintable():
             raise NeedError(f"excluded_nodes[{place}]", f"the name of a node, at most {_MAX_NAME} characters", name)
+    for field, most in MAX_AMOUNTS.items():
+        if not 0 <= getattr(needs, field) <= most:
+            unit = " MiB" if field.endswith("_mib") else ""
+            raise NeedError(field, f"0 to {most}{unit}", getattr(needs, field))
 
 
 class Need(NamedTuple):
@@ -119,6 +142,16 @@ def needs_of(needs: NodeNeeds) -> tuple[Need, ...]:
         found.append(Need(f"pool {needs.pool}", NodeNeeds(pool=needs.pool)))
     if needs.gpu:
         found.append(Need(f"GPU {needs.gpu}", NodeNeeds(gpu=needs.gpu)))
+    if needs.gpu_memory_mib:
+        words = f"GPUs of at least {size_in_words(needs.gpu_memory_mib)}"
+        found.append(Need(words, NodeNeeds(gpu_memory_mib=needs.gpu_memory_mib)))
+    if needs.gpus:
+        found.append(Need(f"at least {_counted(needs.gpus, 'GPU')}", NodeNeeds(gpus=needs.gpus)))
+    if needs.cores:
+        found.append(Need(f"at least {_counted(needs.cores, 'core')}", NodeNeeds(cores=needs.cores)))
+    if needs.memory_mib:
+        words = f"at least {size_in_words(needs.memory_mib)} of memory"
+        found.append(Need(words, NodeNeeds(memory_mib=needs.memory_mib)))
     if needs.constraint:
         parts = [needs.constraint] if "|" in needs.constraint else _features(needs.constraint)
         found += [Need(f"feature {part}", NodeNeeds(constraint=part)) for part in dict.fromkeys(parts)]
@@ -147,6 +180,10 @@ class TraitCensus:
         excluded = (self._nodes[name] for name in _excluded(needs.excluded_nodes) if name in self._nodes)
         return suitable - sum(has_traits(needs, traits) for traits in excluded)
 
+    def unknown(self, needs: NodeNeeds) -> int:
+        """Of how many of the nodes it is not known whether they have an amount that is needed."""
+        return sum(count for traits, count in self._counts.items() if _is_unknown(needs, traits))
+
     def kinds(self, asked: Sequence[NodeNeeds]) -> dict[tuple[int, ...], list[str]]:
         """The nodes that do not suit all of some jobs, in their order, by the jobs' indices that they do not suit."""
         by_traits = {
@@ -167,6 +204,33 @@ class TraitCensus:
         return found
 
 
+def as_asked(nodes: Mapping[str, NodeTraits], asked: Iterable[NodeNeeds]) -> dict[str, NodeTraits]:
+    """Nodes with their amounts lowered to what some jobs ask for, so that those are equal that no job tells apart.
+
+    The memory of alike nodes may differ by a few MiB, so that there would be as many different traits as nodes.
+    """
+    needs = list(asked)
+    steps = {field: sorted({0, *(getattr(need, field) for need in needs)}) for field in MAX_AMOUNTS}
+
+    def lowered(traits: NodeTraits) -> NodeTraits:
+        gpus, cores, memory_mib, gpu_memory_mib = (
+            steps[field][bisect_right(steps[field], getattr(traits, field)) - 1]
+            for field in ("gpus", "cores", "memory_mib", "gpu_memory_mib")
+        )
+        return NodeTraits(traits.pool, traits.gpu_type, traits.features, gpus, cores, memory_mib, gpu_memory_mib)
+
+    by_traits = {traits: lowered(traits) for traits in frozenset(nodes.values())}
+    return {name: by_traits[traits] for name, traits in nodes.items()}
+
+
+def size_in_words(mib: int) -> str:
+    """`40 GiB`, `2 TiB` or `1500 MiB`: exactly that many MiB, in the largest unit that it is whole in."""
+    for unit, size in (("TiB", 1 << 20), ("GiB", 1 << 10)):
+        if mib and not mib % size:
+            return f"{mib // size} {unit}"
+    return f"{mib} MiB"
+
+
 def in_words(needs: NodeNeeds) -> str:
     """What a job needs, for people; empty where any node suits."""
     return ", ".join(need.text for need in needs_of(needs))
@@ -184,6 +248,10 @@ def has_traits(needs: NodeNeeds, traits: NodeTraits) -> bool:
         return False
     if needs.gpu and not _is_gpu(needs.gpu, traits.gpu_type):
         return False
+    if needs.gpus > traits.gpus or needs.gpu_memory_mib > traits.gpu_memory_mib:
+        return False
+    if needs.cores > traits.cores or needs.memory_mib > traits.memory_mib:
+        return False
     if not needs.constraint:
         return True
     wanted = _features(needs.constraint)
@@ -196,6 +264,18 @@ def _is_gpu(wanted: str, gpu_type: str) -> bool:
     if wanted.casefold() == ANY_GPU:
         return bool(gpu_type)
     return wanted.casefold() == gpu_type.casefold()
+
+
+def _is_unknown(needs: NodeNeeds, traits: NodeTraits) -> bool:
+    return (
+        bool(needs.gpu_memory_mib and traits.gpus and not traits.gpu_memory_mib)
+        or bool(needs.cores and not traits.cores)
+        or bool(needs.memory_mib and not traits.memory_mib)
+    )
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _features(constraint: str) -> Sequence[str]:

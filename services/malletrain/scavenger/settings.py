@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from malletrain.model.node_needs import MAX_AMOUNTS
 from malletrain.model.topology import path_problem
 from malletrain.scavenger.sources.schedulers.settings import NodeCheckSettings, PbsSettings, SlurmSettings
+
+_MIB = Annotated[int, Field(ge=1, le=MAX_AMOUNTS["memory_mib"])]
 
 
 class StaticNodeSettings(BaseModel):
@@ -19,6 +22,16 @@ class StaticNodeSettings(BaseModel):
     pool: str = Field(default="", description="Pool of these nodes; empty: there is only one.")
     gpu_type: str = Field(default="", description="Kind of their GPUs, e.g. a100.")
     gpus: int = Field(default=0, ge=0, le=1024, description="GPUs of each of them.")
+    gpu_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_AMOUNTS["gpu_memory_mib"],
+        description="Memory of each GPU in MiB, e.g. 81920; 0: as `scavenger.gpu_memory_mib` says of its kind.",
+    )
+    cores: int = Field(default=0, ge=0, le=MAX_AMOUNTS["cores"], description="Cores of each of them; 0: not known.")
+    memory_mib: int = Field(
+        default=0, ge=0, le=MAX_AMOUNTS["memory_mib"], description="Memory of each of them in MiB; 0: not known."
+    )
     features: tuple[str, ...] = Field(default=(), description="Their features, for jobs that need some.")
 
 
@@ -51,6 +64,12 @@ class ScavengerSettings(BaseModel):
         max_length=100_000,
         description='Where nodes are: the groups of nodes, from the outermost to the innermost: "n[001-032]" = '
         '["row1", "rack1"]. What a scheduler says of other nodes counts besides.',
+    )
+    gpu_memory_mib: dict[str, _MIB] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Memory of a GPU in MiB by its kind, capitals or not, e.g. a100 = 81920, for jobs that need some; "
+        "schedulers do not tell it.",
     )
     trace: Path | None = Field(default=None, description="CSV or CSV.gz file of the trace source.")
     trace_nodes: int = Field(default=0, ge=0, description="Only the first nodes of the trace, this many; 0: all.")

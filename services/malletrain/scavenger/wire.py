@@ -32,6 +32,9 @@ def node_message(node: IdleNode, machine: ScavengerMachine, now: float) -> resou
         idle_until=None if end is None else timestamp(end),
         agent=newest.agents.get(node.name, ""),
         agent_name=newest.agent_names.get(node.name, ""),
+        cores=facts.cpus,
+        memory_mib=facts.memory_mib,
+        gpu_memory_mib=facts.gpu_memory_mib,
         topology=facts.topology,
     )
 
@@ -108,7 +111,12 @@ def suitable_message(needs: NodeNeeds, known: TraitCensus) -> scavenger_pb2.Coun
     return scavenger_pb2.CountSuitableNodesResponse(
         known_nodes=len(known),
         suitable_nodes=known.count(needs),
-        needs=[resources_pb2.NeedCount(text=need.text, nodes=known.count(need.part)) for need in needs_of(needs)],
+        needs=[
+            resources_pb2.NeedCount(
+                text=need.text, nodes=known.count(need.part), unknown_nodes=known.unknown(need.part)
+            )
+            for need in needs_of(needs)
+        ],
     )
 
 

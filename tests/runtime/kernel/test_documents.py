@@ -139,7 +139,7 @@ def test_copies_share_nothing_that_changes_and_all_that_does_not() -> None:
         ({"names": "ab"}, "names: expected a list, got 'ab'"),
         ({"by_name": {"d": {"count": []}}}, "by_name[d].count: expected a whole number, got []"),
         ({"by_pair": [[["e", 7]]]}, "by_pair: expected a list of 2, got [['e', 7]]"),
-        ({"point": [1, "a", 2]}, "point: expected a list of 2, got [1, 'a', 2]"),
+        ({"point": [1, "a", 2]}, "point: expected a list of 1 to 2, got [1, 'a', 2]"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, object], error: str) -> None:

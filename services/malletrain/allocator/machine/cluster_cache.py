@@ -154,8 +154,8 @@ class ClusterCache:
             known = self._nodes.get(node.name)
             if known is None:
                 continue
-            if known.gpu_type or known.features or known.topology:  # of these, joins alone tell
-                node = node._replace(gpu_type=known.gpu_type, features=known.features, topology=known.topology)
+            # Of what a node is besides, joins alone tell.
+            node = known._replace(expected_stay_seconds=node.expected_stay_seconds, pool=node.pool, gpus=node.gpus)
             self._nodes[node.name] = node
 
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, NeedCount, NodeKind
-from malletrain.model.node_needs import NodeNeeds, NodeTraits, TraitCensus, needs_of
+from malletrain.model.node_needs import NodeNeeds, NodeTraits, TraitCensus, as_asked, needs_of
 
 _MAX_KINDS = 64
 """More make problems too large. They come of many jobs that each exclude other nodes."""
@@ -28,7 +28,7 @@ def with_kinds(
     asked = list(dict.fromkeys(filter(None, needs)))
     if not asked:
         return problem
-    census = TraitCensus(dict(nodes))
+    census = TraitCensus(as_asked(dict(nodes), asked))
     members = _at_most(_MAX_KINDS, census.kinds(asked))
     barred_from = {
         need: tuple(kind for kind, barred in enumerate(members) if index in barred) for index, need in enumerate(asked)

@@ -35,6 +35,9 @@ class PlannableNode(NamedTuple):
         gpus: How many GPUs it has.
         gpu_type: Kind of its GPUs; empty without GPUs.
         features: The scheduler's features of it.
+        cores: How many cores it has; 0: not known.
+        memory_mib: Its memory in MiB; 0: not known.
+        gpu_memory_mib: Memory of each of its GPUs in MiB; 0: none, or not known.
         topology: The groups that it is in, from the outermost level; empty: not known.
     """
 
@@ -44,12 +47,17 @@ class PlannableNode(NamedTuple):
     gpus: int = 0
     gpu_type: str = ""
     features: tuple[str, ...] = ()
+    cores: int = 0
+    memory_mib: int = 0
+    gpu_memory_mib: int = 0
     topology: GroupPath = ()
 
     @property
     def traits(self) -> NodeTraits:
         """What jobs choose it by."""
-        return NodeTraits(self.pool, self.gpu_type, self.features)
+        return NodeTraits(
+            self.pool, self.gpu_type, self.features, self.gpus, self.cores, self.memory_mib, self.gpu_memory_mib
+        )
 
 
 @dataclass(frozen=True)

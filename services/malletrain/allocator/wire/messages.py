@@ -184,6 +184,9 @@ def node_from_proto(node: resources_pb2.Node) -> PlannableNode:
         node.gpus,
         node.gpu_type,
         tuple(node.features),
+        node.cores,
+        node.memory_mib,
+        node.gpu_memory_mib,
         tuple(node.topology),
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import grpc
 
+from malletrain.cli.shared.sizes import parse_memory
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.model.node_needs import in_words
+from malletrain.model.node_needs import MAX_AMOUNTS, in_words
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import resources_pb2, scavenger_pb2
@@ -16,14 +18,55 @@ _MAX_ASKED = 20
 """Different needs that one command asks about."""
 
 
-def parse_needs(gpu: str, constraint: str, pool: str, exclude: str) -> resources_pb2.NodeNeeds | None:
+@dataclass(frozen=True)
+class AskedAmounts:
+    """The least that each node must have, as options of `submit` say; None: not asked for.
+
+    Attributes:
+        gpu_memory: Memory of each GPU, e.g. 40G.
+        gpus: Number of GPUs.
+        cores: Number of cores.
+        memory: Memory, e.g. 256G.
+    """
+
+    gpu_memory: str | None = None
+    gpus: int | None = None
+    cores: int | None = None
+    memory: str | None = None
+
+
+_NO_AMOUNTS = AskedAmounts()
+
+
+def parse_needs(
+    gpu: str, constraint: str, pool: str, exclude: str, amounts: AskedAmounts = _NO_AMOUNTS
+) -> resources_pb2.NodeNeeds | None:
     """What a job needs of its nodes, from options; None: nothing.
 
     Raises:
-        InvalidInputError: `exclude` is no list of nodes.
+        InvalidInputError: `exclude` is no list of nodes, or an amount is none.
     """
-    needs = resources_pb2.NodeNeeds(gpu=gpu, constraint=constraint, pool=pool, excluded_nodes=parse_nodes(exclude))
+    needs = resources_pb2.NodeNeeds(
+        gpu=gpu,
+        constraint=constraint,
+        pool=pool,
+        excluded_nodes=parse_nodes(exclude),
+        gpu_memory_mib=_memory("gpu_memory_mib", "--gpu-memory", amounts.gpu_memory),
+        gpus=_count("gpus", "--gpus", amounts.gpus),
+        cores=_count("cores", "--cores", amounts.cores),
+        memory_mib=_memory("memory_mib", "--memory", amounts.memory),
+    )
     return needs if needs.ByteSize() else None
+
+
+def _memory(field: str, option: str, text: str | None) -> int:
+    return 0 if text is None else parse_memory(option, text, MAX_AMOUNTS[field])
+
+
+def _count(field: str, option: str, number: int | None) -> int:
+    if number is not None and not 1 <= number <= MAX_AMOUNTS[field]:
+        raise InvalidInputError(option, f"a whole number from 1 to {MAX_AMOUNTS[field]}", number)
+    return number or 0
 
 
 def parse_nodes(text: str) -> tuple[str, ...]:
@@ -82,9 +125,14 @@ def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> 
 
 
 def _too_few(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
-    each = ", ".join(f"{need.text}: {need.nodes}" for need in found.needs)
+    each = ", ".join(map(_met, found.needs))
     least = f"{job.spec.min_nodes} node{'' if job.spec.min_nodes == 1 else 's'}"
     return (
         f"{job.id} can't start as the site is: it needs {least} at least, and of the {found.known_nodes} known nodes, "
         f"idle or not, {found.suitable_nodes} suit it ({each})"
     )
+
+
+def _met(need: resources_pb2.NeedCount) -> str:
+    unknown = f", not known of {need.unknown_nodes}" if need.unknown_nodes else ""
+    return f"{need.text}: {need.nodes}{unknown}"

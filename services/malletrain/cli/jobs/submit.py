@@ -13,7 +13,7 @@ from google.protobuf import json_format
 
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
-from malletrain.cli.jobs.needs import parse_needs, tell_of_unsuited
+from malletrain.cli.jobs.needs import AskedAmounts, parse_needs, tell_of_unsuited
 from malletrain.cli.jobs.topology import parse_topology
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
@@ -62,6 +62,14 @@ def submit(
     gpu: Annotated[
         str, typer.Option(help="Kind of GPU that each of its nodes must have, e.g. a100; gpu: any kind.")
     ] = "",
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Least memory of each GPU of its nodes, e.g. 40G, as for all sizes 1024 M each.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="Least number of GPUs of each of its nodes.")] = None,
+    cores: Annotated[
+        int | None, typer.Option(help="Least number of cores of each of its nodes, as the scheduler counts them.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="Least memory of each of its nodes, e.g. 256G.")] = None,
     constraint: Annotated[
         str, typer.Option(help="Features that each of its nodes must have: ib, ib&big (both) or ib|roce (one of them).")
     ] = "",
@@ -137,7 +145,7 @@ def submit(
             profile=parse_profile(profile),
             family=family,
             project=project,
-            needs=parse_needs(gpu, constraint, pool, exclude),
+            needs=parse_needs(gpu, constraint, pool, exclude, AskedAmounts(gpu_memory, gpus, cores, memory)),
             topology=parse_topology(topology),
             cold_start=cold,
             burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,

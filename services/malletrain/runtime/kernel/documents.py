@@ -1,6 +1,7 @@
 """JSON of dataclasses, by the annotations of their fields: what services store and record. Pure.
 
-A new field needs a default and no code here: documents that were written before do not have it.
+A new field needs a default and no code here: documents that were written before do not have it. Those of a NamedTuple
+come last.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ def _decoder(kind: Any, ignore_unknown: bool) -> _Decode:
         return _dataclass_decoder(kind, ignore_unknown)
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
-        return _tuple_decoder([inner(hints[name]) for name in kind._fields], lambda entries: kind(*entries))
+        entries = [inner(hints[name]) for name in kind._fields]
+        return _tuple_decoder(entries, lambda found: kind(*found), optional=len(getattr(kind, "_field_defaults", ())))
     if origin in (frozenset, set, list) or (origin is tuple and arguments[-1] is ...):
         return _list_decoder(inner(arguments[0]), origin)
     if origin is Sequence:
@@ -184,10 +186,13 @@ def _list_decoder(entry: _Decode, build: Callable[[Iterable[Any]], Any]) -> _Dec
     return decode
 
 
-def _tuple_decoder(entries: list[_Decode], build: Callable[[Iterable[Any]], Any]) -> _Decode:
+def _tuple_decoder(entries: list[_Decode], build: Callable[[Iterable[Any]], Any], optional: int = 0) -> _Decode:
+    least = len(entries) - optional
+    expected = f"a list of {f'{least} to ' if optional else ''}{len(entries)}"
+
     def decode(values: Any) -> Any:
-        if len(_listed(values)) != len(entries):
-            raise InvalidInputError("", f"a list of {len(entries)}", values)
+        if not least <= len(_listed(values)) <= len(entries):
+            raise InvalidInputError("", expected, values)
         return build(_entries(entries, values))
 
     return decode

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from malletrain.model.node_needs import NodeNeeds, TraitCensus
+from malletrain.model.node_needs import NodeNeeds, TraitCensus, as_asked
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 
 Kind = tuple[int, ...]
@@ -44,7 +44,8 @@ class NodeWorth:
     def _refused(self, matching: _Matching, nodes: Iterable[str]) -> frozenset[str]:
         """Nodes that can't be given to a demand any more; the others are."""
         names = tuple(nodes)
-        barred = TraitCensus({name: self.facts.get(name, NO_FACTS).traits for name in names}).kinds(tuple(self.demands))
+        traits = as_asked({name: self.facts.get(name, NO_FACTS).traits for name in names}, self.demands)
+        barred = TraitCensus(traits).kinds(tuple(self.demands))
         unsuited = {name: kind for kind, members in barred.items() for name in members}
         return frozenset(name for name in names if not matching.add(unsuited.get(name, ())))
 

@@ -18,8 +18,9 @@ class NodeFacts:
         gpu_type: Kind of its GPUs as the scheduler spells it, e.g. "a100"; empty without GPUs.
         gpus: How many GPUs it has.
         features: The scheduler's features of the node.
-        cpus: How many CPUs jobs may use there; 0 where the scheduler was not asked.
-        memory_mib: How much memory jobs may use there, in MiB; 0 where the scheduler was not asked.
+        cpus: How many CPUs jobs may use there; 0 where the source does not say.
+        memory_mib: Memory that jobs may use there, in MiB; 0 where the source does not say.
+        gpu_memory_mib: Memory of each of its GPUs in MiB, of different ones the least; 0: none, or nobody says.
         topology: The groups that it is in, from the outermost level; empty: not known.
     """
 
@@ -29,6 +30,7 @@ class NodeFacts:
     features: tuple[str, ...] = ()
     cpus: int = 0
     memory_mib: int = 0
+    gpu_memory_mib: int = 0
     topology: GroupPath = ()
 
     @property
@@ -47,7 +49,20 @@ class NodeFacts:
     @property
     def traits(self) -> NodeTraits:
         """What jobs choose it by."""
-        return NodeTraits(self.pool_key, self.gpu_type, self.features)
+        return NodeTraits(
+            self.pool_key, self.gpu_type, self.features, self.gpus, self.cpus, self.memory_mib, self.gpu_memory_mib
+        )
+
+
+def gpu_memory_of(gpu_type: str, by_kind: Mapping[str, int]) -> int:
+    """Memory of each GPU of a node in MiB, by kind of GPU, capitals or not; 0: not known.
+
+    Args:
+        gpu_type: Kind of its GPUs; of several (a100+v100) the least counts.
+        by_kind: MiB of each kind.
+    """
+    known = {kind.casefold(): mib for kind, mib in by_kind.items()}
+    return min((known.get(kind.casefold(), 0) for kind in gpu_type.split("+")), default=0)
 
 
 NO_FACTS = NodeFacts()

@@ -11,7 +11,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
-from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
 from malletrain.scavenger.sources.mixed import MixedSource
@@ -94,13 +94,17 @@ def _static_facts(section: ScavengerSettings) -> dict[str, NodeFacts]:
             listed = expand(names)
         except UnreadableError as error:
             raise InvalidInputError(field, "names of nodes", names) from error
+        kind = (entry.gpu_type or "gpu") if entry.gpus else ""
+        gpu_memory_mib = entry.gpu_memory_mib or gpu_memory_of(kind, section.gpu_memory_mib)
+        facts = NodeFacts(entry.pool, kind, entry.gpus, entry.features, entry.cores, entry.memory_mib, gpu_memory_mib)
         for name in listed:
             if name not in known:
                 raise InvalidInputError(field, "nodes that are in scavenger.nodes", name)
-            kind = (entry.gpu_type or "gpu") if entry.gpus else ""
-            found.setdefault(name, NodeFacts(entry.pool, kind, entry.gpus, entry.features))
+            found.setdefault(name, facts)
         if entry.gpu_type and not entry.gpus:
             raise InvalidInputError(f"{field}.gpus", "at least 1, as there is a gpu_type", entry.gpus)
+        if entry.gpu_memory_mib and not entry.gpus:
+            raise InvalidInputError(f"{field}.gpus", "at least 1, as there is a gpu_memory_mib", entry.gpus)
     return found
 
 
@@ -115,14 +119,17 @@ def _scheduler_source(
     # The parsers' libraries take time to load, and other sources don't need them.
     from malletrain.scavenger.acquisition.demand import JobManagerDemand
     from malletrain.scavenger.acquisition.held_source import build_held_source
+    from malletrain.scavenger.sources.schedulers.commands import run_command
     from malletrain.scavenger.sources.schedulers.pbs import pbs_source
     from malletrain.scavenger.sources.schedulers.slurm import slurm_source
 
     def slurm(placeholders: PlaceholderView | None = None) -> NodeSource:
-        return slurm_source(section.slurm, clock, placeholders=placeholders, state_file=state_file)
+        memory = section.gpu_memory_mib
+        return slurm_source(section.slurm, clock, run_command, placeholders, state_file, gpu_memory_mib=memory)
 
     def pbs(placeholders: PlaceholderView | None = None) -> NodeSource:
-        return pbs_source(section.pbs, clock, placeholders=placeholders, state_file=state_file)
+        memory = section.gpu_memory_mib
+        return pbs_source(section.pbs, clock, run_command, placeholders, state_file, gpu_memory_mib=memory)
 
     def build(scheduler: str, hold: HoldSettings, watched: Callable[..., NodeSource]) -> NodeSource:
         if not hold.held:

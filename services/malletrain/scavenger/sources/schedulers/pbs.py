@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
@@ -11,7 +12,12 @@ from malletrain.scavenger.sources.base import PlaceholderView
 from malletrain.scavenger.sources.schedulers.commands import RunCommand, run_command
 from malletrain.scavenger.sources.schedulers.hostlists import node_filter
 from malletrain.scavenger.sources.schedulers.pbs_jobs import QSTAT_FULL
-from malletrain.scavenger.sources.schedulers.pbs_json import parse_jobs, parse_reservations, parse_vnodes
+from malletrain.scavenger.sources.schedulers.pbs_json import (
+    GpuResources,
+    parse_jobs,
+    parse_reservations,
+    parse_vnodes,
+)
 from malletrain.scavenger.sources.schedulers.polled import (
     NodeSelection,
     PolledSource,
@@ -24,6 +30,7 @@ from malletrain.scavenger.sources.schedulers.settings import PbsSettings
 from malletrain.scavenger.state_file import ScavengerStateFile
 
 AnswerT = TypeVar("AnswerT")
+_NOT_TOLD: Mapping[str, int] = MappingProxyType({})
 
 
 def pbs_source(
@@ -32,8 +39,11 @@ def pbs_source(
     run: RunCommand = run_command,
     placeholders: PlaceholderView | None = None,
     state_file: ScavengerStateFile | None = None,
+    gpu_memory_mib: Mapping[str, int] = _NOT_TOLD,
 ) -> PolledSource:
     """The source of the idle nodes of a PBS cluster; `state_file` keeps idle ages over a restart.
+
+    `gpu_memory_mib` is the memory of a GPU of each kind in MiB.
 
     Raises:
         InvalidInputError: a pattern can't be read.
@@ -47,7 +57,7 @@ def pbs_source(
         parse_vnodes,
         queues=section.queues,
         pool=section.pool,
-        gpu_type_resource=section.gpu_type_resource,
+        gpu_resources=GpuResources(section.gpu_type_resource, section.gpu_memory_resource, gpu_memory_mib),
         topology_resources=section.topology_resources,
     )
     queries = SchedulerQueries(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from malletrain.model.node_needs import ANY_GPU, MAX_AMOUNTS
 from malletrain.model.topology import GroupPath, path_problem
-from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.sources.schedulers.availability import (
     NodeReservation,
     NodeStates,
@@ -29,7 +31,26 @@ _STATES = _OFFLINE | {
 }
 """All words for states (openpbs, attr_node_func.c), of which a vnode may have several."""
 _NO_ESTIMATE = "UNKNOWN"
+_SIZE = re.compile(r"([0-9]{1,18})([kmgtp]?)b?", re.IGNORECASE)
 _NOTHING_ASSIGNED = re.compile(r"0+(\.0+)?([kmgtp]?[bw])?|0+(:0+)+|", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class GpuResources:
+    """Where it is told what GPUs are.
+
+    Attributes:
+        kind: Resource of a vnode that names its kind of GPU.
+        memory: Resource of a vnode that is the memory of each of its GPUs.
+        memory_mib: Memory of a GPU of each kind in MiB, for vnodes without that resource.
+    """
+
+    kind: str = "gpu_type"
+    memory: str = "gpu_memory"
+    memory_mib: Mapping[str, int] = field(default_factory=dict)
+
+
+_USUAL = GpuResources()
 
 
 def parse_vnodes(
@@ -37,7 +58,7 @@ def parse_vnodes(
     *,
     queues: Iterable[str] = (),
     pool: str = "",
-    gpu_type_resource: str = "gpu_type",
+    gpu_resources: GpuResources = _USUAL,
     topology_resources: Sequence[str] = (),
 ) -> NodeStates:
     """The answer to `pbsnodes -av -F json`.
@@ -49,7 +70,7 @@ def parse_vnodes(
         text: What was printed.
         queues: Only vnodes of these queues, and vnodes that belong to no queue; empty: all vnodes.
         pool: Pool of all these nodes.
-        gpu_type_resource: Resource of a vnode that names its kind of GPU.
+        gpu_resources: Where it is told what GPUs are.
         topology_resources: Resources of a vnode that name the groups it is in, from the outermost.
 
     Raises:
@@ -73,7 +94,7 @@ def parse_vnodes(
     return NodeStates(
         idle=frozenset(idle),
         known=frozenset(hosts),
-        facts={host: _facts(vnodes, pool, gpu_type_resource, topology_resources) for host, vnodes in hosts.items()},
+        facts={host: _facts(vnodes, pool, gpu_resources, topology_resources) for host, vnodes in hosts.items()},
         reserved_by={host: names for host in idle if (names := _reservations(hosts[host]))},
         offline=frozenset(host for host, vnodes in hosts.items() if any(map(_is_offline, vnodes))),
         units={unit: host for unit, host in units.items() if unit != host},
@@ -193,21 +214,29 @@ def _reservations(vnodes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _facts(
-    vnodes: Sequence[Mapping[str, Any]], pool: str, gpu_type_resource: str, topology_resources: Sequence[str]
+    vnodes: Sequence[Mapping[str, Any]], pool: str, gpu_resources: GpuResources, topology_resources: Sequence[str]
 ) -> NodeFacts:
-    gpus = cpus = 0
+    gpus = cpus = memory_mib = 0
+    gpu_memory_mib: list[int] = []
     kinds: dict[str, None] = {}
     features: dict[str, None] = {}
     for vnode in vnodes:
         available = _table(vnode, "resources_available")
-        gpus += _count(available.get("ngpus"))
+        own_gpus = _count(available.get("ngpus"))
+        own_kind = _text(available.get(gpu_resources.kind))
+        if own_gpus:
+            by_kind = gpu_memory_of(own_kind or ANY_GPU, gpu_resources.memory_mib)
+            gpu_memory_mib.append(_mib(available.get(gpu_resources.memory)) or by_kind)
+        gpus += own_gpus
+        memory_mib += _mib(available.get("mem"))
         cpus += _count(available.get("ncpus"))
-        kinds[_text(available.get(gpu_type_resource))] = None
+        kinds[own_kind] = None
         features[_text(available.get("arch"))] = None
     path = tuple(_group(vnodes, name) for name in topology_resources) if topology_resources else ()
     # Where a level is missing or can't be read, nothing within it is known.
     known = path[: path.index("")] if "" in path else path
-    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)), cpus, known)
+    amounts = cpus, memory_mib, min(gpu_memory_mib, default=0)
+    return _shared_facts(pool, "+".join(filter(None, kinds)), gpus, tuple(filter(None, features)), amounts, known)
 
 
 def _group(vnodes: Iterable[Mapping[str, Any]], resource: str) -> str:
@@ -224,10 +253,24 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
+def _mib(value: Any) -> int:
+    """A size such as `24684096kb` or `64gb` in MiB, rounded down; without a unit it is bytes. 0: it is something else.
+
+    So are words of 8 bytes (`100mw`), which no node's memory is told in.
+    """
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return 0
+    return min(int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ") >> 20, MAX_AMOUNTS["memory_mib"])
+
+
 @lru_cache(maxsize=1024)
-def _shared_facts(pool: str, kinds: str, gpus: int, features: tuple[str, ...], cpus: int, path: GroupPath) -> NodeFacts:
+def _shared_facts(
+    pool: str, kinds: str, gpus: int, features: tuple[str, ...], amounts: tuple[int, int, int], path: GroupPath
+) -> NodeFacts:
     """Facts are shared between equal nodes, of which there may be thousands."""
-    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features, cpus, topology=path)
+    cpus, memory_mib, gpu_memory_mib = amounts
+    return NodeFacts(pool, (kinds or "gpu") if gpus else "", gpus, features, cpus, memory_mib, gpu_memory_mib, path)
 
 
 def _vnodes(text: str) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ class SlurmSettings(SchedulerSettings):
         default=10.0, ge=0.05, description="How often it is asked for planned starts of pending jobs."
     )
     classes_interval_seconds: float = Field(
-        default=600.0, ge=0.05, description="How often it is asked for GPUs and features of the nodes."
+        default=600.0, ge=0.05, description="How often it is asked for GPUs, features, CPUs, memory of nodes."
     )
     topology: bool = Field(
         default=False,
@@ -281,6 +281,11 @@ class PbsSettings(SchedulerSettings):
         max_length=8,
         description="Resources of a vnode that say where it is, from the outermost to the innermost group, such as "
         'those of node_group_key: ["row", "switch"].',
+    )
+    gpu_memory_resource: str = Field(
+        default="gpu_memory",
+        description="Resource of a vnode that is the memory of each of its GPUs, e.g. 40gb; where it has none, "
+        "`scavenger.gpu_memory_mib` counts.",
     )
     queue_interval_seconds: float = Field(
         default=30.0, ge=0.05, description="How often it is asked for estimated starts; qstat -f is expensive."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from malletrain.runtime.clock import Clock
@@ -31,6 +32,7 @@ from malletrain.scavenger.sources.schedulers.slurm_text import (
 from malletrain.scavenger.state_file import ScavengerStateFile
 
 AnswerT = TypeVar("AnswerT")
+_NOT_TOLD: Mapping[str, int] = MappingProxyType({})
 
 
 def slurm_source(
@@ -39,8 +41,11 @@ def slurm_source(
     run: RunCommand = run_command,
     placeholders: PlaceholderView | None = None,
     state_file: ScavengerStateFile | None = None,
+    gpu_memory_mib: Mapping[str, int] = _NOT_TOLD,
 ) -> PolledSource:
     """The source of the idle nodes of a Slurm cluster; `state_file` keeps idle ages over a restart.
+
+    `gpu_memory_mib` is the memory of a GPU of each kind in MiB.
 
     Raises:
         InvalidInputError: no partition is named, one twice, or a pattern can't be read.
@@ -64,7 +69,7 @@ def slurm_source(
         nodes=query(
             "nodes",
             [section.scontrol, "-o", "-d", "show", "nodes"] if by_gpu else [section.sinfo, "-h", "-p", names, *states],
-            partial(parse_gpus, partitions=partitions, wanted=share, held=held)
+            partial(parse_gpus, partitions=partitions, wanted=share, held=held, gpu_memory_mib=gpu_memory_mib)
             if by_gpu
             else partial(parse_states, pools=pools),
             section.interval_seconds,
@@ -86,8 +91,8 @@ def slurm_source(
         if by_gpu
         else query(
             "classes",
-            [section.sinfo, "-h", "-p", names, "-o", "%G|%f|%N"],
-            parse_classes,
+            [section.sinfo, "-h", "-e", "-p", names, "-o", "%G|%f|%c|%m|%N"],
+            partial(parse_classes, gpu_memory_mib=gpu_memory_mib),
             section.classes_interval_seconds,
         ),
         topology=query(

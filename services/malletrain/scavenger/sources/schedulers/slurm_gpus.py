@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from malletrain.scavenger.machine.gpu_units import MAX_GPUS, node_of_unit, unit_name
-from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.sources.schedulers.availability import NodeStates, UnreadableError
 from malletrain.scavenger.sources.schedulers.slurm_text import NOTHING, PAIR, gpus_of, lines_of
 
@@ -17,6 +18,7 @@ _HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "COMPLETING", "DYNAMIC_NORM"})
 """What may be added to them. Any other flag keeps us away: the node is drained, reserved, silent or without power."""
 _OFFLINE_FLAGS = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINTENANCE", "MAINT"})
 
+_NOT_TOLD: Mapping[str, int] = MappingProxyType({})
 _USED = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,6})(?:\([^)]*\))?")
 
 
@@ -71,7 +73,11 @@ class _Node:
 
 
 def parse_gpus(
-    text: str, partitions: Sequence[str], wanted: GpuShare, held: Callable[[], Iterable[str]] = tuple
+    text: str,
+    partitions: Sequence[str],
+    wanted: GpuShare,
+    held: Callable[[], Iterable[str]] = tuple,
+    gpu_memory_mib: Mapping[str, int] = _NOT_TOLD,
 ) -> NodeStates:
     """The answer to `scontrol -o -d show nodes`: each GPU is a unit, named by `unit_name`; other nodes are left out.
 
@@ -83,6 +89,7 @@ def parse_gpus(
         partitions: Those whose nodes count. A node belongs to the first one that has it, which is its pool.
         wanted: What a placeholder asks for beside a GPU.
         held: Tells the units on which agents of ours are.
+        gpu_memory_mib: Memory of a GPU of each kind in MiB.
 
     Raises:
         UnreadableError: the text has another form.
@@ -101,7 +108,8 @@ def parse_gpus(
         share = node.share(wanted)
         units = tuple(unit_name(node.name, number) for number in range(node.gpus))
         parts[node.name] = units
-        fact = NodeFacts(pool, node.kind, 1, node.features, share.cpus, share.memory_mib)
+        memory = gpu_memory_of(node.kind, gpu_memory_mib)
+        fact = NodeFacts(pool, node.kind, 1, node.features, share.cpus, share.memory_mib, memory)
         facts.update(dict.fromkeys(units, fact))
         if node.usable:
             idle.update([unit for unit in units if unit not in ours][: node.idle_gpus(share)])

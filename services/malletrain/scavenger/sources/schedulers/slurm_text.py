@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from malletrain.model.topology import MAX_LEVELS, GroupPath, path_problem
-from malletrain.scavenger.machine.observations import NodeFacts
+from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.sources.schedulers.availability import (
     NodeReservation,
     NodeStates,
@@ -42,6 +43,8 @@ NOTHING = ("", "(null)", "None", "N/A", "n/a")
 # A kind may begin with a digit (2080ti, 1g.10gb) or consist of digits where a count follows (3090).
 _KIND = r"[^:,()]*[^:,()\d][^:,()]*|\d+(?=:\d)"
 _GPU = re.compile(rf"gpu(?::(?P<kind>{_KIND}))?(?::(?P<count>\d+))?(?:\([^)]*\))?")
+_AMOUNT = re.compile(r"([0-9]{1,12})\+?")
+_NOT_TOLD: Mapping[str, int] = MappingProxyType({})
 _WORD = re.compile(r"[A-Za-z][A-Za-z_/+]*[^\sA-Za-z0-9|]*")
 PAIR = re.compile(r"(?:^|(?<=\s))([A-Za-z]+)=(\S*)")
 _NO_TOPOLOGY = re.compile(r"\bno topology\b", re.IGNORECASE)
@@ -143,10 +146,15 @@ def parse_reservations(text: str) -> tuple[NodeReservation, ...]:
     return tuple(found)
 
 
-def parse_classes(text: str) -> dict[str, NodeFacts]:
-    """The answer to `sinfo -h -p PARTITION -o '%G|%f|%N'`: GPUs and features of every node.
+def parse_classes(text: str, gpu_memory_mib: Mapping[str, int] = _NOT_TOLD) -> dict[str, NodeFacts]:
+    """The answer to `sinfo -h -e -p PARTITION -o '%G|%f|%c|%m|%N'`: GPUs, features, CPUs and memory of every node.
 
-    `-N` would give the same and costs Slurm twenty times as much on a large machine.
+    `-N` would give the same and costs Slurm twenty times as much on a large machine. Without `-e`, CPUs and memory are
+    the least of all nodes with the same GPUs and features.
+
+    Args:
+        text: What was printed.
+        gpu_memory_mib: Memory of a GPU of each kind in MiB.
 
     Raises:
         UnreadableError: the text has another form.
@@ -154,14 +162,33 @@ def parse_classes(text: str) -> dict[str, NodeFacts]:
     found: dict[str, NodeFacts] = {}
     for line in lines_of(text):
         parts = line.split("|")
-        if len(parts) != 3:
-            raise UnreadableError("GRES|FEATURES|NODES", line)
-        gres, features, nodes = (part.strip() for part in parts)
+        if len(parts) != 5:
+            raise UnreadableError("GRES|FEATURES|CPUS|MEMORY|NODES", line)
+        gres, features, cpus, memory, nodes = (part.strip() for part in parts)
         kind, count = gpus_of(gres)
-        named = () if features in NOTHING else tuple(features.split(","))
+        facts = NodeFacts(
+            gpu_type=kind,
+            gpus=count,
+            features=() if features in NOTHING else tuple(features.split(",")),
+            cpus=_amount(cpus),
+            memory_mib=_memory_mib(memory),
+            gpu_memory_mib=gpu_memory_of(kind, gpu_memory_mib),
+        )
         for name in _nodes(nodes):
-            found.setdefault(name, NodeFacts(gpu_type=kind, gpus=count, features=named))
+            found.setdefault(name, facts)
     return found
+
+
+def _amount(text: str) -> int:
+    """CPUs or MiB. `16+`: at least so many; 0: it says something else."""
+    found = _AMOUNT.fullmatch(text)
+    return int(found[1]) if found else 0
+
+
+def _memory_mib(text: str) -> int:
+    """A node's memory; 0 where Slurm was not told it, which is then 1 MiB."""
+    mib = _amount(text)
+    return mib if mib > 1 else 0
 
 
 def parse_topology(text: str) -> dict[str, GroupPath]:
