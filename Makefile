@@ -113,7 +113,7 @@ test-manual: setup ## The commands of README, quick starts, day 2 and grpcurl co
 test-upgrade: setup ## Services of this version take over trainings of the last release, which must be in the clone (5 minutes)
 	$(BIN)/python -m pytest -m upgrade
 
-test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (10 minutes; 20 with two releases)
+test-slurm: setup ## A real Slurm on this machine: harvest, preemption, kills, and what the main queue notices (12 minutes; 30 with two releases on a crowded machine)
 	@if folder=$$($(BIN)/python -m tests.support.servers slurm); then \
 	  PATH=$$folder/bin:$$folder/sbin:$$PATH $(BIN)/python -m pytest -m slurm; \
 	elif (($$? == 3)); then \

@@ -37,6 +37,7 @@ class PbsCluster:
         nodes: Names of its nodes.
         name: Of its kind.
         head: Address at which the nodes reach this machine.
+        interface: By which the nodes reach each other.
         start_seconds: By when a main job must have started behind placeholders.
     """
 
@@ -44,6 +45,7 @@ class PbsCluster:
     nodes: tuple[str, ...]
     name: str = "pbs"
     head: str = "10.214.0.1"
+    interface: str = "eth0"
     start_seconds: float = 30.0
 
     @property

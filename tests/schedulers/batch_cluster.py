@@ -17,6 +17,8 @@ class BatchCluster(Protocol):
     nodes: tuple[str, ...]
     head: str
     """Address at which the nodes reach this machine."""
+    interface: str
+    """By which the nodes reach each other."""
     start_seconds: float
     """By when a main job must have started behind placeholders."""
 

@@ -14,15 +14,18 @@ from tests.pbs.cluster import missing as missing_pbs
 from tests.pbs.cluster import pbs_cluster
 from tests.schedulers.batch_cluster import BatchCluster
 from tests.schedulers.holding import holding, query_error
+from tests.schedulers.installation import installed
 from tests.slurm.batch import SlurmCluster
 from tests.slurm.cluster import cluster as slurm_cluster
 from tests.slurm.cluster import missing as missing_slurm
 from tests.support.waiting import wait_until, wait_until_async
+from tests.training.trainer_settings import SIZE
 
 pytestmark = [pytest.mark.timeout(300)]
 
 NODES = 3
 PATIENCE = 90.0
+TRAINING_PATIENCE = 180.0
 KINDS = [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("pbs", marks=pytest.mark.pbs)]
 
 
@@ -161,3 +164,34 @@ async def test_a_reserved_node_is_not_held_and_taken_after_the_reservation(
             await wait_until_async(lambda: set(watch.idle) == set(cluster.nodes), PATIENCE, "the node after all")
     finally:
         cluster.end_reservation(name)
+
+
+@pytest.mark.timeout(900)
+def test_a_training_goes_on_elsewhere_where_a_main_job_takes_its_node(cluster: BatchCluster, tmp_path: Path) -> None:
+    pytest.importorskip("horovod.torch", reason="needs Horovod: run deploy/install-horovod.sh")
+    with installed(cluster, tmp_path) as running:
+        job = running.submit(1, NODES - 1)
+        wait_until(lambda: len(running.nodes(job)) == NODES - 1, TRAINING_PATIENCE, "a training on all but one node")
+        wait_until(lambda: running.samples(job) > 0, TRAINING_PATIENCE, "samples")
+        before = running.nodes(job)
+        assert set(cluster.placeholders().values()) >= before
+        (spare,) = set(cluster.nodes) - before
+        wanted = min(before)
+        held = {name for name, node in cluster.placeholders().items() if node == wanted}
+        main = cluster.submit_lookalike(wanted, "main")
+        wait_until(lambda: cluster.is_running(main), TRAINING_PATIENCE, "the main job")
+        assert not held & set(cluster.placeholders()), "no placeholder is beside it"
+        expected = before - {wanted} | {spare}
+        wait_until(lambda: running.nodes(job) == expected, TRAINING_PATIENCE, "the training on the node that was left")
+        reached = running.samples(job)
+        wait_until(lambda: running.samples(job) > reached + SIZE, TRAINING_PATIENCE, "an epoch more")
+        assert cluster.is_running(main)
+        running.end_after(job, running.samples(job) + SIZE)
+        wait_until(
+            lambda: running.deployment.state(job) == "JOB_STATE_COMPLETED", TRAINING_PATIENCE, "the end of the training"
+        )
+        accounts = running.accounts(job)
+        assert accounts.check_epochs() >= 1, "each sample of an epoch was seen once"
+        accounts.check_state()
+        wait_until(lambda: not cluster.placeholders(), TRAINING_PATIENCE, "the nodes to be given back")
+        assert cluster.is_running(main)

@@ -21,12 +21,14 @@ class SlurmCluster:
         slurm: The Slurm.
         name: Of its kind.
         head: Address at which the nodes reach this machine.
+        interface: By which the nodes reach each other.
         start_seconds: By when a main job must have started behind placeholders.
     """
 
     slurm: Cluster
     name: str = "slurm"
     head: str = "127.0.0.1"
+    interface: str = "lo"
     start_seconds: float = 30.0
 
     @property

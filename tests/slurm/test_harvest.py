@@ -23,6 +23,8 @@ NODES = 8
 TRAINER = Path(__file__).parents[1] / "supervisor" / "trainer.py"
 PATIENCE = 180.0
 SCALE = 2
+SEEN_LATER = 0.5
+"""The watcher looks every 0.04 s, when it gets a core; the main job starts within some hundredths of an agent's end."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def test_a_node_is_given_back_before_the_main_job_starts_and_taken_again_after_i
     wait_until(stamp.exists, PATIENCE, "the main job")
     assert not running.watcher.look(), "the main job has its nodes for itself"
     start = float(stamp.read_text())
-    assert all(any(moment < start for moment in running.watcher.empty[node]) for node in held)
+    assert all(any(moment < start + SEEN_LATER for moment in running.watcher.empty[node]) for node in held)
     assert set(running.signals()) == set(held), "the agents were told by Slurm"
     before = running.samples()
     wait_until(lambda: confirmed(running) == SCALE, PATIENCE, "the training to be back on two nodes")

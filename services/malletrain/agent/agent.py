@@ -31,6 +31,8 @@ from malletrain.tls.sources import RenewableCertificate
 from malletrain.v1 import agent_pb2 as pb
 
 _POLL_SECONDS = 0.02
+_REFUSED_SECONDS = 15.0
+"""An agent that the Scavenger refuses for so long has no placeholder any more: its node may be others' at any time."""
 _FAREWELL_SECONDS = 0.1
 """How long peers may take to hear that the agent ends. Its node is clean by then."""
 
@@ -217,6 +219,9 @@ class Agent:
 
     def _leave_if_due(self, now: float) -> None:
         if now >= self._stay_until:
+            self._begin_to_leave()
+        if self._leave_by is None and self._registration.refused_seconds(now) >= _REFUSED_SECONDS:
+            self._log(f"the Scavenger has refused this agent for {_REFUSED_SECONDS:g} s")
             self._begin_to_leave()
         busy = any(len(session) for session in self._server.sessions)
         if self._leave_by is not None:

@@ -63,6 +63,7 @@ class Registration:
         self._on_monitor = on_monitor
         self._on_certificate = on_certificate
         self._disconnected_at = time.monotonic()
+        self._refused_at: float | None = None
         self._registry = registry
         self._count_workers = count_workers
         self._on_leave = on_leave
@@ -79,12 +80,21 @@ class Registration:
         """
         return now - self._disconnected_at if self._queue is None else 0.0
 
+    def refused_seconds(self, now: float) -> float:
+        """How long the registry has answered, and each time refused this agent; 0 where it has not.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        return 0.0 if self._refused_at is None else now - self._refused_at
+
     async def run(self, introduction: pb.AgentIntroduction) -> None:
         """Stay registered, until cancelled."""
         while True:
             try:
                 await self._register(introduction)
             except (grpc.aio.AioRpcError, CertificateFileError) as error:
+                self._note_refusal(error)
                 self._note(error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else str(error))
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -148,8 +158,16 @@ class Registration:
                 call.cancel()
                 await crew.close()
 
+    def _note_refusal(self, error: Exception) -> None:
+        refused = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.PERMISSION_DENIED
+        if not refused:
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = time.monotonic()
+
     def _connected(self, queue: PeerQueue[pb.RegisterRequest]) -> None:
         self._queue = queue
+        self._refused_at = None
         self._said = ""
         if self._leaving:
             self._send(pb.RegisterRequest(leaving=pb.AgentLeaving()))

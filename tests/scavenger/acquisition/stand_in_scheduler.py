@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 
 from malletrain.runtime.clock import Clock
@@ -37,7 +37,7 @@ class StandInScheduler:
         self.present: dict[str, RegisteredAgent] = {}
         self.leaving: list[RegisteredAgent] = []
         self.on_change: Callable[[], None] = lambda: None
-        self._departed: list[str] = []
+        self._departed: list[RegisteredAgent] = []
         self._clock = clock
 
     @property
@@ -80,8 +80,8 @@ class StandInScheduler:
     async def cancel(self, identifiers: Sequence[str]) -> None:
         for identifier in identifiers:
             job = self.jobs.pop(identifier, None)
-            if job is not None and self.present.pop(job.node, None) is not None:
-                self._departed.append(identifier)
+            if job is not None and (agent := self.present.pop(job.node, None)) is not None:
+                self._departed.append(agent)
                 self.on_change()
 
     def leave(self, node: str) -> None:
@@ -89,7 +89,23 @@ class StandInScheduler:
         self.leaving.append(self.present.pop(node))
         self.on_change()
 
-    def take_departed(self) -> list[str]:
+    def ask_to_leave(self, nodes: Iterable[str]) -> None:
+        """Tell agents to leave."""
+        for node in list(nodes):
+            self.leave(node)
+
+    def end_leaving(self) -> None:
+        """Those that leave have gone."""
+        self._departed.extend(self.leaving)
+        self.leaving.clear()
+        self.on_change()
+
+    def lose(self, agent: RegisteredAgent) -> None:
+        """The connection of an agent is lost."""
+        self._departed.append(agent)
+        self.on_change()
+
+    def take_departed(self) -> list[RegisteredAgent]:
         departed, self._departed = self._departed, []
         return departed
 

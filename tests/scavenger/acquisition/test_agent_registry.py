@@ -35,7 +35,9 @@ async def test_an_agent_is_there_until_its_node_is_wanted_back(tmp_path: Path, m
         placeholder = registry.present["n1"].placeholder
         agent.process.send_signal(signal.SIGTERM)
         await wait_until_async(lambda: "n1" not in registry.present, 10, "the agent to leave")
-        await wait_until_async(lambda: registry.take_departed() == [placeholder], 10, "its end")
+        await wait_until_async(
+            lambda: [agent.placeholder for agent in registry.take_departed()] == [placeholder], 10, "its end"
+        )
         assert changes
     finally:
         agent.close()
@@ -76,6 +78,22 @@ async def test_an_agent_of_another_installation_is_not_let_in_and_lets_itself_in
         await right.close()
     finally:
         agent.close()
+
+
+@pytest.mark.processes
+async def test_an_agent_that_is_refused_for_long_leaves_its_node(tmp_path: Path) -> None:
+    registry = AgentRegistry(certificate(tmp_path, "scavenger"), lambda: None)
+    port = await registry.open("127.0.0.1", 0)
+    agent = RunningAgent("n1", tmp_path, f"127.0.0.1:{port}", 0.5, certificate=node_certificate(tmp_path, "n2"))
+    try:
+        await wait_until_async(lambda: agent.process.poll() is not None, 90, "its end")
+        assert agent.process.returncode == 0, agent.said
+        assert "the certificate is that of another node than n1" in agent.said
+        assert "the Scavenger has refused this agent for 15 s" in agent.said
+        assert not registry.present
+    finally:
+        agent.close()
+        await registry.close()
 
 
 @asynccontextmanager
@@ -171,7 +189,7 @@ async def test_the_next_agent_of_a_node_replaces_the_one_before(tmp_path: Path) 
         await second.write(introduction(placeholder="p2"))
         assert await code_of(first) is grpc.StatusCode.OK
         await wait_until_async(lambda: registry.present["n1"].placeholder == "p2", 10, "the second")
-        assert registry.take_departed() == ["p1"]
+        assert [agent.placeholder for agent in registry.take_departed()] == ["p1"]
         second.cancel()
 
 
@@ -186,4 +204,4 @@ async def test_an_agent_that_does_not_read_is_told_to_leave_without_anyone_waiti
         assert response.HasField("leave")
         await call.write(pb.RegisterRequest(gone=pb.AgentGone()))
         assert await code_of(call) is grpc.StatusCode.OK
-        assert registry.take_departed() == ["p1"]
+        assert [agent.placeholder for agent in registry.take_departed()] == ["p1"]

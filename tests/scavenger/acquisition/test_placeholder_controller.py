@@ -11,7 +11,7 @@ from malletrain.model.node_needs import NO_NEEDS, NodeNeeds
 from malletrain.runtime.clock import ManualClock
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.machine.observations import NodeFacts
-from malletrain.scavenger.machine.placeholders import PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.machine.placeholders import ListedPlaceholder, PlaceholderPhase, PlaceholderPolicy
 from malletrain.scavenger.machine.submission_backoff import BackoffPolicy
 from malletrain.scavenger.sources.base import SourceError
 from tests.scavenger.acquisition.stand_in_scheduler import REFUSAL, SILENCE, Mood, StandInScheduler
@@ -287,3 +287,59 @@ async def test_an_agent_is_expected_while_the_scheduler_has_not_confirmed_its_pl
     harness.wanted = 0
     await harness.run(7)
     assert not harness.controller.expects(node), "the scheduler does not list it"
+
+
+async def test_an_agent_whose_placeholder_the_scheduler_has_forgotten_leaves_and_its_node_may_be_held_anew() -> None:
+    harness = Harness(wanted=2)
+    await harness.run(6)
+    lost, kept = list(harness.scheduler.present)
+    del harness.scheduler.jobs[harness.scheduler.present[lost].placeholder]
+    harness.offer(*harness.scheduler.present)
+    await harness.run(6)
+    assert [agent.node for agent in harness.scheduler.leaving] == [lost]
+    assert kept in harness.scheduler.present
+    assert len(harness.scheduler.nodes) == 2, "nobody has taken it back: there is no calm time"
+    assert lost not in harness.scheduler.nodes
+    harness.scheduler.end_leaving()
+    await harness.scheduler.cancel(list(harness.scheduler.jobs))
+    harness.offer(*set(NODES) - {lost})
+    await harness.run(6)
+    assert harness.scheduler.nodes == [lost]
+    assert harness.controller.status().failures_in_a_row == 0
+
+
+async def test_an_identifier_that_the_scheduler_gives_again_is_not_that_of_the_agent_that_had_it() -> None:
+    harness = Harness(wanted=1)
+    await harness.run(6)
+    (agent,) = list(harness.scheduler.present.values())
+    other = NODES[1]
+    assert agent.node != other
+    harness.scheduler.jobs[agent.placeholder] = ListedPlaceholder(other, PlaceholderPhase.RUNNING)
+    await harness.run(6)
+    assert [leaving.node for leaving in harness.scheduler.leaving] == [agent.node]
+    harness.scheduler.end_leaving()
+    assert harness.controller.state.placeholders[agent.placeholder].node == other, "the other one goes on"
+
+
+async def test_an_agent_whose_placeholder_is_shown_as_pending_twice_leaves_and_the_placeholder_is_cancelled() -> None:
+    harness = Harness(wanted=1)
+    await harness.run(6)
+    (agent,) = list(harness.scheduler.present.values())
+    harness.offer(agent.node)
+    harness.scheduler.jobs[agent.placeholder] = ListedPlaceholder(agent.node, PlaceholderPhase.PENDING)
+    await harness.run(5)
+    assert not harness.scheduler.leaving, "a scheduler may start a job before it says so"
+    await harness.run(6)
+    assert [leaving.node for leaving in harness.scheduler.leaving] == [agent.node]
+    assert agent.placeholder not in harness.scheduler.jobs
+    assert harness.controller.state.preempted_at < 0, "the scheduler has not taken a node back"
+
+
+async def test_a_placeholder_whose_agent_is_lost_is_looked_for_before_another_is_submitted() -> None:
+    harness = Harness(wanted=1)
+    await harness.run(6)
+    agent = harness.scheduler.present.pop(harness.scheduler.nodes[0])
+    harness.scheduler.lose(agent)
+    await harness.run(2)
+    assert len(harness.scheduler.submitted) == 1, "it has not ended"
+    assert harness.controller.state.nodes == {agent.node}

@@ -122,7 +122,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         self._present: dict[str, RegisteredAgent] = {}
         self._reclaim_timer = reclaim_timer
         self._leaving: dict[str, float] = {}
-        self._departed: list[str] = []
+        self._departed: list[RegisteredAgent] = []
         self._unfit: dict[str, str] = {}
         self._streams: dict[str, _AgentStream] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -156,8 +156,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             self._log.info("agent asked to leave", node=node)
             stream.tell_to_leave()
 
-    def take_departed(self) -> list[str]:
-        """Identifiers of the placeholders whose agents have left since the last call."""
+    def take_departed(self) -> list[RegisteredAgent]:
+        """Agents that have left since the last call, or were lost."""
         gone, self._departed = self._departed, []
         return gone
 
@@ -364,7 +364,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             if since is not None:
                 self._reclaim_timer(AGENT_LEFT, asyncio.get_running_loop().time() - since)
             self._log.info("agent disconnected", node=node, placeholder=entry.placeholder)
-            self._departed.append(entry.placeholder)
+            self._departed.append(entry)
 
 
 def agent_placeholder_id(node: str) -> str:

@@ -190,7 +190,9 @@ class HeldSource:
             self._controller.set_candidates({}, {})
             return
         latest = self._clock.time() - self._debounce
-        barred = self._registry.present.keys() | self._controller.unwanted
+        # Where an agent still leaves, the next one would be beside it if its placeholder has ended before it.
+        leaving = {agent.node for agent in self._registry.leaving}
+        barred = self._registry.present.keys() | self._controller.unwanted | leaving
         usable = (node for node, since in seen.idle.items() if since <= latest and node not in self._drained)
         free = (node for node in usable if node not in barred)
         self._controller.set_candidates({node: seen.ends.get(node, float("inf")) for node in free}, seen.facts)

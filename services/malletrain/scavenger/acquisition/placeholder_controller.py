@@ -11,13 +11,19 @@ import structlog
 
 from malletrain.model.node_needs import NodeNeeds
 from malletrain.runtime.clock import Clock
-from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
+from malletrain.scavenger.acquisition.agent_registry import AgentRegistry, agent_placeholder_id
 from malletrain.scavenger.acquisition.batch_client import BatchClient
+from malletrain.scavenger.machine.lost_placeholders import find_lost, unlisted
 from malletrain.scavenger.machine.node_worth import MAX_DEMANDS, NodeWorth
 from malletrain.scavenger.machine.observations import NO_FACTS, NodeFacts
 from malletrain.scavenger.machine.placeholder_state import PlaceholderState
 from malletrain.scavenger.machine.placeholder_validation import validate_actions, validate_state
-from malletrain.scavenger.machine.placeholders import PlaceholderPhase, PlaceholderPolicy
+from malletrain.scavenger.machine.placeholders import (
+    EndedPlaceholder,
+    ListedPlaceholder,
+    PlaceholderPhase,
+    PlaceholderPolicy,
+)
 from malletrain.scavenger.sources.base import PlaceholderStatus, SourceError
 
 _DECIDE_SECONDS = 1.0
@@ -69,6 +75,7 @@ class PlaceholderController:
         self._listed = False
         self._unconfirmed: set[str] = set()
         self._unsure = False
+        self._doubted: Mapping[str, str] = {}
         self._changed = asyncio.Event()
         self._log = structlog.get_logger(__name__).bind(scheduler=scheduler)
 
@@ -167,12 +174,20 @@ class PlaceholderController:
         """Take over which agents the registry knows."""
         now = self._clock.time()
         state = self._state
-        for identifier in self._registry.take_departed():
-            state = state.ended(identifier, now)
+        for agent in self._registry.take_departed():
+            known = state.placeholders.get(agent.placeholder)
+            if known is None or not state.may_be_on(agent.placeholder, agent.node):
+                continue
+            if known.phase is not PlaceholderPhase.ENDING:
+                self._list_soon()  # whether its placeholder has ended, too, the scheduler knows
+            state = state.ended(agent.placeholder, now)
         present = self._registry.present
         for agent in present.values():
-            state = state.started(agent.placeholder, agent.node, now)
+            if state.may_be_on(agent.placeholder, agent.node):
+                state = state.started(agent.placeholder, agent.node, now)
         for agent in self._registry.leaving:
+            if not state.may_be_on(agent.placeholder, agent.node):
+                continue
             if agent.node in self._unwanted:
                 state = state.given_back(agent.placeholder, now)
             else:
@@ -212,6 +227,7 @@ class PlaceholderController:
         if not due or not (self._state.placeholders or self._unsure or not self._listed):
             return
         self._asked_at, asked_at = self._clock.monotonic(), self._clock.time()
+        agents = self._agents()
         try:
             listed = await self._client.find()
         except SourceError as error:
@@ -219,18 +235,51 @@ class PlaceholderController:
             raise
         self._unanswered = 0
         missing = self._state.missing(listed, asked_at, self._policy)
-        ends = await self._client.explain(missing) if missing else {}
+        doubtful = [*missing, *unlisted(agents, listed)]
+        ends = await self._client.explain(doubtful) if doubtful else {}
         now = self._clock.time()
         self._listed = True
         self._unsure = False
         self._unconfirmed.clear()
-        for identifier, end in ends.items():
-            self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
-            self._state = self._state.ended_early(identifier, end, now, self._policy)
+        for identifier in missing:
+            if (end := ends.get(identifier)) is not None:
+                self._log.warning("placeholder ended early", id=identifier, reason=end.reason)
+                self._state = self._state.ended_early(identifier, end, now, self._policy)
         self._state = self._state.listed(listed, asked_at, now)
+        still = self._agents()
+        agents = {node: identifier for node, identifier in agents.items() if still.get(node) == identifier}
+        await self._leave_lost(agents, listed, ends)
         self.agents_changed()
         self._changed.clear()
         self.validate()
+
+    def _agents(self) -> dict[str, str]:
+        """Placeholder of each agent that has one and is not leaving, by node."""
+        present = self._registry.present
+        found = {node: agent.placeholder for node, agent in present.items()}
+        return {node: identifier for node, identifier in found.items() if identifier != agent_placeholder_id(node)}
+
+    def _list_soon(self) -> None:
+        """List the placeholders before the next one is submitted."""
+        self._asked_at, self._unsure = -math.inf, True
+
+    async def _leave_lost(
+        self,
+        agents: Mapping[str, str],
+        listed: Mapping[str, ListedPlaceholder],
+        ends: Mapping[str, EndedPlaceholder],
+    ) -> None:
+        """Have agents leave whose placeholders the scheduler has forgotten: it may give their nodes to others."""
+        lost = find_lost(agents, listed, ends, self._doubted)
+        self._doubted = lost.doubted
+        now = self._clock.time()
+        for identifier in lost.pending.values():
+            self._state = self._state.cancelled(identifier, now, "the scheduler has forgotten that it runs")
+        for node, reason in lost.reasons.items():
+            self._log.warning("agent without a placeholder must leave", node=node, id=agents[node], reason=reason)
+        self._registry.ask_to_leave(lost.reasons)
+        if lost.pending:
+            await self._client.cancel(sorted(lost.pending.values()))
 
     async def _apply(self) -> None:
         """Decide, cancel and submit. The first placeholder that is refused ends the round: the next may fail alike."""

@@ -76,10 +76,17 @@ class PlaceholderState:
         """What happened last on a node, oldest first."""
         return tuple(event for event in self.events if event.node == node)
 
+    def may_be_on(self, identifier: str, node: str) -> bool:
+        """Whether a placeholder may be that of a node's agent: none with its identifier is on another node."""
+        entry = self.placeholders.get(identifier)
+        return entry is None or entry.node in ("", node)
+
     # -- events ----------------------------------------------------------------------------------------------------
 
     def submitted(self, identifier: str, node: str, now: float, ends_at: float = math.inf) -> PlaceholderState:
         """A placeholder was submitted. Its agent may have reported before the scheduler returned its identifier.
+
+        A scheduler that has forgotten a placeholder on another node may give its identifier again.
 
         Args:
             identifier: The scheduler's identifier.
@@ -87,7 +94,9 @@ class PlaceholderState:
             now: The present.
             ends_at: When its time limit ends at the earliest.
         """
-        known = self.placeholders.get(identifier, Placeholder(identifier, node, now))
+        known = self.placeholders.get(identifier)
+        if known is None or known.node != node:
+            known = Placeholder(identifier, node, now)
         entry = replace(known, adopted=False, ends_at=ends_at)
         return self._with(entry, f"{identifier} submitted", now)
 
