@@ -138,7 +138,7 @@ def test_the_doctor_finds_this_cluster_well() -> None:
     assert {finding.check for finding in examine_slurm(watching) if not finding.ok} <= {"ssh"}
     unknown = SlurmSettings.model_validate(SLURM | {"partitions": ["nope"], "hold": {"queue": "neither"}})
     wrong = {finding.check for finding in examine_slurm(unknown) if not finding.ok}
-    assert wrong == {"partition nope", "partition neither"}
+    assert wrong == {"query nodes", "partition nope", "partition neither"}
 
 
 async def test_the_prolog_frees_a_node_before_the_jobs_first_command(
