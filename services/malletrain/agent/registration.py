@@ -64,6 +64,7 @@ class Registration:
         self._on_certificate = on_certificate
         self._disconnected_at = time.monotonic()
         self._refused_at: float | None = None
+        self._was_heard = False
         self._registry = registry
         self._count_workers = count_workers
         self._on_leave = on_leave
@@ -133,7 +134,7 @@ class Registration:
             crew = Crew(call.cancel)
             crew.start(_send_all(queue, call), "sending to the registry", may_end=True)
             try:
-                queue.put(pb.RegisterRequest(introduction=introduction))
+                queue.put(pb.RegisterRequest(introduction=self._dated(introduction)))
                 await call.initial_metadata()
                 if not call.done():
                     self._connected(queue)
@@ -158,6 +159,15 @@ class Registration:
                 call.cancel()
                 await crew.close()
 
+    def _dated(self, introduction: pb.AgentIntroduction) -> pb.AgentIntroduction:
+        """With what this node's clock says, until it has been heard once: later, there may be workers here."""
+        if self._was_heard:
+            return introduction
+        dated = pb.AgentIntroduction()
+        dated.CopyFrom(introduction)
+        dated.time.GetCurrentTime()
+        return dated
+
     def _note_refusal(self, error: Exception) -> None:
         refused = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.PERMISSION_DENIED
         if not refused:
@@ -167,6 +177,7 @@ class Registration:
 
     def _connected(self, queue: PeerQueue[pb.RegisterRequest]) -> None:
         self._queue = queue
+        self._was_heard = True
         self._refused_at = None
         self._said = ""
         if self._leaving:

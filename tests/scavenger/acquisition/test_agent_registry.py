@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +15,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from malletrain.runtime.clock import SystemClock
+from malletrain.scavenger.acquisition.agent_admission import wrong_clock
 from malletrain.scavenger.acquisition.agent_registry import AgentRegistry
 from malletrain.v1 import agent_pb2 as pb
 from malletrain.v1.agent_pb2_grpc import AgentRegistryServiceStub
@@ -61,6 +65,51 @@ async def test_an_agent_finds_the_registry_again_and_a_killed_one_is_missed(tmp_
     finally:
         agent.close()
         await registry.close()
+
+
+class Ahead(SystemClock):
+    """Of the system's clock, by some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def time(self) -> float:
+        return super().time() + self.seconds
+
+
+@pytest.mark.processes
+async def test_a_node_with_a_wrong_clock_is_not_well_but_not_once_it_has_been_here(tmp_path: Path) -> None:
+    shown, clock = certificate(tmp_path, "scavenger"), Ahead(0.0)
+    registry = AgentRegistry(shown, lambda: None, clock=clock, most_clock_seconds=20.0)
+    port = await registry.open("127.0.0.1", 0)
+    agent = RunningAgent("n1", tmp_path, f"127.0.0.1:{port}", grace=0.5)
+    other: RunningAgent | None = None
+    try:
+        await wait_until_async(lambda: "n1" in registry.present, 30, "the agent")
+        await registry.close()
+        clock.seconds = 100.0
+        registry = AgentRegistry(shown, lambda: None, clock=clock, most_clock_seconds=20.0)
+        await registry.open("127.0.0.1", port)
+        await wait_until_async(lambda: "n1" in registry.present, 30, "the agent's return")
+        assert registry.take_unfit() == {}
+        other = RunningAgent("n2", tmp_path, f"127.0.0.1:{port}", grace=0.5)
+        await wait_until_async(lambda: other is not None and other.process.poll() is not None, 30, "the other's end")
+        (reason,) = registry.take_unfit().values()
+        assert re.fullmatch(r"its clock is (9\d|100) s behind the head node's", reason)
+        assert set(registry.present) == {"n1"}
+    finally:
+        agent.close()
+        if other is not None:
+            other.close()
+        await registry.close()
+
+
+def test_clocks() -> None:
+    assert not wrong_clock(100.0, 130.0, 30.0)
+    assert not wrong_clock(160.0, 130.0, 30.0)
+    assert wrong_clock(99.0, 130.0, 30.0) == "its clock is 31 s behind the head node's"
+    assert wrong_clock(4e9, 1e9, 30.0) == "its clock is 3000000000 s ahead of the head node's"
+    assert not wrong_clock(0.0, 1e9, math.inf)
 
 
 @pytest.mark.processes

@@ -36,6 +36,20 @@ class RegisteredAgent:
         return "" if self.certificate is None else self.certificate.name
 
 
+def wrong_clock(told: float, now: float, most_seconds: float) -> str:
+    """Why no worker must start on a node by its clock; empty: it is right.
+
+    Args:
+        told: What the node's clock has said, in seconds since the epoch.
+        now: What ours says.
+        most_seconds: By how much they may differ, the way to us included.
+    """
+    ahead = told - now
+    if abs(ahead) <= most_seconds:
+        return ""
+    return f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the head node's"
+
+
 @dataclass(frozen=True)
 class NodeHistory:
     """What has been seen of a node's agents.

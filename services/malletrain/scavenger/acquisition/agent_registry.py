@@ -25,12 +25,19 @@ from malletrain.runtime.access.peers import PeerInterceptor
 from malletrain.runtime.admission.connection_limiter import ConnectionLimiter
 from malletrain.runtime.admission.machines import MachineCalls
 from malletrain.runtime.admission.peers import PeerNames
+from malletrain.runtime.clock import Clock, SystemClock
 from malletrain.runtime.error_interceptor import ErrorInterceptor
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.node_names import check_node_name
 from malletrain.runtime.server import server_options
-from malletrain.scavenger.acquisition.agent_admission import UNSEEN, NodeHistory, RegisteredAgent, refusal_of
+from malletrain.scavenger.acquisition.agent_admission import (
+    UNSEEN,
+    NodeHistory,
+    RegisteredAgent,
+    refusal_of,
+    wrong_clock,
+)
 from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
@@ -99,6 +106,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         monitor: str | None = None,
         certificates: NodeCertificates | None = None,
         expects: Callable[[str], bool] = lambda _: True,
+        clock: Clock | None = None,
+        most_clock_seconds: float = math.inf,
     ) -> None:
         """Begin without agents.
 
@@ -111,7 +120,11 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             certificates: Renews those of agents; None: they are not renewed, and none is accepted that names no node.
             expects: Whether there may be a placeholder on a node. Where there is none, the certificate of one is not
                 accepted: it has ended.
+            clock: Wall clock; None: the system's.
+            most_clock_seconds: By how much a node's clock may differ from it before its first worker.
         """
+        self._clock = clock or SystemClock()
+        self._most_clock_seconds = most_clock_seconds
         self._expects = expects
         self._certificates = certificates
         self._histories: dict[str, NodeHistory] = {}
@@ -213,7 +226,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
     ) -> AsyncIterator[pb.RegisterResponse]:
         """Serve one agent, until it has gone or is lost, or until another one reports from its node."""
         shown = context.auth_context()
-        entry = _introduced(await anext(aiter(request_iterator), None), context.peer(), peer_node(shown))
+        request = await anext(aiter(request_iterator), None)
+        entry = self._checked(_introduced(request, context.peer(), peer_node(shown)), request)
         self._admit(entry, context.peer())
         stream = _AgentStream(_renewal_time(peer_certificate(shown)) if entry.name else math.inf)
         # However the call ends, also if it is cancelled while a response waits to be sent.
@@ -233,6 +247,14 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, InvalidInputError):
                 await reading
+
+    def _checked(self, entry: RegisteredAgent, request: pb.RegisterRequest | None) -> RegisteredAgent:
+        """The agent, with what its node's clock says against the node."""
+        if request is None or entry.unfit or not request.introduction.HasField("time"):
+            return entry
+        told = request.introduction.time
+        reason = wrong_clock(told.seconds + told.nanos / 1e9, self._clock.time(), self._most_clock_seconds)
+        return replace(entry, unfit=reason)
 
     def _admit(self, entry: RegisteredAgent, peer: str) -> None:
         """Refuse an agent that is not what it says.

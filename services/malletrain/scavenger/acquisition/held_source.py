@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
@@ -283,6 +284,8 @@ def build_held_source(
         of_nodes,
         # Over ssh no scheduler says which agents there are.
         lambda node: by_ssh or controller.expects(node),
+        clock,
+        check.most_clock_seconds if check is not None and check.enabled else math.inf,
     )
     client = _batch_client(scheduler, section, of_nodes.issue, installation, registry, check, gpu_nice)
     validate = settings.validate_state

@@ -32,6 +32,9 @@ class NodeCheckSettings(BaseModel):
         max_length=16,
         description="Folders on the nodes that must be writable for the services' user.",
     )
+    most_clock_seconds: float = Field(
+        default=30.0, gt=0, description="By how much a node's clock may differ from the Scavenger's, in seconds."
+    )
     script: str = Field(
         default="",
         pattern="^(/.*)?$",
