@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -115,6 +117,23 @@ async def test_the_event_loop_goes_on_while_a_program_can_not_be_executed(tmp_pa
         assert command.returncode == -signal.SIGKILL
     turning.cancel()
     assert max(later - former for former, later in pairwise(turns)) < 0.9
+
+
+async def test_without_descriptors_left_there_is_an_error_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(number: int, real: Callable[[int], int] = os.dup) -> int:
+        if len(copies) == 2:
+            raise OSError(errno.EMFILE, "none left")
+        copies.append(real(number))
+        return copies[-1]
+
+    copies: list[int] = []
+    monkeypatch.setattr(os, "dup", none_left)
+    with pytest.raises(OSError, match="none left"):
+        await start_command(("true",), ENVIRONMENT)
+    assert len(copies) == 2
+    for copy in copies:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(copy)
 
 
 async def test_a_start_that_does_not_return_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,12 @@ class _Start:
         self._command, self._environment, self._folder = command, environment, folder
         self._own_session = own_session
         self._files: list[int] = []
-        for number in files:
-            self._files.append(os.dup(number))
+        try:
+            for number in files:
+                self._files.append(os.dup(number))
+        except OSError:
+            self._close_files()
+            raise
         self._lock = threading.Lock()
         self._process: ChildProcess | None = None
         self._given_up = False
