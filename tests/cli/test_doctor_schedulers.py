@@ -333,7 +333,7 @@ def test_what_each_query_of_slurm_says(tmp_path: Path) -> None:
     nodes, queue, reservations, classes = examine_queries(lambda: source)
     assert "3 nodes, 2 idle, 0 out of use, 1 in a state that is not known: g03 '?'" in nodes.found
     assert (queue.found, reservations.found) == ("2 planned starts", "0 reservations")
-    assert "expected GRES|FEATURES|NODES" in classes.found
+    assert "expected GRES|FEATURES|CPUS|MEMORY|NODES" in classes.found
     assert wrong([nodes, queue, reservations, classes]) == {"query nodes", "query classes"}
     argv = [" ".join(query.argv[1:]) for query in source.queries.all()]
     assert sorted(argv) == sorted(commands.calls("sinfo") + commands.calls("squeue") + commands.calls("scontrol"))
