@@ -23,6 +23,9 @@ MOST = 1 << 30
         ("512M", 512),
         ("1024T", MOST),
         ("1m", 1),
+        ("0.1M", 1),
+        ("1.0001G", 1025),
+        ("0.4T", 419431),
     ],
 )
 def test_sizes(text: str, mib: int) -> None:
@@ -31,7 +34,7 @@ def test_sizes(text: str, mib: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "40", "40X", "-1", "-40G", "G", "1e3G", "0G", "0.1M", "1.0001G", "1025T", "9" * 40 + "G", "40Gi", "nan", "٤G"],
+    ["", "40", "40X", "-1", "-40G", "G", "1e3G", "0G", "1025T", "9" * 40 + "G", "40Gi", "nan", "٤G"],
 )
 def test_what_is_no_size_is_refused_by_its_option(text: str) -> None:
     with pytest.raises(InvalidInputError, match="a size such as 40G") as caught:

@@ -11,7 +11,7 @@ _MIB = {"M": 1, "G": 1 << 10, "T": 1 << 20}
 
 
 def parse_memory(option: str, text: str, most_mib: int) -> int:
-    """`40G`, `1.5T` or `512M` in MiB: a G is 1024 MiB. Also with B or iB after the letter.
+    """`40G`, `1.5T` or `512M` in MiB, rounded up: a G is 1024 MiB. Also with B or iB after the letter.
 
     Args:
         option: Its option, for errors.
@@ -19,7 +19,7 @@ def parse_memory(option: str, text: str, most_mib: int) -> int:
         most_mib: The most that is meant, in MiB.
 
     Raises:
-        InvalidInputError: it is something else, no whole number of MiB, none, or more than that.
+        InvalidInputError: it is something else, none, or more than that.
     """
     expected = f"a size such as 40G, 512M or 1.5T, at least 1M and at most {most_mib // _MIB['T']}T"
     found = _SIZE.fullmatch(text.strip())
@@ -27,7 +27,7 @@ def parse_memory(option: str, text: str, most_mib: int) -> int:
         raise InvalidInputError(option, expected, text)
     whole, fraction, unit = found.groups()
     parts: int = 10 ** len(fraction or "")
-    mib, rest = divmod(int(whole + (fraction or "")) * _MIB[unit.upper()], parts)
-    if rest or not 1 <= mib <= most_mib:
+    mib = -(-int(whole + (fraction or "")) * _MIB[unit.upper()] // parts)
+    if not 1 <= mib <= most_mib:
         raise InvalidInputError(option, expected, text)
     return mib
