@@ -33,7 +33,8 @@ def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[st
         f"{where}: {_nodes(len(part.nodes))}, {account.unused} of them given to no job; the jobs on them are worth "
         f"{in_units(account.objective)} {unit} in the {seconds:g} s that the plan looks ahead"
     ]
-    found.append(f"one free node more would be worth {in_units(account.one_more_gain)} {unit}")
+    which = ", if it suits every job," if any(job.needs for job in part.jobs) else ""
+    found.append(f"one free node more{which} would be worth {in_units(account.one_more_gain)} {unit}")
     if part.nodes:
         found.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
     if account.pinned:
