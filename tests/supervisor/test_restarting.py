@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.common.job_limits import JobLimits
 from malletrain.supervisor.rendezvous.config import RendezvousConfig
 from malletrain.supervisor.restarting.torchrun_backend import TorchrunBackend
 from malletrain.v1 import supervisor_pb2
@@ -181,3 +182,13 @@ def test_a_worker_that_is_killed_again_and_again_is_started_as_often_as_the_job_
 def test_gloo_and_nccl_go_by_the_interfaces_of_the_operator() -> None:
     variables = TorchrunBackend("j000001", RendezvousConfig("10.0.0.1", ("hsn0", "hsn1"), lambda *_: True)).defaults()
     assert variables["GLOO_SOCKET_IFNAME"] == variables["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"), [(JobLimits(), "300"), (JobLimits(step_seconds=20.0, evaluation_seconds=900.5), "901")]
+)
+def test_workers_wait_for_each_other_as_long_as_the_job_lets_one_of_them_be_at_something(
+    limits: JobLimits, seconds: str
+) -> None:
+    config = RendezvousConfig("10.0.0.1", ("lo",), lambda *_: True)
+    assert TorchrunBackend("j000001", config, limits).defaults()["MALLETRAIN_COLLECTIVE_SECONDS"] == seconds
