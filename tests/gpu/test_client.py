@@ -1,4 +1,4 @@
-"""The client on a real GPU: the device that an agent gives a worker, steps not yet done, NCCL groups that are aborted."""
+"""The client on a real GPU: the device that an agent gives a worker, steps not yet done, aborted NCCL groups."""
 
 from __future__ import annotations
 
