@@ -18,6 +18,7 @@ import psutil
 
 from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.output import state_name
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.config import SERVICES
@@ -54,8 +55,8 @@ class Deployment:
             return response.job
 
     def state(self, job_id: str) -> str:
-        """A job's state, e.g. JOB_STATE_RUNNING."""
-        return resources_pb2.JobState.Name(self.job(job_id).state)
+        """A job's state, e.g. RUNNING."""
+        return state_name(self.job(job_id).state)
 
     @property
     def stubs(self) -> ServiceStubs:

@@ -78,7 +78,7 @@ def test_jobs_run_and_report(system: Deployment) -> None:
     job_id = system.json("jobs")[0]["id"]
     wait_until(lambda: system.job(job_id).samples > 0, 60, "samples of the job at Monitor")
     assert system.command("cancel", job_id).returncode == 0
-    wait_until(lambda: system.state(job_id) == "JOB_STATE_CANCELLED", 60, "the job cancelled")
+    wait_until(lambda: system.state(job_id) == "CANCELLED", 60, "the job cancelled")
 
 
 def test_a_token_is_needed_all_the_same(system: Deployment) -> None:

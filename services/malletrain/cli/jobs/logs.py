@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import Annotated
 
 import typer
 
+from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.shared.reconnecting import across_restarts
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.v1 import job_manager_pb2
 
 
 def logs(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    job_id: JobArgument,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue until the job has ended, over restarts of JobManager, too.")
     ] = False,
@@ -21,6 +23,7 @@ def logs(
 ) -> None:
     """Print a job's log, each line with the name of its node."""
     with connect() as stubs:
+        job_id = job_of(stubs, job_id, time.time())
         if follow:
             stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS)
             _follow(stubs, job_id, tail)

@@ -12,13 +12,14 @@ import typer
 from google.protobuf import json_format
 
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
+from malletrain.cli.jobs.job_output import job_dict
 from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
 from malletrain.cli.jobs.needs import AskedAmounts, parse_needs, tell_of_unsuited
 from malletrain.cli.jobs.topology import parse_topology
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
 from malletrain.cli.shared.burst_buffer import parse_burst_buffer
-from malletrain.cli.shared.output import JsonOption, print_json, to_dict
+from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.reconnecting import tell
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError
@@ -177,7 +178,7 @@ def submit(
 
 def _print(jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
     if as_json:
-        print_json([to_dict(job) for job in jobs])
+        print_json([job_dict(job) for job in jobs])
         return
     for job in jobs:
         typer.echo(job.id)

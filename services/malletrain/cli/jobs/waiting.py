@@ -6,7 +6,8 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 
 from malletrain.cli.jobs.job_output import reason_of, trained_nothing
-from malletrain.cli.shared.output import first_line, state_name
+from malletrain.cli.shared.layout import first_line
+from malletrain.cli.shared.output import state_name
 from malletrain.cli.shared.reconnecting import across_restarts, tell
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.v1 import job_manager_pb2, resources_pb2

@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from malletrain.cli.shared.caller_settings import chosen_config
 from malletrain.cli.shared.credentials import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from malletrain.cli.shared.settings import AllSettings, chosen_config
 from malletrain.common import environment as names_of_jobs
 from malletrain.common.environment import PREFIX
 
@@ -47,6 +47,8 @@ def with_config(command: Callable[..., None]) -> Callable[..., None]:
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Variables that look like settings and are none, by name."""
+    from malletrain.cli.shared.settings import AllSettings  # it imports the settings of all services
+
     settings = {f"{PREFIX}{name}".upper() for name in AllSettings.model_fields}
     of_jobs = {value for value in vars(names_of_jobs).values() if isinstance(value, str)}
     known = settings | of_jobs | _OTHERS

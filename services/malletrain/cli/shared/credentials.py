@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from malletrain.runtime.access.credentials import Credential, FixedToken
+from malletrain.runtime.access.keys import owner_file
 from malletrain.runtime.access.munge import Munge, MungeError, find_munge
-from malletrain.runtime.access.token_file import owner_file
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError

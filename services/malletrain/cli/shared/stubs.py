@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from malletrain.cli.shared.caller_settings import load_to_call
 from malletrain.cli.shared.credentials import caller_credential
-from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
 from malletrain.runtime.errors import MalleTrainError
@@ -137,7 +137,7 @@ def _is_missing(path: Path) -> bool:
 @contextmanager
 def connect() -> Iterator[ServiceStubs]:
     """Stubs of the configured services. Errors of calls in the block are raised as ServiceCallError."""
-    settings = load()
+    settings = load_to_call()
     stubs = ServiceStubs(settings, caller_credential(settings))
     try:
         yield stubs

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import grpc
 import grpc.aio
 
 from malletrain.runtime.access.identity import Identity, Role
-from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from malletrain.runtime.access.tokens import Tokens  # it imports what signs, which most callers never do
 
 HEADER = "authorization"
 SCHEME = "Bearer "
