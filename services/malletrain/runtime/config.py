@@ -19,6 +19,7 @@ from malletrain.runtime.database.address import DatabaseAddress, check_database_
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.peer import Peer
+from malletrain.runtime.setting_places import line_of, nearest_key, variable_of
 from malletrain.runtime.tracing.settings import TracingSettings
 
 
@@ -298,7 +299,7 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
     try:
         loaded: SettingsT = bound()
     except pydantic.ValidationError as error:
-        raise _refusal(model, error) from None
+        raise _refusal(model, error, file) from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidInputError(str(file), f"TOML ({error})") from error
     return loaded
@@ -339,13 +340,28 @@ def _own_config() -> Path | None:
     return path
 
 
-def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidInputError:
-    """The first wrong value. A secret is not repeated, nor is what came with it."""
+def _refusal(model: type[Settings], error: pydantic.ValidationError, file: Path | None) -> InvalidInputError:
+    """The first wrong value, and where it stands. A secret is not repeated, nor is what came with it."""
     place, expected, got = first_fault(error)
+    if error.errors()[0]["type"] == "extra_forbidden" and (meant := nearest_key(model, place)):
+        expected = f"{expected}, such as {meant}"
+    if where := _where(place, file):
+        expected = f"{expected} ({where})"
     fields = model.model_fields
     secret = not place or (place[0] in fields and fields[str(place[0])].annotation is SecretStr)
     field = ".".join(map(str, place))
     return InvalidInputError(field or "settings", expected) if secret else InvalidInputError(field, expected, got)
+
+
+def _where(place: tuple[int | str, ...], file: Path | None) -> str:
+    """The variable, or the file and line, that a value comes from; empty: neither is known."""
+    if variable := variable_of(os.environ, PREFIX, place):
+        return variable
+    try:
+        line = line_of(file.read_text(encoding="utf-8"), place) if file is not None else None
+    except (OSError, ValueError):
+        return ""
+    return f"{file}:{line}" if line else ""
 
 
 _PLAIN = {

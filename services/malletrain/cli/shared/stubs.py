@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from malletrain.cli.shared.caller_settings import load_to_call
+from malletrain.cli.shared.caller_settings import chosen_file, load_to_call
 from malletrain.cli.shared.credentials import caller_credential
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
+from malletrain.runtime.config import CONFIG_FILE, settings_file
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.v1 import (
     access_pb2_grpc,
@@ -82,7 +83,8 @@ class ServiceStubs:
             peer = self._settings.peer(service)
             if peer.authority_file == self._settings.own_authority_file and _is_missing(peer.authority_file):
                 raise ServiceCallError(
-                    f"no services have been started here yet: no {peer.authority_file}; is `malletrain up` running?",
+                    f"no services have been started here yet: no {peer.authority_file}; is `malletrain up` running? "
+                    f"({in_words(self._settings)})",
                     wrong_use=False,
                 )
             self._channels[service] = open_blocking_channel(peer, self.credential)
@@ -142,9 +144,16 @@ def connect() -> Iterator[ServiceStubs]:
     try:
         yield stubs
     except grpc.RpcError as error:
-        raise explain(error) from error
+        raise explain(error, in_words(settings)) from error
     finally:
         stubs.close()
+
+
+def in_words(settings: Settings) -> str:
+    """Which services are called: the folder of their state, and the settings that say so."""
+    file = settings_file(chosen_file())
+    by = f"settings of {file.absolute()}" if file else f"no settings file: {Path.cwd() / CONFIG_FILE} is not there"
+    return f"state folder {settings.state_dir}, {by}"
 
 
 def is_unverified(error: grpc.RpcError) -> bool:
@@ -153,21 +162,31 @@ def is_unverified(error: grpc.RpcError) -> bool:
     return error.code() == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in _UNVERIFIED)
 
 
-def explain(error: grpc.RpcError) -> ServiceCallError:
-    """Describe a failed call for users."""
+def explain(error: grpc.RpcError, where: str = "") -> ServiceCallError:
+    """Describe a failed call for users.
+
+    Args:
+        error: How it failed.
+        where: Which services were called (`in_words`), for errors which mean that others were meant; empty: unsaid.
+    """
+    ending = f" ({where})" if where else ""
     code, details = error.code(), error.details() or ""
     service = SHOWN_NAMES.get(service_of(error), "a service")
     if is_unverified(error):
         return ServiceCallError(
-            f"what answers is not {service}, or is of another CA: see tls.authority_file ({details})", wrong_use=False
+            f"what answers is not {service}, or is of another CA: see tls.authority_file ({details}){ending}",
+            wrong_use=False,
         )
     if code == grpc.StatusCode.UNAVAILABLE:
-        return ServiceCallError(f"{service} does not answer; is `malletrain up` running? ({details})", wrong_use=False)
+        return ServiceCallError(
+            f"{service} does not answer; is `malletrain up` running? ({details}){ending}", wrong_use=False
+        )
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceCallError(f"{service} did not answer in time; does `malletrain health` say so?", wrong_use=False)
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return ServiceCallError(
-            f"the services do not know you: {details}. The account that runs them needs no token", wrong_use=False
+            f"the services do not know you: {details}. The account that runs them needs no token{ending}",
+            wrong_use=False,
         )
     if code == grpc.StatusCode.PERMISSION_DENIED:
         return ServiceCallError(f"not permitted: {details}", wrong_use=False)
