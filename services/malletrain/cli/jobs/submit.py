@@ -19,6 +19,7 @@ from malletrain.cli.jobs.topology import parse_topology
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
 from malletrain.cli.shared.burst_buffer import parse_burst_buffer
+from malletrain.cli.shared.help_panels import help_panels
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.reconnecting import tell
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
@@ -26,6 +27,30 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 
+@help_panels(
+    {
+        "Scale": (
+            "min_nodes",
+            "max_nodes",
+            "permitted",
+            "slots",
+            "curve",
+            "scale_up",
+            "scale_down",
+            "profile",
+            "family",
+        ),
+        "What it needs of its nodes": (
+            *("gpu", "gpu_memory", "gpus", "cores", "memory", "constraint", "pool", "exclude", "topology"),
+            "burst_buffer",
+        ),
+        "How it is started": ("backend", "cold", "workdir", "env", "env_file"),
+        "When it ends, and what is a failure": (
+            *("target_samples", "max_restarts", "start_limit", "step_limit", "evaluation_limit", "save_limit"),
+            *("release_grace", "leave_grace"),
+        ),
+    }
+)
 def submit(
     command: Annotated[list[str] | None, typer.Argument(help="Program and arguments, after `--`.")] = None,
     name: Annotated[str, typer.Option(help="Name for people; by default the script's.")] = "",
@@ -107,6 +132,7 @@ def submit(
         bool,
         typer.Option(
             "--wait",
+            "-w",
             help="Wait until it has ended. Exit status: 0 completed, 3 failed, 4 cancelled; Ctrl-C leaves it running.",
         ),
     ] = False,
