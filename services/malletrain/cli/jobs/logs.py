@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Annotated
 
 import typer
 
-from malletrain.cli.shared.reconnecting import across_restarts
-from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
-from malletrain.v1 import job_manager_pb2
+from malletrain.caller.following import followed_log, log_lines
+from malletrain.cli.shared.stubs import connect
+from malletrain.cli.shared.telling import tell
 
 
 def logs(
@@ -21,38 +20,6 @@ def logs(
 ) -> None:
     """Print a job's log, each line with the name of its node."""
     with connect() as stubs:
-        if follow:
-            stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS)
-            _follow(stubs, job_id, tail)
-            return
-        request = job_manager_pb2.StreamLogsRequest(job_id=job_id, tail_lines=tail)
-        for response in stubs.job_manager.StreamLogs(request, timeout=6 * DEADLINE_SECONDS):
-            for line in response.lines:
-                typer.echo(line)
-
-
-def _follow(stubs: ServiceStubs, job_id: str, tail: int) -> None:
-    """Print the log until the job has ended. What a new JobManager is asked for begins where the printed lines end."""
-    positions: dict[str, int] = {}
-    missing = tail
-
-    def parts() -> Generator[job_manager_pb2.StreamLogsResponse, None, None]:
-        request = job_manager_pb2.StreamLogsRequest(job_id=job_id, follow=True, tail_lines=missing, positions=positions)
-        stream = stubs.job_manager.StreamLogs(request)
-        earlier_version = True  # of JobManager: it sends neither positions nor parts without lines, nor says the end
-        try:
-            for part in stream:
-                earlier_version = earlier_version and bool(part.lines) and not part.positions
-                yield part
-        finally:
-            stream.cancel()
-        if earlier_version:
-            yield job_manager_pb2.StreamLogsResponse(ended=True)
-
-    for part in across_restarts("JobManager", parts):
-        for line in part.lines:
+        lines = followed_log(stubs, job_id, tail, tell) if follow else log_lines(stubs, job_id, tail)
+        for line in lines:
             typer.echo(line)
-        positions.update(part.positions)
-        missing = 0  # the first part says where the last lines begin
-        if part.ended:
-            return

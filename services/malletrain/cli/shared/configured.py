@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from malletrain.cli.shared.credentials import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from malletrain.caller.credentials import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from malletrain.cli.shared.settings import AllSettings, chosen_config
 from malletrain.common import environment as names_of_jobs
 from malletrain.common.environment import PREFIX
