@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.cli.jobs.submit import read_specs
-from malletrain.cli.shared.burst_buffer import parse_burst_buffer, quota_in_words, request_in_words
+from malletrain.cli.shared.burst_buffer import quota_in_words, request_in_words
 from malletrain.cli.shared.listing import View
 from malletrain.cli.shared.owner_output import print_owners
 from malletrain.runtime.errors import InvalidInputError

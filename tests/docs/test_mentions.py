@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from malletrain.cli.main import application
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.docs.markdown import PAGES, anchors, fences, links, name_of, spans
 from tests.docs.shell import ROOT
 from tools.docs.settings import setting_names, tables_by_name

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import load
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
 

@@ -16,14 +16,14 @@ import grpc
 import pytest
 from cryptography import x509
 
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.access.pki import ensure_certificate
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.peer import Peer
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 from tests.hostile.test_wire import OPENINGS

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+if TYPE_CHECKING:
+    from pydantic import BaseModel  # callers of services do without
 
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
@@ -53,10 +55,10 @@ def variable_of(environment: Mapping[str, str], prefix: str, place: Sequence[int
 def nearest_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
     """The key that somebody may have meant by an unknown one; None: none is like it."""
     *sections, wrong = (str(part) for part in place)
-    known: type[BaseModel] | None = model
+    known: Any = model
     for name in sections:
         field = known.model_fields.get(name) if known is not None else None
         kind = field.annotation if field is not None else None
-        known = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        known = kind if isinstance(kind, type) and hasattr(kind, "model_fields") else None
     like = difflib.get_close_matches(wrong, known.model_fields, 1) if known is not None else []
     return like[0] if like else None

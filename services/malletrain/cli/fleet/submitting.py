@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.job_request import parse_backend
 from malletrain.cli.fleet.ensemble_file import EnsembleToml, FleetSection, MemberSection, read_members
 from malletrain.cli.jobs.job_output import job_dict
-from malletrain.cli.jobs.submit import parse_backend
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.common.environment import BATCH_PER_WORKER, FEED, FEED_ACROSS_NODES

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Iterable
 from typing import Annotated
 
 import typer
 
+from malletrain.caller.following import followed_log, log_lines
 from malletrain.cli.jobs.naming import JobArgument, job_of
-from malletrain.cli.shared.reconnecting import across_restarts
-from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.shared.stubs import connect
+from malletrain.cli.shared.telling import tell
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.v1 import job_manager_pb2
 
 
 def logs(
@@ -30,13 +29,10 @@ def logs(
     wanted = _matcher(grep)
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
-        if follow:
-            stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS)
-            _follow(stubs, job_id, tail, wanted)
-            return
-        request = job_manager_pb2.StreamLogsRequest(job_id=job_id, tail_lines=tail)
-        for response in stubs.job_manager.StreamLogs(request, timeout=6 * DEADLINE_SECONDS):
-            _print(response.lines, wanted)
+        lines = followed_log(stubs, job_id, tail, tell) if follow else log_lines(stubs, job_id, tail)
+        for line in lines:
+            if wanted.search(line):
+                typer.echo(line)
 
 
 def _matcher(grep: str) -> re.Pattern[str]:
@@ -44,35 +40,3 @@ def _matcher(grep: str) -> re.Pattern[str]:
         return re.compile(grep)
     except re.error as error:
         raise InvalidInputError("--grep", f"a regular expression ({error})", grep) from None
-
-
-def _print(lines: Iterable[str], wanted: re.Pattern[str]) -> None:
-    for line in lines:
-        if wanted.search(line):
-            typer.echo(line)
-
-
-def _follow(stubs: ServiceStubs, job_id: str, tail: int, wanted: re.Pattern[str]) -> None:
-    """Print the log until the job has ended. What a new JobManager is asked for begins where the printed lines end."""
-    positions: dict[str, int] = {}
-    missing = tail
-
-    def parts() -> Generator[job_manager_pb2.StreamLogsResponse, None, None]:
-        request = job_manager_pb2.StreamLogsRequest(job_id=job_id, follow=True, tail_lines=missing, positions=positions)
-        stream = stubs.job_manager.StreamLogs(request)
-        earlier_version = True  # of JobManager: it sends neither positions nor parts without lines, nor says the end
-        try:
-            for part in stream:
-                earlier_version = earlier_version and bool(part.lines) and not part.positions
-                yield part
-        finally:
-            stream.cancel()
-        if earlier_version:
-            yield job_manager_pb2.StreamLogsResponse(ended=True)
-
-    for part in across_restarts("JobManager", parts):
-        _print(part.lines, wanted)
-        positions.update(part.positions)
-        missing = 0  # the first part says where the last lines begin
-        if part.ended:
-            return

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from malletrain.cli.shared.credentials import caller_credential, forget_token
+from malletrain.caller.credentials import caller_credential, forget_token
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.common.addresses import is_loopback
 from malletrain.runtime.access.credentials import Credential

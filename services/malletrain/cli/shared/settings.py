@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from malletrain.allocator.settings import AllocatorSettings
-from malletrain.cli.shared.caller_settings import chosen_file
+from malletrain.cli.shared.configured import chosen_file
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.profiler.settings import ProfilerSettings
