@@ -12,8 +12,8 @@ from malletrain.cli.jobs.job_output import job_dict, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import quota_in_words, quota_of
-from malletrain.cli.shared.layout import Cell, Column, first_line
-from malletrain.cli.shared.listing import Output, Row, View, listing, print_listing
+from malletrain.cli.shared.layout import Column, ListingCell, first_line
+from malletrain.cli.shared.listing import ListingRow, ListingView, Output, listing, print_listing
 from malletrain.cli.shared.output import duration, state_cell, state_name
 from malletrain.cli.shared.owner_output import owner_shares, print_owners
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
@@ -44,7 +44,7 @@ def jobs(
         bool, typer.Option("--owners", help="The owners instead of the jobs: what they use, have used, and weigh.")
     ] = False,
     *,
-    view: View,
+    view: ListingView,
 ) -> None:
     """List jobs, oldest first."""
     if mine and owner:
@@ -58,7 +58,7 @@ def jobs(
         states = [parse_state(name) for name in state or []]
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner, name))
         if view.output is Output.NAME:
-            print_listing(_COLUMNS[:1], [Row((job.id,), _nothing) for job in found], view, nothing="no jobs")
+            print_listing(_COLUMNS[:1], [ListingRow((job.id,), _nothing) for job in found], view, nothing="no jobs")
             return
         quota = quota_of(stubs)
         known = ask(stubs, found)
@@ -102,29 +102,29 @@ def _nothing() -> None:
     """What JSON has of a row that is printed as a name."""
 
 
-def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: bool) -> Row:
+def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: bool) -> ListingRow:
     """A job with a cell for each of `_COLUMNS`."""
     age = max(0.0, now - unix_seconds(job.create_time))
-    cells: list[Cell | str] = [
+    cells: list[ListingCell | str] = [
         job.id,
         job.fleet_id,
-        Cell(job.owner if several_owners else "", job.owner),
+        ListingCell(job.owner if several_owners else "", job.owner),
         job.spec.name,
         state_cell(job.state),
         f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
-        Cell(samples_in_words(seen, job.spec.target_samples) + ("?" if _unsure(job) else ""), seen.samples),
-        Cell(rate_in_words(seen), "" if seen.rate is None else seen.rate),
+        ListingCell(samples_in_words(seen, job.spec.target_samples) + ("?" if _unsure(job) else ""), seen.samples),
+        ListingCell(rate_in_words(seen), "" if seen.rate is None else seen.rate),
         "" if job.HasField("end_time") else eta_in_words(seen),
-        Cell(duration(age), round(age, 3)),
+        ListingCell(duration(age), round(age, 3)),
         job.spec.project,
-        Cell(f"{job.spec.weight * (job.share_weight or 1.0):.3g}", job.spec.weight * (job.share_weight or 1.0)),
-        Cell(f"{job.rescales:,}", job.rescales),
-        Cell(f"{job.preemptions:,}", job.preemptions),
-        Cell(f"{job.restarts:,}", job.restarts),
+        ListingCell(f"{job.spec.weight * (job.share_weight or 1.0):.3g}", job.spec.weight * (job.share_weight or 1.0)),
+        ListingCell(f"{job.rescales:,}", job.rescales),
+        ListingCell(f"{job.preemptions:,}", job.preemptions),
+        ListingCell(f"{job.restarts:,}", job.restarts),
         burst_buffer_in_words(job.spec.burst_buffer_gb) if job.spec.burst_buffer_gb else "",
         first_line(reason_of(job)),
     ]
-    return Row(cells, lambda: job_dict(job) | {"outlook": outlook_dict(seen)})
+    return ListingRow(cells, lambda: job_dict(job) | {"outlook": outlook_dict(seen)})
 
 
 def _unsure(job: resources_pb2.Job) -> bool:

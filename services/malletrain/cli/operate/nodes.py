@@ -10,8 +10,8 @@ import typer
 
 from malletrain.cli.jobs.jobs import all_jobs
 from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines
-from malletrain.cli.shared.layout import Cell, Column
-from malletrain.cli.shared.listing import Row, View, listing, print_listing
+from malletrain.cli.shared.layout import Column, ListingCell
+from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
 from malletrain.cli.shared.output import duration, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.runtime.messages import unix_seconds
@@ -19,7 +19,7 @@ from malletrain.v1 import resources_pb2, scavenger_pb2
 
 
 @listing
-def nodes(*, view: View) -> None:
+def nodes(*, view: ListingView) -> None:
     """List the idle nodes, their idle age, expected stay, job, pool, GPUs, features; say why no more can be held."""
     with connect() as stubs:
         found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
@@ -34,7 +34,7 @@ def nodes(*, view: View) -> None:
         typer.echo(line, err=True)
     rows = [_row(node, holders.get(node.name, ""), now) for node in found]
     if view.as_json:
-        rows += [Row((node.name,), partial(_quarantined_dict, node)) for node in status.quarantined]
+        rows += [ListingRow((node.name,), partial(_quarantined_dict, node)) for node in status.quarantined]
     print_listing(_COLUMNS, rows, view, nothing="no idle nodes")
 
 
@@ -50,21 +50,21 @@ _COLUMNS = (
 )
 
 
-def _row(node: resources_pb2.Node, job: str, now: float) -> Row:
+def _row(node: resources_pb2.Node, job: str, now: float) -> ListingRow:
     """A node with a cell for each of `_COLUMNS`."""
     idle = max(0.0, now - unix_seconds(node.idle_since))
     stay = node.expected_stay_seconds
-    cells: list[Cell | str] = [
+    cells: list[ListingCell | str] = [
         node.name,
-        Cell(duration(idle), round(idle, 3)),
-        Cell(duration(stay), stay) if stay else "unknown",
+        ListingCell(duration(idle), round(idle, 3)),
+        ListingCell(duration(stay), stay) if stay else "unknown",
         job or "-",
         node.pool or "-",
         f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
         ",".join(node.features) or "-",
         "/".join(node.topology) or "-",
     ]
-    return Row(cells, lambda: to_dict(node) | {"jobId": job})
+    return ListingRow(cells, lambda: to_dict(node) | {"jobId": job})
 
 
 def _quarantined_dict(node: scavenger_pb2.QuarantinedNode) -> dict[str, Any]:

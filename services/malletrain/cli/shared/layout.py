@@ -37,7 +37,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ListingCell:
     """A cell that is more than its text.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from malletrain.cli.shared.layout import Cell, Column
+from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.output import print_json, print_rows
 from malletrain.cli.shared.terminal import clear_screen, show_interrupt_as_end, visible
 from malletrain.common.csv_text import as_csv
@@ -35,7 +35,7 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True)
-class View:
+class ListingView:
     """What the caller wants to see of a listing.
 
     Attributes:
@@ -57,7 +57,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Row:
+class ListingRow:
     """A row of a listing.
 
     Attributes:
@@ -65,11 +65,11 @@ class Row:
         document: Makes what JSON has of it.
     """
 
-    cells: Sequence[Cell | str]
+    cells: Sequence[ListingCell | str]
     document: Callable[[], Any]
 
 
-def print_listing(columns: Sequence[Column], rows: Sequence[Row], view: View, *, nothing: str) -> None:
+def print_listing(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView, *, nothing: str) -> None:
     """Print a listing as it is wanted.
 
     Args:
@@ -96,7 +96,7 @@ def print_listing(columns: Sequence[Column], rows: Sequence[Row], view: View, *,
         _print_table(columns, found, view)
 
 
-def _limited(columns: Sequence[Column], rows: Sequence[Row], view: View) -> list[Row]:
+def _limited(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> list[ListingRow]:
     """The rows that are wanted, in the wanted order."""
     found = list(rows)
     if view.sort:
@@ -109,7 +109,7 @@ def _limited(columns: Sequence[Column], rows: Sequence[Row], view: View) -> list
     return found[: view.limit] if view.limit else found
 
 
-def _sort_key(cell: Cell | str) -> tuple[int, float, str]:
+def _sort_key(cell: ListingCell | str) -> tuple[int, float, str]:
     """Numbers before texts, and nothing last; a text that begins with a number counts as this."""
     value = _value(cell)
     if isinstance(value, int | float):
@@ -120,20 +120,20 @@ def _sort_key(cell: Cell | str) -> tuple[int, float, str]:
     return (1, 0.0, value.casefold()) if value else (2, 0.0, "")
 
 
-def _text(cell: Cell | str) -> str:
+def _text(cell: ListingCell | str) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _value(cell: Cell | str) -> float | str:
+def _value(cell: ListingCell | str) -> float | str:
     return cell if isinstance(cell, str) else cell.text if cell.value is None else cell.value
 
 
-def _print_csv(columns: Sequence[Column], rows: Sequence[Row], *, headers: bool) -> None:
+def _print_csv(columns: Sequence[Column], rows: Sequence[ListingRow], *, headers: bool) -> None:
     text = as_csv({column.name: [_value(row.cells[index]) for row in rows] for index, column in enumerate(columns)})
     typer.echo(text if headers else text.partition("\n")[2], nl=False)
 
 
-def _print_table(columns: Sequence[Column], rows: Sequence[Row], view: View) -> None:
+def _print_table(columns: Sequence[Column], rows: Sequence[ListingRow], view: ListingView) -> None:
     wide = view.output is Output.WIDE
     kept = [
         index
@@ -146,7 +146,7 @@ def _print_table(columns: Sequence[Column], rows: Sequence[Row], view: View) -> 
     print_rows([columns[index] for index in kept], texts, styles, headers=view.headers)
 
 
-def _style(cell: Cell | str) -> str:
+def _style(cell: ListingCell | str) -> str:
     return "" if isinstance(cell, str) else cell.style
 
 
@@ -164,7 +164,7 @@ _WatchOption = Annotated[bool, typer.Option("--watch", help="Show it again every
 
 
 def listing(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb that lists something, with the options of all listings. It takes a View as `view`."""
+    """A verb that lists something, with the options of all listings. It takes a ListingView as `view`."""
     hints = get_type_hints(verb, include_extras=True)
     signature = inspect.signature(verb)
 
@@ -173,7 +173,7 @@ def listing(verb: Callable[..., None]) -> Callable[..., None]:
         output, as_json = options.pop("output", Output.TABLE), options.pop("as_json", False)
         if as_json and output not in (Output.TABLE, Output.JSON):
             raise InvalidInputError("--json", f"one of --json and -o {output}")
-        view = View(
+        view = ListingView(
             Output.JSON if as_json else output,
             not options.pop("no_headers", False),
             options.pop("sort", ""),

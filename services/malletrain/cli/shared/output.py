@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from malletrain.cli.shared.layout import Cell, Column, first_line, fit, joined, lines_of, tab_separated
+from malletrain.cli.shared.layout import Column, ListingCell, first_line, fit, joined, lines_of, tab_separated
 from malletrain.cli.shared.terminal import has_terminal, terminal_width, visible, write_styled
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import resources_pb2
@@ -168,10 +168,10 @@ def state_name(state: resources_pb2.JobState.ValueType) -> str:
     return resources_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
 
 
-def state_cell(state: resources_pb2.JobState.ValueType) -> Cell:
+def state_cell(state: resources_pb2.JobState.ValueType) -> ListingCell:
     """A state as a listing shows it."""
     name = state_name(state)
-    return Cell(name, style=_STATE_STYLES.get(name, ""))
+    return ListingCell(name, style=_STATE_STYLES.get(name, ""))
 
 
 _STATE_STYLES = {

@@ -8,8 +8,8 @@ from functools import partial
 import typer
 
 from malletrain.cli.shared.burst_buffer import quota_in_words
-from malletrain.cli.shared.layout import Cell, Column
-from malletrain.cli.shared.listing import Output, Row, View, print_listing
+from malletrain.cli.shared.layout import Column, ListingCell
+from malletrain.cli.shared.listing import ListingRow, ListingView, Output, print_listing
 from malletrain.cli.shared.output import print_json, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.model.burst_buffer import burst_buffer_in_words
@@ -38,14 +38,15 @@ _COLUMNS = (
 )
 
 
-def print_owners(found: job_manager_pb2.ListOwnersResponse, view: View) -> None:
+def print_owners(found: job_manager_pb2.ListOwnersResponse, view: ListingView) -> None:
     """Print the owners."""
     if view.as_json:
         print_json(to_dict(found))
         return
     granted = found.burst_buffer.granted_gb or found.burst_buffer.held_gb
     rows = [
-        Row(_owner_cells(entry, with_burst_buffer=bool(granted)), partial(to_dict, entry)) for entry in found.owners
+        ListingRow(_owner_cells(entry, with_burst_buffer=bool(granted)), partial(to_dict, entry))
+        for entry in found.owners
     ]
     print_listing(_COLUMNS, rows, view, nothing="no owners")
     if view.output not in (Output.TABLE, Output.WIDE):
@@ -58,14 +59,14 @@ def print_owners(found: job_manager_pb2.ListOwnersResponse, view: View) -> None:
         typer.echo("there is no fair share (job_manager.fair_share_half_life_seconds = 0)")
 
 
-def _owner_cells(entry: job_manager_pb2.OwnerShare, *, with_burst_buffer: bool) -> list[Cell | str]:
+def _owner_cells(entry: job_manager_pb2.OwnerShare, *, with_burst_buffer: bool) -> list[ListingCell | str]:
     return [
         entry.owner,
         f"{entry.admitted_jobs}/{entry.jobs}",
-        Cell(str(entry.nodes), entry.nodes),
-        Cell(f"{entry.used_node_seconds / _HOUR_SECONDS:,.1f}", entry.used_node_seconds / _HOUR_SECONDS),
-        Cell(f"{entry.used_fraction:.0%}", entry.used_fraction),
-        Cell(f"{entry.weight:.2f}", entry.weight),
+        ListingCell(str(entry.nodes), entry.nodes),
+        ListingCell(f"{entry.used_node_seconds / _HOUR_SECONDS:,.1f}", entry.used_node_seconds / _HOUR_SECONDS),
+        ListingCell(f"{entry.used_fraction:.0%}", entry.used_fraction),
+        ListingCell(f"{entry.weight:.2f}", entry.weight),
         burst_buffer_in_words(entry.burst_buffer_gb) if with_burst_buffer else "",
     ]
 
