@@ -12,7 +12,7 @@ OLDEST_FRAMEWORKS := lightning==2.5.0 transformers==4.57.6 accelerate==1.3.0
 # Two processes keep two cores busy: most tests wait for other processes most of the time.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile
 # Tests with a target of their own: they take long, or need privileges.
-APART := long or faulty_scripts or frameworks or demo or fleet or slurm or pbs or netns or containers or training or upgrade or manual or browser
+APART := long or faulty_scripts or frameworks or demo or fleet or slurm or pbs or netns or containers or training or upgrade or manual or browser or gpu
 LONG := long and not ($(subst long or ,,$(APART)))
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
   --python-platform x86_64-manylinux_2_28 $(UPGRADE)
@@ -20,7 +20,7 @@ WHEELS ?= deploy/docker/wheels
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' services/malletrain/common/version.py)
 SOURCES := services clients benchmarks examples tests tools hatch_build.py
 
-.PHONY: help setup demo test check test-quick test-demo test-fleet test-dashboard test-dashboard-smoke test-streams test-manual test-long test-hostile test-training test-faulty-scripts test-slurm \
+.PHONY: help setup demo test check test-quick test-demo test-fleet test-gpu test-dashboard test-dashboard-smoke test-streams test-manual test-long test-hostile test-training test-faulty-scripts test-slurm \
   test-pbs test-netns test-containers \
   test-faults test-upgrade test-frameworks soak soak-short \
   images lock release-protos docs format benchmarks clean
@@ -106,6 +106,9 @@ test-streams: setup build/streams/.installed ## Data of litdata over changes of 
 test-frameworks: setup build/frameworks/.installed build/frameworks-oldest/.installed ## Lightning, Transformers and Accelerate over changes of scale, in environments of their own (25 minutes)
 	build/frameworks/bin/python -m pytest -p no:cacheprovider tests/frameworks
 	build/frameworks-oldest/bin/python -m pytest -p no:cacheprovider tests/frameworks --ignore tests/frameworks/test_live.py
+
+test-gpu: $(VENV)/.package ## Trainings, rescales and checks on this machine's NVIDIA GPU; skipped where torch can use none (5 minutes)
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 test-manual: setup ## The commands of README, quick starts, day 2 and grpcurl cookbook, on live installations (4 minutes)
 	$(BIN)/python -m pytest -n 2 --dist load -m manual

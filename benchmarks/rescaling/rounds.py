@@ -18,9 +18,9 @@ _CHANGE_SECONDS = 180.0
 _STEADY_BATCHES = 15
 # Stock Horovod drops a change that comes within the same whole second as the one before, and looks once a second: a
 # random moment between two looks is what a user would see.
-_REST_SECONDS = (1.5, 2.5)
+REST_SECONDS = (1.5, 2.5)
 # A kill comes to a job that has been at work for a while: what a launcher keeps ready for it is ready.
-_REST_BEFORE_KILL_SECONDS = (8.0, 10.0)
+REST_BEFORE_KILL_SECONDS = (8.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,21 @@ class Sample:
     change: Change
 
 
-def measure_round(launcher: Launcher, folder: Path, rng: random.Random) -> Iterator[Sample]:
+def measure_round(
+    launcher: Launcher,
+    folder: Path,
+    rng: random.Random,
+    rest: tuple[float, float] = REST_SECONDS,
+    rest_before_kill: tuple[float, float] = REST_BEFORE_KILL_SECONDS,
+) -> Iterator[Sample]:
     """Measure every kind of change once, and the growth twice; yields each as soon as it is there.
+
+    Args:
+        launcher: Whose changes.
+        folder: The job's own, empty.
+        rng: Draws the moments of the changes.
+        rest: Shortest and longest time in seconds before a change, once the one before has settled.
+        rest_before_kill: The same before a kill.
 
     Raises:
         LauncherError: the launcher ended, or a change did not come to pass.
@@ -49,7 +62,7 @@ def measure_round(launcher: Launcher, folder: Path, rng: random.Random) -> Itera
         _wait_steady(job, folder, 2, time.monotonic(), _START_SECONDS)
 
         def changed(kind: str, size: int | None, act: Callable[[], None]) -> Sample:
-            time.sleep(rng.uniform(*(_REST_BEFORE_KILL_SECONDS if kind == "kill" else _REST_SECONDS)))
+            time.sleep(rng.uniform(*(rest_before_kill if kind == "kill" else rest)))
             since = time.monotonic()
             act()
             found = _wait_change(job, folder, since, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -47,7 +47,14 @@ class Supervisor:
 
     hosts: Sequence[str] = ("n1", "n2", "n3", "n4")
 
-    def __init__(self, name: str, backend: str, trainer: str, standby_mib: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        trainer: str,
+        standby_mib: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Describe it.
 
         Args:
@@ -55,7 +62,9 @@ class Supervisor:
             backend: The supervisor's backend.
             trainer: File name of the training.
             standby_mib: Largest share of memory of its standby process in MiB; 0: it has none.
+            environment: Variables of the training, beside those of all.
         """
+        self._environment = {**ENVIRONMENT, **(environment or {})}
         self.name = name
         self._backend = backend
         self._trainer = TRAINERS / trainer
@@ -67,7 +76,7 @@ class Supervisor:
         command = [sys.executable, str(self._trainer)]
         with ExitStack() as stack:
             stack.callback(sweep, folder)
-            environment = {**ENVIRONMENT, MARK: str(folder)}
+            environment = {**self._environment, MARK: str(folder)}
             context = supervised(
                 folder,
                 *hosts,

@@ -1,4 +1,4 @@
-"""A small convolutional network on scikit-learn's digits, elastic with Horovod or torch.distributed.
+"""A small convolutional network on scikit-learn's digits, elastic with Horovod or torch.distributed, on a GPU or a CPU.
 
 Runs under MalleTrain with either backend, under torchrun or horovodrun, and as a plain script:
 `python train.py --samples 20000`.
@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
-from malletrain.client.elastic import ElasticTraining, init
+from malletrain.client.elastic import ElasticTraining, init, worker_device
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -72,8 +72,9 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
-    train_x, test_x, train_y, test_y = digits()
-    model = network(arguments.width)
+    device = worker_device()
+    train_x, test_x, train_y, test_y = (part.to(device) for part in digits())
+    model = network(arguments.width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=0.9)
     init()
     training = ElasticTraining(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterable
 from pydoc_data.topics import topics
@@ -56,10 +57,19 @@ class GPT(nn.Module):
         return functional.cross_entropy(scores.flatten(0, 1), pieces[:, 1:].flatten())
 
 
-def manual() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def own_device() -> torch.device:
+    """The GPU of this worker; the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def manual(device: torch.device) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The text in pieces of one byte more than is predicted: those to train with, and every twentieth for testing."""
     text = torch.frombuffer(bytearray("\n".join(topics[page] for page in PAGES).encode()), dtype=torch.uint8)
-    pieces = [piece.long() for piece in text.split(LENGTH + 1) if len(piece) == LENGTH + 1]
+    pieces = [piece.long().to(device) for piece in text.split(LENGTH + 1) if len(piece) == LENGTH + 1]
     return [piece for number, piece in enumerate(pieces) if number % 20], pieces[::20]
 
 
@@ -79,11 +89,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0, help="shortest time of a step")
+    parser.add_argument("--collectives", help="as for init_process_group: cpu:gloo,cuda:gloo where workers share a GPU")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
-    pieces, test = manual()
-    dist.init_process_group()
-    model = GPT()
+    device = own_device()
+    pieces, test = manual(device)
+    dist.init_process_group(arguments.collectives)
+    model = GPT().to(device)
     for part in (*model.blocks, model):
         fully_shard(part)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

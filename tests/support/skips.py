@@ -49,6 +49,10 @@ def _has_no_shared() -> bool:
     return not SHARED.exists()
 
 
+def _has_no_gpu() -> bool:
+    return not Path("/dev/nvidia0").exists()
+
+
 APT = "CI installs it where there is apt-get and a mirror answers"
 APART = "CI runs these tests by a target of their own, in an environment that has it"
 KERNEL = "not every kernel has it, and containers may not use it"
@@ -84,6 +88,7 @@ EXPECTED = (
     ExpectedSkip("needs .*, which is not beside this checkout .*", "traces are no part of a clone", _has_no_shared),
     ExpectedSkip("needs (accelerate|lightning|transformers): make test-frameworks", APART),
     ExpectedSkip("needs litdata", APART),
+    ExpectedSkip("needs an NVIDIA GPU that torch can use", "CI's machines have none", _has_no_gpu),
     ExpectedSkip("needs .*, which this clone does not have .*", "a shallow clone lacks the last release"),
     ExpectedSkip("needs a git .*", "an unpacked archive has no history", lambda: not (ROOT / ".git").exists()),
     ExpectedSkip(".* can run no Python with the packages of this one", "a home that is closed to other accounts"),

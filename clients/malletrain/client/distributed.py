@@ -18,38 +18,63 @@ training.finish({"accuracy": ...})
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from malletrain.client import should_commit, should_stop
 from malletrain.client.broadcast import broadcast_integers, broadcast_object, control_device
+from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
+from malletrain.client.job_context import read_collective_seconds
 from malletrain.client.lr_scaling import RateRamp
+from malletrain.client.replica import Stopped
 from malletrain.client.training import Training
 from malletrain.client.warn_once import describe
 
 _LOSS_SECONDS = 5.0
 """After a failed operation, how long to wait for the signal that another worker is lost."""
 _POLL_SECONDS = 0.005
+_APPLIED_SECONDS = 1.0
+"""How long a GPU has for the last step. The supervisor waits for 2 s until it hears of a save."""
+_NCCL_HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 
 
-def init() -> None:
+def init(backend: str | None = None) -> None:
     """Initialise the process group; without a launcher this process is its only member.
 
-    Under a launcher this calls `torch.distributed.init_process_group()`.
+    Under a launcher this calls `torch.distributed.init_process_group()`. A collective that takes longer than
+    MALLETRAIN_COLLECTIVE_SECONDS fails (5 minutes; torch's own are 10 and 30).
+
+    Args:
+        backend: As for `init_process_group`; None: its default, or gloo alone where workers share a GPU.
+
+    Raises:
+        ValueError: MALLETRAIN_COLLECTIVE_SECONDS is no time.
     """
-    if "RANK" in os.environ:
-        dist.init_process_group()
+    seconds = read_collective_seconds(os.environ)
+    timeout = timedelta(seconds=seconds)
+    # When NCCL itself hangs, its own watch ends the process. torch reads this when it makes the group.
+    os.environ.setdefault(_NCCL_HEARTBEAT, str(math.ceil(seconds)))
+    if "RANK" not in os.environ:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    elif backend is None and torch.cuda.is_available() and os.environ.get("WORLD_SIZE") != "1":
+        found, rank, workers = next(rendezvous("env://", timeout=timeout))
+        store = dist.PrefixStore("default_pg", found)
+        backend = group_backend(store, rank, workers, present_device())
+        dist.init_process_group(backend, store=store, rank=rank, world_size=workers, timeout=timeout)
     else:
-        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, timeout=timeout)
 
 
 @dataclass
@@ -91,7 +116,12 @@ class DistributedTraining(Training):
         if content is not None:
             self._restore(content, state)
         self._sampler.set_scale(self.rank, self.workers)
+        self._applied = AppliedSteps(plain_model)
         return state, content is not None
+
+    def _count(self) -> None:
+        self._applied.note()
+        super()._count()
 
     def _run(self, train: Callable[[], None]) -> None:
         try:
@@ -104,7 +134,8 @@ class DistributedTraining(Training):
     def _save_after_loss(self, error: RuntimeError) -> None:
         """If the launcher says that another worker is lost, save the state after the last complete step.
 
-        Returns if it does not: the error is the script's own.
+        Returns if it does not: the error is the script's own. On a GPU, with NCCL, a script is ahead of what has been
+        done: a step that waits for a lost worker there is never complete, and neither are those after it.
 
         Raises:
             Stopped: another worker is lost.
@@ -115,8 +146,11 @@ class DistributedTraining(Training):
             if not self._consistent or time.monotonic() >= deadline:
                 return
             time.sleep(_POLL_SECONDS)
-        self._marker.create()
         print(f"malletrain: another worker is lost ({describe(error)[:200]})", file=sys.stderr)
+        if not self._applied.wait(_APPLIED_SECONDS):
+            print("malletrain: a step hangs on the GPU: the last checkpoint counts", file=sys.stderr)
+            raise Stopped(1)
+        self._marker.create()
         self._stop(save=True)
 
     def _broadcast(self, values: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""`ElasticTraining` and `init` for the present launcher, so that one script trains under any of them.
+"""`ElasticTraining`, `init` and `worker_device` for the present launcher, so that one script trains under any of them.
 
 The launcher is that of MALLETRAIN_BACKEND. Outside MalleTrain it is Horovod if the variables of its launchers are set,
 else torch.distributed.
@@ -10,8 +10,11 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 
+from malletrain.client.devices import worker_device
 from malletrain.client.training import Training
 from malletrain.common.environment import BACKEND
+
+__all__ = ["ElasticTraining", "init", "module_for", "worker_device"]
 
 _MODULES = {"horovod": "malletrain.client.horovod", "torchrun": "malletrain.client.distributed"}
 

@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import FSDPModule
 
 from malletrain.client import current_job, done, should_stop
+from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
 from malletrain.client.lr_scaling import RateRamp
 from malletrain.client.neighbour_copies import NeighbourCopies
@@ -129,6 +130,7 @@ class ShardedTraining(DistributedTraining):
         self._plain_model = self.model = model
         self.optimizer = optimizer
         self._device = next(model.parameters()).device
+        self._applied = AppliedSteps(model)
         state = PlainTrainingState()
         path = self._agreed(self._sharded.newest())
         if path is not None:

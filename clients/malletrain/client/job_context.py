@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from malletrain.common import environment as env
 from malletrain.common.job_folder import CHECKPOINTS_FOLDER
+from malletrain.common.job_limits import DEFAULT_LIMITS
 
 _LAUNCHERS = (("RANK", "WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
 """Variables for rank and world size: torchrun's first, then those of Horovod's launchers."""
@@ -90,6 +91,15 @@ def read_batch_per_worker(environ: Mapping[str, str]) -> int | None:
     if not environ.get(env.BATCH_PER_WORKER):
         return None
     return _whole_number(environ, env.BATCH_PER_WORKER, default=1, least=1)
+
+
+def read_collective_seconds(environ: Mapping[str, str]) -> float:
+    """How long a collective of the training's workers may take, in seconds.
+
+    Raises:
+        ValueError: the variable is not a whole number, at least 1.
+    """
+    return float(_whole_number(environ, env.COLLECTIVE_SECONDS, default=int(DEFAULT_LIMITS.collective), least=1))
 
 
 def read_rank(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> WorkerRank:

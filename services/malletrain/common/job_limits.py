@@ -8,6 +8,8 @@ PHASE_SECONDS = 1800.0
 """Half an hour: silence alone is never taken for a fault before."""
 LEAVE_GRACE_SECONDS = 60.0
 """A worker that takes the signal saves and ends within seconds; one that does not would keep the others waiting."""
+COLLECTIVE_SECONDS = 300.0
+"""Workers that are lost are noticed without it. torch's own limits are 10 minutes with NCCL and 30 with Gloo."""
 MAX_PHASE_SECONDS = 30 * 86_400.0
 
 
@@ -56,6 +58,11 @@ class JobLimits:
     def leave_grace(self) -> float:
         """Grace at a change of scale in seconds."""
         return self.leave_grace_seconds or LEAVE_GRACE_SECONDS
+
+    @property
+    def collective(self) -> float:
+        """How long workers wait for each other in seconds: as long as the owner lets one of them be at something."""
+        return max(COLLECTIVE_SECONDS, self.step_seconds, self.evaluation_seconds, self.save_seconds)
 
 
 DEFAULT_LIMITS = JobLimits()

@@ -106,7 +106,7 @@ def _open_group(context: Context, later: Later, *, restarts: bool) -> WorkerGrou
     if launch.backend == "torchrun":
         from malletrain.supervisor.restarting.torchrun_backend import TorchrunBackend
 
-        return _restarting_group(context, TorchrunBackend(launch.job_id, rendezvous))
+        return _restarting_group(context, TorchrunBackend(launch.job_id, rendezvous, launch.limits))
     if launch.backend == "command":
         from malletrain.supervisor.restarting.command_backend import CommandBackend
 

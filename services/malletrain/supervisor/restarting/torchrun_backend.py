@@ -7,10 +7,12 @@ every node must agree on a rendezvous. Here the supervisor knows the hosts alrea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from malletrain.common import environment as env
+from malletrain.common.job_limits import DEFAULT_LIMITS, JobLimits
 from malletrain.common.tasks import start_thread
 from malletrain.supervisor.elastic.membership import slots_of
 from malletrain.supervisor.rendezvous.config import RendezvousConfig
@@ -27,13 +29,15 @@ class TorchrunBackend:
 
     warm = True
 
-    def __init__(self, job_id: str, rendezvous: RendezvousConfig) -> None:
+    def __init__(self, job_id: str, rendezvous: RendezvousConfig, limits: JobLimits = DEFAULT_LIMITS) -> None:
         """Import torch in the background, which takes a second or two.
 
         Args:
             job_id: The job.
             rendezvous: Where the store is served, and to whom.
+            limits: How long what the job does may take, and so how long its workers may wait for each other.
         """
+        self._collective_seconds = math.ceil(limits.collective)
         self._interfaces = ",".join(rendezvous.interfaces)
         self._job_id = job_id
         self._address = rendezvous.address
@@ -55,9 +59,10 @@ class TorchrunBackend:
         self._error = error if isinstance(error, ImportError) else ImportError(f"torch can't be imported: {error!r}")
 
     def defaults(self) -> Mapping[str, str]:
-        """Those that torchrun sets, and the interfaces for Gloo and NCCL: a node may have several."""
+        """Those that torchrun sets, interfaces for Gloo and NCCL, as a node may have several, and their time limit."""
         return {
             **env.TRAINER_DEFAULTS,
+            env.COLLECTIVE_SECONDS: str(self._collective_seconds),
             "GLOO_SOCKET_IFNAME": self._interfaces,
             "NCCL_SOCKET_IFNAME": self._interfaces,
         }
