@@ -176,7 +176,7 @@ check: $(VENV)/.package ## ruff, mypy, import-linter, buf: style, and against th
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy services/malletrain clients/malletrain tools tests benchmarks examples
-	PYTHONPATH=services:clients:protos $(BIN)/lint-imports
+	$(BIN)/python -m tools.import_contracts
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against $(wildcard protos/released/*.txtpb)
 

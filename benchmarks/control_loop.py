@@ -36,16 +36,16 @@ from benchmarks.looping.breakdown import logged, parts_of, read_lines
 from benchmarks.looping.goals import missed_goals
 from benchmarks.looping.measuring import Command, NodeEvent, latencies, summary
 from benchmarks.looping.stand_ins import COMMANDS, STARTS, make_python
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.shared.credentials import owner_credential
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.common.environment import JOB_DIR
 from malletrain.common.processes import find_processes
 from malletrain.runtime.channel import open_channel
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.following import follow
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages_async
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.scavenger.idle_trace import Fragment, Trace
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc, resources_pb2, scavenger_pb2, scavenger_pb2_grpc

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 
 MIB = 2**20
 STORING = tuple(name for name in SERVICES if name != "scavenger")

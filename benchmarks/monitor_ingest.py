@@ -26,8 +26,8 @@ import psutil
 
 from benchmarks.arguments import positive
 from benchmarks.looping.stand_ins import open_scales
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.shared.credentials import owner_credential
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.monitor.machine.progress import ReportedBatch
 from malletrain.monitor.machine.trackers import JobTrackers

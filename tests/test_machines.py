@@ -1,4 +1,4 @@
-"""Machines of services know no messages. `lint-imports` checks the rest; it can't name a part of this namespace."""
+"""Machines of services know no messages. `tools.import_contracts` checks the rest, and can name no part of machines."""
 
 from __future__ import annotations
 

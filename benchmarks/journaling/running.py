@@ -11,13 +11,13 @@ from pathlib import Path
 from benchmarks.control_loop import make_trace, running
 from benchmarks.journaling.reporters import GROWTH_S, RATE, READY, SHRINK_S, rate
 from benchmarks.looping.stand_ins import STARTS, make_python
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.shared.credentials import owner_credential
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.environment import JOB_DIR
 from malletrain.common.processes import find_processes
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.scavenger.trace_files import write_trace
 from malletrain.v1 import job_manager_pb2, resources_pb2
 

@@ -11,7 +11,7 @@ from benchmarks.soaking.stand_ins import NAME, make_python
 from benchmarks.soaking.workload import Arrival
 from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.shared.settings import AllSettings
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import resources_pb2
 from tests.support.ports import free_port
 

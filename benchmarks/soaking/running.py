@@ -28,12 +28,12 @@ from benchmarks.soaking.scheduler import StandInSchedulers, play
 from benchmarks.soaking.trainer import STATE
 from benchmarks.soaking.watching import Watcher, journal_row, read_journal, retried
 from benchmarks.soaking.workload import IdleNodes, plan_arrivals, taken_nodes
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.processes import read_arguments
 from malletrain.runtime.channel import is_serving, open_blocking_channel
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.scavenger.idle_trace import Trace
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 from tests.support.waiting import wait_until

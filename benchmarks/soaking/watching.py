@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 
 from benchmarks.soaking.observations import JobSeen, JournalRow, NodeChange, Observations
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import AllSettings
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.v1 import job_manager_pb2, resources_pb2, scavenger_pb2

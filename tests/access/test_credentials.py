@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from malletrain.cli.shared.credentials import MungeToken, caller_credential, owner_credential
+from malletrain.caller.credentials import MungeToken, caller_credential, owner_credential
 from malletrain.cli.shared.stubs import explain
 from malletrain.client.monitor_stream import read_job_token
 from malletrain.common.job_folder import FEED_CERTIFICATE_FILE, LAUNCH_FILE, TOKEN_FILE

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from malletrain.runtime.access.identity import Role
-from malletrain.runtime.access.keys import load_key, make_keys_folder
+from malletrain.runtime.access.keys import load_key, make_keys_folder, owner_file
 from malletrain.runtime.access.revocation import RevocationFile
-from malletrain.runtime.access.token_file import TokenFile, owner_file
+from malletrain.runtime.access.token_file import TokenFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import ManualClock
 from malletrain.runtime.errors import UnavailableError

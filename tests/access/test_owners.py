@@ -121,7 +121,7 @@ def test_what_is_whose(system: Deployment) -> None:
         assert not {"command", "environment", "workingDirectory", "family"} & entry["spec"].keys()
         assert entry["events"]
         assert not any("reason" in event for event in entry["events"])
-        assert entry["events"][0]["reasonCode"] == "JOB_REASON_SUBMITTED"
+        assert entry["events"][0]["reasonCode"] == "SUBMITTED"
         shown = other.output("job", job)
         assert "owner  ada" in shown
         assert "command  " not in shown

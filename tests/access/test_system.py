@@ -13,12 +13,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.common.job_folder import TOKEN_FILE
 from malletrain.runtime.access.credentials import FixedToken
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import (
     access_pb2,
     allocator_pb2,
@@ -219,7 +219,7 @@ def test_another_unix_user_can_neither_read_the_owners_token_nor_call(system: De
 
 
 LOADED = """
-import grpc, malletrain.cli.shared.credentials, malletrain.cli.shared.settings, malletrain.cli.shared.stubs
+import grpc, malletrain.caller.credentials, malletrain.cli.shared.settings, malletrain.cli.shared.stubs
 grpc.insecure_channel("127.0.0.1:9").close()  # gRPC imports some of its modules then
 """
 
@@ -227,7 +227,7 @@ grpc.insecure_channel("127.0.0.1:9").close()  # gRPC imports some of its modules
 CALL = """
 from pathlib import Path
 import grpc
-from malletrain.cli.shared.credentials import caller_credential
+from malletrain.caller.credentials import caller_credential
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.v1 import access_pb2, job_manager_pb2, scavenger_pb2

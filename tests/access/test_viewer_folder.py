@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.shared.credentials import caller_credential
+from malletrain.caller.credentials import caller_credential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.installation import Installation, open_installation
 from malletrain.runtime.clock import ManualClock

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from malletrain.agent.report_forwarder import ReportForwarder
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.common.environment import MONITOR_FOR_NODES
 from malletrain.job_manager.launching.folder import JobFolder
 from malletrain.runtime.access.identity import Role

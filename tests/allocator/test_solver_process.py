@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, Formulation, JobDemand
+from malletrain.allocator.problem.objective import objective_of, scale_values
 from malletrain.allocator.solvers import solving
-from malletrain.allocator.solvers.solver_process import SolverProcess
+from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.model.scaling import ScalingPoint
 from tests.support.waiting import wait_until
@@ -85,6 +86,22 @@ def test_where_the_dynamic_programme_is_too_large_the_incumbent_or_the_present_m
     some = solve(problem, Formulation.NODES, 2.5, process)
     assert some.status in ("FEASIBLE", "OPTIMAL", "UNCHANGED")
     assert some.objective <= solve(problem).objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("held", "status"), [(("n1", "n2", "n3", "n4"), "UNCHANGED"), ((), "FEASIBLE")])
+def test_at_a_time_out_the_better_of_the_present_map_and_the_incumbent_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, held: tuple[str, ...], status: str
+) -> None:
+    """Such an incumbent was worth 10,200 where the present map was worth 45,600 (BFTrainer, section 3.6)."""
+    monkeypatch.setattr(solving, "_MAX_DP", 0)
+    curve = (ScalingPoint(1, 100.0), ScalingPoint(4, 380.0))
+    demand = JobDemand("a", 1, 4, curve, scale_down_seconds=18.0, current_nodes=held)
+    problem = AllocationProblem(("n1", "n2", "n3", "n4"), 120.0, (demand,))
+    late = SolverAnswer(None, False, "the time limit passed")
+    per_job = [scale_values(demand, problem)]
+    counts, outcome = solving._judge(problem, per_job, "highs-counts", late, [1])
+    assert (outcome.status, counts) == (status, [4 if held else 1])
+    assert objective_of(per_job, counts) == pytest.approx(45_600.0 if held else 12_000.0)
 
 
 def test_the_child_ends_with_its_parent() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.faulting.record import read
 from benchmarks.faulting.trials import STOP
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.training, pytest.mark.horovod, pytest.mark.timeout(600)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.sizing_table import fit, make_table
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 
 
 def _run(jobs: int, nodes: int) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.caller.sizes import parse_burst_buffer
 from malletrain.cli.jobs.submit import read_specs
-from malletrain.cli.shared.burst_buffer import parse_burst_buffer, quota_in_words, request_in_words
+from malletrain.cli.shared.burst_buffer import quota_in_words, request_in_words
+from malletrain.cli.shared.listing import ListingView
 from malletrain.cli.shared.owner_output import print_owners
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
@@ -65,11 +67,11 @@ def test_what_a_job_asks_for_in_words(state: str, admitted: bool, passed_over: i
 
 def test_owners_are_shown_with_what_they_hold_where_there_is_a_quota(capsys: pytest.CaptureFixture[str]) -> None:
     ada = job_manager_pb2.OwnerShare(owner="ada", burst_buffer_gb=3500, weight=1.0)
-    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ada], burst_buffer=QUOTA), as_json=False)
+    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ada], burst_buffer=QUOTA), ListingView())
     shown = capsys.readouterr().out
     assert "3.5 TB" in shown
     assert "500 GB are free" in shown
-    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ada]), as_json=False)
+    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ada]), ListingView())
     assert "burst buffer" not in capsys.readouterr().out
 
 

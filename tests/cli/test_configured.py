@@ -17,9 +17,9 @@ from malletrain.common.environment import JOB_ID
 @pytest.mark.parametrize("verb", [["jobs"], ["nodes"], ["plan"], ["token"], ["job", "j000001"], ["logs", "j000001"]])
 def test_every_verb_reads_the_named_file(verb: list[str], tmp_path: Path) -> None:
     config = tmp_path / "other.toml"
-    config.write_text("[job_manager]\nmax_parallel = 0\n")
+    config.write_text("[addresses]\nmonitor = 'nowhere'\n")
     done = CliRunner().invoke(application(), [*verb, "--config", str(config)])
-    assert "job_manager.max_parallel" in str(done.exception)
+    assert "addresses.monitor" in str(done.exception)
     done = CliRunner().invoke(application(), [*verb, "--config", str(tmp_path / "none.toml")])
     assert "--config: expected a readable TOML file" in str(done.exception)
 
@@ -38,11 +38,11 @@ def test_it_may_come_before_the_verb(tmp_path: Path) -> None:
         assert config_after_verb(words) == words
     assert config_after_verb(["--config", "a.toml", *submit]) == ["submit", "--config", "a.toml", *submit[1:]]
     config = tmp_path / "other.toml"
-    config.write_text("[job_manager]\nmax_parallel = 0\n")
+    config.write_text("[addresses]\nmonitor = 'nowhere'\n")
     argv = [sys.executable, "-m", "malletrain.cli.main", "--config", str(config), "jobs"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "job_manager.max_parallel" in done.stderr
+    assert "addresses.monitor" in done.stderr
 
 
 def test_variables_that_are_no_settings() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from malletrain.cli.jobs.submit import default_name
+from malletrain.caller.job_request import default_name
 from malletrain.cli.main import application
 from malletrain.cli.operate.up import last_line, prepare_state_folder
 from malletrain.cli.shared.settings import load

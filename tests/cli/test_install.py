@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.operate.install import SystemdInstallation, render, state_folder, template_folder, write_files
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.runtime.settings_file import SERVICES
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 _MAX_EXPOSED = 3.0

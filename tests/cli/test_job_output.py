@@ -40,7 +40,7 @@ def test_what_others_may_not_see_is_left_out_rather_than_empty() -> None:
     assert whole.keys() - found.keys() == HIDDEN
     assert whole["spec"].keys() - found["spec"].keys() == HIDDEN_IN_SPEC
     assert (found["owner"], found["rescales"]) == ("ada", 0)
-    assert found["reasonCode"] == "JOB_REASON_PREEMPTED_BELOW_MINIMUM"
+    assert found["reasonCode"] == "PREEMPTED_BELOW_MINIMUM"
 
 
 @pytest.mark.parametrize("reason", ["2 nodes left", ""])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
-from malletrain.cli.jobs.submit import parse_backend
+from malletrain.caller.job_request import parse_backend
+from malletrain.caller.launch_choice import AskedLaunch, choose_launch
 from malletrain.runtime.errors import InvalidInputError
 
 SINGLE = "for _ in range(9): pass\n"

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from malletrain.cli.shared.listing import ListingView, Output
 from malletrain.cli.shared.owner_output import plan_weight, print_owners, weight_in_words
 from malletrain.v1 import allocator_pb2, job_manager_pb2
 from tests.support.builders import job_message
@@ -19,24 +20,24 @@ GONE = job_manager_pb2.OwnerShare(owner="eve", used_node_seconds=36.0, weight=1.
 
 def test_the_table_names_jobs_nodes_decayed_use_and_weight(capsys: pytest.CaptureFixture[str]) -> None:
     found = job_manager_pb2.ListOwnersResponse(owners=[ADA, BOB, GONE], half_life_seconds=604800.0)
-    print_owners(found, as_json=False)
+    print_owners(found, ListingView())
     out = capsys.readouterr().out
     ada, bob, eve = (next(line for line in out.splitlines() if name in line) for name in ("ada", "bob", "eve"))
-    assert [cell.strip() for cell in ada.split("│")[1:-1]] == ["ada", "9/100", "40", "1.5", "75%", "0.71"]
-    assert [cell.strip() for cell in bob.split("│")[1:-1]] == ["bob", "1/1", "0", "0.0", "25%", "1.41"]
+    assert ada.split("\t") == ["ada", "9/100", "40", "1.5", "75%", "0.71"]
+    assert bob.split("\t") == ["bob", "1/1", "0", "0.0", "25%", "1.41"]
     assert "0/0" in eve
     assert "half of a use is left after 7 days" in out
 
 
 def test_json_has_what_the_service_says(capsys: pytest.CaptureFixture[str]) -> None:
-    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ADA]), as_json=True)
+    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ADA]), ListingView(Output.JSON))
     found = json.loads(capsys.readouterr().out)
     assert found["halfLifeSeconds"] == 0.0
     assert found["owners"][0]["usedNodeSeconds"] == 5400.0
 
 
 def test_without_fair_share_the_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ADA]), as_json=False)
+    print_owners(job_manager_pb2.ListOwnersResponse(owners=[ADA]), ListingView())
     assert "job_manager.fair_share_half_life_seconds = 0" in capsys.readouterr().out
 
 

@@ -16,8 +16,9 @@ from malletrain.cli.main import application
 from malletrain.cli.operate.doctor_certificates import examine_certificates
 from malletrain.runtime.access.pki import ensure_certificate, publish_authority
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES, Addresses, Settings
+from malletrain.runtime.config import Addresses, Settings
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.tls.files import read_certificate_file
 from malletrain.tls.names import SERVICE_ROLES, name_of, node_name
 from tests.tls.serving import serial

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.cli.jobs.needs import AskedAmounts, parse_needs
-from malletrain.cli.shared.sizes import parse_memory
+from malletrain.caller.job_request import JobRequest, needs_of
+from malletrain.caller.sizes import parse_memory
 from malletrain.runtime.errors import InvalidInputError
 
 MOST = 1 << 30
@@ -43,25 +43,25 @@ def test_what_is_no_size_is_refused_by_its_option(text: str) -> None:
 
 
 def test_amounts_become_needs() -> None:
-    needs = parse_needs("", "", "", "", AskedAmounts("40G", 4, 32, "256G"))
+    needs = needs_of(JobRequest(command=["x"], gpu_memory="40G", gpus=4, cores=32, memory="256G"))
     assert needs is not None
     assert (needs.gpu_memory_mib, needs.gpus, needs.cores, needs.memory_mib) == (40960, 4, 32, 262144)
-    assert parse_needs("", "", "", "") is None
+    assert needs_of(JobRequest(command=["x"])) is None
 
 
 @pytest.mark.parametrize(
-    ("amounts", "option"),
+    ("asked", "option"),
     [
-        (AskedAmounts(gpus=0), "--gpus"),
-        (AskedAmounts(gpus=1025), "--gpus"),
-        (AskedAmounts(cores=0), "--cores"),
-        (AskedAmounts(cores=-1), "--cores"),
-        (AskedAmounts(cores=1 << 70), "--cores"),
-        (AskedAmounts(gpu_memory="40X"), "--gpu-memory"),
-        (AskedAmounts(memory="-1"), "--memory"),
+        (JobRequest(command=["x"], gpus=0), "--gpus"),
+        (JobRequest(command=["x"], gpus=1025), "--gpus"),
+        (JobRequest(command=["x"], cores=0), "--cores"),
+        (JobRequest(command=["x"], cores=-1), "--cores"),
+        (JobRequest(command=["x"], cores=1 << 70), "--cores"),
+        (JobRequest(command=["x"], gpu_memory="40X"), "--gpu-memory"),
+        (JobRequest(command=["x"], memory="-1"), "--memory"),
     ],
 )
-def test_amounts_that_can_not_be_meant_are_refused_by_their_option(amounts: AskedAmounts, option: str) -> None:
+def test_amounts_that_can_not_be_meant_are_refused_by_their_option(asked: JobRequest, option: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        parse_needs("", "", "", "", amounts)
+        needs_of(asked)
     assert caught.value.field == option

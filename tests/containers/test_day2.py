@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.containers.composition import ROOT, Composition, missing_images
 from tests.docs.blocks import Command, ConsoleBlock, matches, read_blocks
 from tests.docs.test_grpcurl import needs_grpcurl

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.containers.composition import ROOT
 
 pytestmark = pytest.mark.containers

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.containers.composition import ROOT, Composition, Job, missing_images
 from tests.slurm.cluster import Cluster, cluster, missing
 from tests.support.metrics import fetch

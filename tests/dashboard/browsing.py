@@ -120,7 +120,7 @@ def submit(system: Deployment, name: str, most: int) -> str:
         found = stubs.job_manager.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[spec]), timeout=60).jobs[0].id
     finally:
         stubs.close()
-    wait_until(lambda: system.json("job", found)["state"] == "JOB_STATE_RUNNING", SECONDS, "a running job")
+    wait_until(lambda: system.json("job", found)["state"] == "RUNNING", SECONDS, "a running job")
     return str(found)
 
 

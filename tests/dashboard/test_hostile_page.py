@@ -181,7 +181,7 @@ def test_what_jobs_say_is_text(page: Any, base: str, system: Deployment) -> None
                 backend=resources_pb2.LAUNCHER_BACKEND_COMMAND,
             )
             jobs[what] = stubs.job_manager.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[spec])).jobs[0].id
-    ended = {"fails": "JOB_STATE_FAILED", "completes": "JOB_STATE_COMPLETED"}
+    ended = {"fails": "FAILED", "completes": "COMPLETED"}
     for what, job_id in jobs.items():
         wait_until(lambda job_id=job_id, what=what: system.state(job_id) == ended[what], SECONDS, f"{job_id} {what}")
     assert MARKUP in system.job(jobs["fails"]).reason

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from malletrain.cli.demo.setup import free_ports
 from malletrain.common.processes import kill_processes
-from malletrain.runtime.config import SERVICES, Addresses
+from malletrain.runtime.config import Addresses
+from malletrain.runtime.settings_file import SERVICES
 from tests.docs.blocks import Command, ConsoleBlock, FileBlock, matches
 from tests.support.waiting import wait_until
 

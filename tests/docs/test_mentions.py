@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from malletrain.cli.main import application
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.docs.markdown import PAGES, anchors, fences, links, name_of, spans
 from tests.docs.shell import ROOT
 from tools.docs.settings import setting_names, tables_by_name
@@ -29,8 +29,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 @each_page
 def test_relative_links_lead_somewhere(page: Path) -> None:
     for target in links(page.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", target):
-            continue
+        if re.match(r"[a-z]+:", target) or target.startswith("reference/"):
+            continue  # pages of the reference are made with the site, whose build refuses links that lead nowhere
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), target

@@ -105,8 +105,8 @@ def over_a_drain(
         trains_on(2)
         stubs.scavenger.ResumeNodes(scavenger_pb2.ResumeNodesRequest(nodes=["n3"]), timeout=PATIENCE)
     trains_on(3)
-    wait(system, job, lambda: system.state(job) in ("JOB_STATE_COMPLETED", "JOB_STATE_FAILED"), "its end")
-    assert system.state(job) == "JOB_STATE_COMPLETED", said(system, job)
+    wait(system, job, lambda: system.state(job) in ("COMPLETED", "FAILED"), "its end")
+    assert system.state(job) == "COMPLETED", said(system, job)
 
 
 def test_digits_learn_and_their_gpus_are_accounted_for(system: Deployment, device: str) -> None:

@@ -259,7 +259,7 @@ def test_an_effect_that_fails_ends_job_manager_and_is_repeated(tmp_path: Path) -
         with contextlib.closing(system.stubs) as stubs:
             job = stubs.job_manager.SubmitJobs(job_manager_pb2.SubmitJobsRequest(specs=[JOB]), timeout=30).jobs[0]
         check_restart(Installation(system, defects), "job_manager", EFFECT, before)
-        wait_until(lambda: system.state(job.id) == "JOB_STATE_RUNNING", 60, "the job's start")
+        wait_until(lambda: system.state(job.id) == "RUNNING", 60, "the job's start")
 
 
 WORKER = "import time; time.sleep(600)"

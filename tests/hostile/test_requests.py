@@ -11,12 +11,12 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.hostile.malformed import broken_bytes, extreme, methods, not_utf8
 from tests.support.waiting import wait_until

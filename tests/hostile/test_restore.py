@@ -74,7 +74,7 @@ def test_a_number_is_not_given_out_again_after_a_restore(tmp_path: Path) -> None
             old = submit(
                 ada, "secret", "sh", "-c", f"echo \"{SECRET}\"; echo '{{}}' > $MALLETRAIN_JOB_DIR/completed.json"
             )
-        wait_until(lambda: system.state(old) == "JOB_STATE_COMPLETED", 60, "the first job's end")
+        wait_until(lambda: system.state(old) == "COMPLETED", 60, "the first job's end")
     restored = run_command("restore", archive, "--force", cwd=folder, timeout=60)
     assert restored.returncode == 0, restored.stderr
     system = start(folder)
@@ -85,7 +85,7 @@ def test_a_number_is_not_given_out_again_after_a_restore(tmp_path: Path) -> None
             assert new > old
             wait_until(lambda: "mine" in log_of(grace, new), 60, "what the new job itself prints")
             assert SECRET not in log_of(grace, new)
-            wait_until(lambda: system.state(new) == "JOB_STATE_RUNNING", 60, "the new job running")
+            wait_until(lambda: system.state(new) == "RUNNING", 60, "the new job running")
         assert (folder / "jobs" / old / "completed.json").exists(), "ada's folder is as it was"
     finally:
         system.process.terminate()

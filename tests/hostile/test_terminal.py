@@ -139,7 +139,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Any:
         words = ("submit", "--backend", "command", "--min", "1", "--max", "1")
         done = deployment.command(*words, "--", sys.executable, str(folder / "prints.py"))
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: deployment.state("j000001") == "JOB_STATE_FAILED", 90, "the job's end")
+        wait_until(lambda: deployment.state("j000001") == "FAILED", 90, "the job's end")
         yield deployment
 
 

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from malletrain.cli.shared.settings import load
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.limits import raise_file_limit
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, profiler_pb2, scavenger_pb2
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until

@@ -210,6 +210,10 @@ async def test_listing_in_pages(harness: ManagerHarness) -> None:
     assert token == ""
     queued = pb.ListJobsRequest(states=[resources_pb2.JOB_STATE_QUEUED])
     assert [job.id for job in (await harness.stub.ListJobs(queued)).jobs] == ["j000004", "j000005"]
+    (second,) = (await harness.stub.SubmitJobs(pb.SubmitJobsRequest(specs=[spec_message(name="second")]))).jobs
+    assert [job.id for job in (await harness.stub.ListJobs(pb.ListJobsRequest(name="second"))).jobs] == [second.id]
+    page = await harness.stub.ListJobs(pb.ListJobsRequest(name="nobody's", page_size=2))
+    assert (list(page.jobs), page.next_page_token) == ([], "")
     events = await harness.stub.ListJobEvents(pb.ListJobEventsRequest(page_size=3))
     assert len(events.events) == 3
     assert events.next_page_token

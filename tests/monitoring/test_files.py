@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.docs.shell import ROOT
 from tests.monitoring.files import DASHBOARD, FOLDER, dashboard, dashboard_queries, metrics_in
 from tests.support.declared_metrics import declared_metrics

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from malletrain.cli.demo.setup import free_ports
 from malletrain.cli.shared.stubs import ServiceStubs
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import job_manager_pb2, scavenger_pb2
 from tests.docs.test_metrics import PAGE
 from tests.monitoring.files import FOLDER

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from malletrain.cli.demo.setup import free_ports
-from malletrain.runtime.access.token_file import owner_file
+from malletrain.runtime.access.keys import owner_file
 from tests.netns.namespaces import HEAD_ADDRESS, INTERFACE, Namespaces, missing, namespaces, run
 from tests.scavenger.recorded_commands import RecordedCommands
 from tests.support.waiting import wait_until

@@ -116,7 +116,7 @@ def _shown(system: Deployment, job_id: str) -> None:
     assert rows[0] == {"model": "new", "nodes": "0", "samples_per_s": "0"}
     assert int(rows[-1]["nodes"]) == NODES
     assert system.command("curve", "j999999").returncode == 1
-    assert system.json("curve", job_id)["run"]["state"] == "PROFILE_STATE_DONE"
+    assert system.json("curve", job_id)["run"]["state"] == "DONE"
 
 
 def test_a_killed_profiler_goes_on_where_it_was(system: Deployment) -> None:

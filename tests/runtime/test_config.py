@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.shared.settings import AllSettings, load
-from malletrain.runtime.config import SERVICES, Addresses, Settings, TlsSettings
+from malletrain.runtime.config import Addresses, Settings, TlsSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
+from malletrain.runtime.settings_file import SERVICES
 
 
 @pytest.fixture(autouse=True)

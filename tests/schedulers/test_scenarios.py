@@ -187,9 +187,7 @@ def test_a_training_goes_on_elsewhere_where_a_main_job_takes_its_node(cluster: B
         wait_until(lambda: running.samples(job) > reached + SIZE, TRAINING_PATIENCE, "an epoch more")
         assert cluster.is_running(main)
         running.end_after(job, running.samples(job) + SIZE)
-        wait_until(
-            lambda: running.deployment.state(job) == "JOB_STATE_COMPLETED", TRAINING_PATIENCE, "the end of the training"
-        )
+        wait_until(lambda: running.deployment.state(job) == "COMPLETED", TRAINING_PATIENCE, "the end of the training")
         accounts = running.accounts(job)
         assert accounts.check_epochs() >= 1, "each sample of an epoch was seen once"
         accounts.check_state()

@@ -17,6 +17,7 @@ from malletrain.selection.problem import (
     SelectionProblem,
     objectives_of,
 )
+from malletrain.selection.rule import WasteReading
 
 TABLE_1 = SelectionProblem(
     MachineResources(100, 100),
@@ -116,7 +117,9 @@ def shares(
     return nodes, burst_buffer, ssd, waste
 
 
-def brute_rule(problem: SelectionProblem, factor: int) -> tuple[int, ...]:
+def brute_rule(
+    problem: SelectionProblem, factor: int, waste: WasteReading = WasteReading.FIRST_CHOICE
+) -> tuple[int, ...]:
     """BBSched's rule as the paper words it, on the set of all optimal selections."""
     front = brute_front(problem)
     order = {chosen: rank for rank, chosen in enumerate(feasible(problem))}
@@ -125,7 +128,11 @@ def brute_rule(problem: SelectionProblem, factor: int) -> tuple[int, ...]:
     better = []
     for point, chosen in front.items():
         here = shares(problem, point)
-        gain = sum(here[1:]) - sum(start[1:])
+        gain = sum(here[1:3]) - sum(start[1:3])
+        if waste is WasteReading.FIRST_CHOICE and first[3]:
+            gain += Fraction(first[3] - point[3], first[3])
+        else:
+            gain += here[3] - start[3]
         if gain > factor * (start[0] - here[0]):
             better.append((-gain, -point[0], order[chosen], chosen))
     return min(better)[3] if better else front[first]

@@ -14,6 +14,7 @@ from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import FreeResources, MachineResources, ResourceRequest, SelectionProblem
 from malletrain.selection.quality import generational_distance
+from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import (
     SelectionSettings,
     SelectionSolver,
@@ -89,7 +90,10 @@ def test_on_recorded_windows_the_genetic_algorithm_mostly_chooses_as_the_exact_s
             if method in (SelectionMethod.BIN_PACKING, SelectionMethod.IN_ORDER):
                 continue
             for seed in range(4):
-                settings = SelectionSettings(method, SelectionSolver.GENETIC, genetic=GeneticParameters(seed=seed))
+                parameters = GeneticParameters(seed=seed)
+                settings = SelectionSettings(
+                    method, SelectionSolver.GENETIC, genetic=parameters, waste=WasteReading.MACHINE
+                )
                 same.append(list(select(problem, settings).chosen) == expected)
     assert len(same) == 4 * 191
     assert sum(same) / len(same) >= 0.95

@@ -15,7 +15,8 @@ from malletrain.runtime.access.interceptor import AccessInterceptor
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES, Settings
+from malletrain.runtime.config import Settings
+from malletrain.runtime.settings_file import SERVICES
 
 TOKENS = Tokens(b"0123456789abcdef" * 2, SystemClock(), 30.0)
 CREDENTIAL = ServiceCredential(TOKENS, "test", SystemClock())

@@ -16,11 +16,12 @@ from typing import Any
 import grpc
 import psutil
 
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.setup import free_ports
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.cli.shared.output import state_name
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import job_manager_pb2, resources_pb2
 from tests.support.channels import plain_blocking_channel
 from tests.support.waiting import wait_until
@@ -54,8 +55,8 @@ class Deployment:
             return response.job
 
     def state(self, job_id: str) -> str:
-        """A job's state, e.g. JOB_STATE_RUNNING."""
-        return resources_pb2.JobState.Name(self.job(job_id).state)
+        """A job's state, e.g. RUNNING."""
+        return state_name(self.job(job_id).state)
 
     @property
     def stubs(self) -> ServiceStubs:
@@ -95,7 +96,7 @@ class PlainStubs(ServiceStubs):
 
     def _channel(self, service: str) -> grpc.Channel:
         if service not in self._channels:
-            address = self._settings.addresses.of(service)
+            address = self._settings.peer(service).address
             self._channels[service] = plain_blocking_channel(address, self.credential)
         return self._channels[service]
 

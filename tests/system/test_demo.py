@@ -14,11 +14,11 @@ import grpc
 import psutil
 import pytest
 
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.job_processes import find_job_processes
-from malletrain.cli.shared.credentials import owner_credential
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import monitor_pb2
 from tests.support.waiting import wait_until
 from tests.system.deployment import service_pids

@@ -69,7 +69,7 @@ def test_a_feed_goes_with_the_node_of_the_job_that_started_it(system: Deployment
     assert system.command("drain", node).returncode == 0
     psutil.wait_procs([feed], SECONDS)
     assert not feed.is_running()
-    assert system.state(other) == "JOB_STATE_RUNNING"
+    assert system.state(other) == "RUNNING"
 
     # The other one goes on, with a feed of its own.
     def own() -> list[dict[str, str]]:
@@ -77,9 +77,9 @@ def test_a_feed_goes_with_the_node_of_the_job_that_started_it(system: Deployment
 
     (mark,) = wait_until(own, SECONDS, "another feed")
     assert mark["MALLETRAIN_JOB_ID"] == other
-    wait_until(lambda: system.state(other) == "JOB_STATE_COMPLETED", SECONDS, f"the end of {other}")
+    wait_until(lambda: system.state(other) == "COMPLETED", SECONDS, f"the end of {other}")
     assert system.command("resume", node).returncode == 0
-    wait_until(lambda: system.state(starter) == "JOB_STATE_COMPLETED", SECONDS, f"the end of {starter}")
+    wait_until(lambda: system.state(starter) == "COMPLETED", SECONDS, f"the end of {starter}")
     for folder in folders.values():
         accounts = accounts_of(folder)
         assert accounts.check_epochs() == EPOCHS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 from tests.upgrade.training import PATIENCE, submit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.support.postgresql import PostgresServer, postgresql_server
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed

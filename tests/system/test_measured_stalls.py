@@ -45,13 +45,13 @@ def test_r_up_is_measured_and_planned_with_though_each_process_is_new(tmp_path: 
         assert done.returncode == 0, done.stderr
         job = done.stdout.strip()
         wait_until(lambda: len(steps(system, job)) > 20, 120, "steps on a node")
-        assert profile(system, job)["scaleUpSource"] != "CURVE_SOURCE_MEASURED"
+        assert profile(system, job)["scaleUpSource"] != "MEASURED"
         resume(system, "n2")
         wait_until(lambda: system.job(job).scale_command.to_nodes == 2, 30, "the command to grow")
         if backend == "command":  # who commands a change need not live through it
             os.kill(system.pids()["job_manager"], signal.SIGKILL)
         wait_until(lambda: len(steps(system, job)) > 60 and steps(system, job)[-30][0] == 2, 120, "steps on two nodes")
-        wait_until(lambda: profile(system, job)["scaleUpSource"] == "CURVE_SOURCE_MEASURED", 60, "a measured R_up")
+        wait_until(lambda: profile(system, job)["scaleUpSource"] == "MEASURED", 60, "a measured R_up")
         found = profile(system, job)
         measured, watched = found["scaleUpSeconds"], pause(steps(system, job))
     assert watched > SET_UP_SECONDS

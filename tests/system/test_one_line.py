@@ -68,7 +68,7 @@ def run(system: Deployment, backend: str, *command: str, nodes: int = 2, restart
 def check_completed_once(job: dict[str, Any], samples: int) -> None:
     """Completed at the first attempt, each of its samples counted once."""
     story = [event["reason"] for event in job["events"]]
-    assert job["state"] == "JOB_STATE_COMPLETED", story
+    assert job["state"] == "COMPLETED", story
     assert job["reason"].endswith("ended with exit status 0")
     assert job["restarts"] == 0, story
     assert int(job["samples"]) == samples
@@ -105,7 +105,7 @@ def test_the_stock_script_of_the_examples(system: Deployment) -> None:
 def test_another_exit_status_is_a_failure(system: Deployment, backend: str) -> None:
     script = "echo the learning rate is NaN\nexit 3"
     job = run(system, backend, "sh", "-c", script, nodes=1, restarts=1)
-    assert job["state"] == "JOB_STATE_FAILED"
+    assert job["state"] == "FAILED"
     assert job["restarts"] == 1
     assert "exit status 3" in job["reason"]
     table = system.command("jobs").stdout.splitlines()
@@ -131,6 +131,6 @@ def test_a_job_that_is_done_is_not_run_again_if_its_supervisor_never_sees_that_i
     finally:
         os.kill(supervisor, signal.SIGKILL)
     job = wait_end(system, job_id)
-    assert job["state"] == "JOB_STATE_COMPLETED", job["events"]
+    assert job["state"] == "COMPLETED", job["events"]
     assert job["reason"] == "the trainer says that it is done"
     assert len(runs.read_text().splitlines()) == 1

@@ -73,8 +73,8 @@ def test_a_target_counts_what_the_present_model_has_seen(system: Deployment) -> 
     assert "lost by rollbacks" not in shown
     wait_until(lambda: system.job(job).HasField("end_time"), 120, "its end")
     ended = system.json("job", job)
-    assert ended["state"] == "JOB_STATE_COMPLETED"
-    assert ended["reasonCode"] == "JOB_REASON_TARGET_REACHED"
+    assert ended["state"] == "COMPLETED"
+    assert ended["reasonCode"] == "TARGET_REACHED"
     assert ended["samplesKnown"] is ended["progress"]["positionsKnown"] is False
     first, second = steps()
     # A step may be reported and not noted.

@@ -57,7 +57,7 @@ def run(system: Deployment, backend: str, low: int, high: int, restarts: int, *c
 def check_failed(job: dict[str, Any], starts: int) -> None:
     """It has been started as often as it may be, and is FAILED now."""
     story = [event["reason"] for event in job["events"]]
-    assert job["state"] == "JOB_STATE_FAILED", story
+    assert job["state"] == "FAILED", story
     assert job["restarts"] == starts - 1, story
 
 
@@ -108,7 +108,7 @@ def test_a_scale_at_which_it_fails_is_left_out_and_another_one_tried(system: Dep
     script = '[ "$WORLD_SIZE" = 3 ] && { echo "40 rows are not for 3"; exit 1; }; sleep 2'
     job = run(system, "torchrun", 1, 3, 3, "sh", "-c", script)
     story = [event["reason"] for event in job["events"]]
-    assert job["state"] == "JOB_STATE_COMPLETED", story
+    assert job["state"] == "COMPLETED", story
     assert any("fails soon on 3 nodes, so others are tried; --permitted names" in reason for reason in story), story
     assert any(reason.startswith("restart 1 of 3") and "exit status 1: 40 rows" in reason for reason in story), story
 
@@ -119,4 +119,4 @@ def test_one_that_fails_takes_nothing_from_one_that_trains(system: Deployment) -
     check_failed(run(system, "command", 1, 1, 1, "sh", "-c", "exit 1"), 2)
     wait_until(lambda: system.job(trains).HasField("end_time"), 240, f"the end of {trains}")
     job = system.json("job", trains)
-    assert (job["state"], job["restarts"], job["preemptions"]) == ("JOB_STATE_COMPLETED", 0, 0)
+    assert (job["state"], job["restarts"], job["preemptions"]) == ("COMPLETED", 0, 0)

@@ -93,7 +93,7 @@ def test_one_process_gives_other_nodes_back_whoever_has_submitted_it(system: Dep
     wait_until(lambda: system.job(job_id).spec.max_nodes == 1, SECONDS, "its program to be known")
     wait_until(lambda: len(system.job(job_id).commanded_nodes) == 1, SECONDS, "the other nodes to be given back")
     job = wait_end(system, job_id)
-    assert job["state"] == "JOB_STATE_COMPLETED"
+    assert job["state"] == "COMPLETED"
     assert int(job["samples"]) == 400 * 8
     assert len({line for line in output(system, job_id) if line == "begins at 0"}) == 1
 
@@ -106,7 +106,7 @@ def test_what_a_wrapper_has_started_saves_when_its_node_is_drained(system: Deplo
     assert system.command("drain", node, timeout=SECONDS).returncode == 0
     job = wait_end(system, job_id)
     assert system.command("resume", node, timeout=SECONDS).returncode == 0
-    assert job["state"] == "JOB_STATE_COMPLETED"
+    assert job["state"] == "COMPLETED"
     written = output(system, job_id)
     saved = [line.split()[1] for line in written if line.startswith("saved")]
     assert len(saved) == 1
@@ -146,4 +146,4 @@ def test_horovod_without_its_elastic_part_is_one_world(
 def test_of_elastic_horovod_nothing_is_said(system: Deployment) -> None:
     job_id, said = submit(system, "--max", "2", "--", "python", str(STOCK), "--epochs", "1", "--batches-per-epoch", "9")
     assert not said
-    assert wait_end(system, job_id)["state"] == "JOB_STATE_COMPLETED"
+    assert wait_end(system, job_id)["state"] == "COMPLETED"

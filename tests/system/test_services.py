@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import load
-from malletrain.runtime.config import SERVICES
+from malletrain.runtime.settings_file import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
 
@@ -107,7 +107,12 @@ def test_listings_are_readable_and_have_json(system: Deployment) -> None:
     shown = system.command("nodes")
     assert shown.returncode == 0
     assert "n2" in shown.stdout
+    assert [node["name"] for node in system.json("nodes")] == ["n1", "n2", "n3"]
+    assert system.command("nodes", "-o", "name", "--sort", "-node", "--limit", "2").stdout == "n3\nn2\n"
+    assert system.command("nodes", "-o", "csv").stdout.splitlines()[0].startswith("node,idle for,")
+    assert system.command("nodes", "--sort", "age").returncode == 2
     assert system.json("jobs") == []
+    assert system.command("jobs").stderr == "no jobs\n"
     assert "no plan yet" in system.command("plan").stdout or "plan" in system.command("plan").stdout
 
 
@@ -149,10 +154,10 @@ def test_a_wrong_submission_names_the_field(system: Deployment, arguments: tuple
 
 
 def test_unknown_jobs_are_a_clear_error(system: Deployment) -> None:
-    for verb in ("job", "logs", "cancel"):
-        refused = system.command(verb, "j999999")
+    for verb, name in [(verb, name) for verb in ("job", "logs", "cancel") for name in ("j999999", "nobody's")]:
+        refused = system.command(verb, name)
         assert refused.returncode == 1
-        assert "j999999" in refused.stderr
+        assert name in refused.stderr
         assert "Traceback" not in refused.stderr
 
 

@@ -80,7 +80,7 @@ def test_two_owners_share_what_is_idle(system: Deployment) -> None:
     first, _, third = submit(system, "ada", 3)
     wait_until(lambda: nodes_of(stubs) == {"ada": 3}, SECONDS, "as many nodes for ada as an owner may have")
     held_back = system.json("job", third)
-    assert (held_back["reasonCode"], held_back["admitted"]) == ("JOB_REASON_OWNER_LIMIT", False)
+    assert (held_back["reasonCode"], held_back["admitted"]) == ("OWNER_LIMIT", False)
     (job,) = submit(system, "bob", 1)
     wait_until(lambda: nodes_of(stubs).get("bob"), SECONDS, "nodes for bob")
     found = owners(system)

@@ -16,14 +16,14 @@ import grpc
 import pytest
 from cryptography import x509
 
-from malletrain.cli.shared.credentials import owner_credential
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.access.credentials import FixedToken
 from malletrain.runtime.access.pki import ensure_certificate
 from malletrain.runtime.channel import open_blocking_channel
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.peer import Peer
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.tls.credentials import authority_credentials, peer_options
 from malletrain.v1 import job_manager_pb2, job_manager_pb2_grpc
 from tests.hostile.test_wire import OPENINGS
@@ -78,7 +78,7 @@ def test_jobs_run_and_report(system: Deployment) -> None:
     job_id = system.json("jobs")[0]["id"]
     wait_until(lambda: system.job(job_id).samples > 0, 60, "samples of the job at Monitor")
     assert system.command("cancel", job_id).returncode == 0
-    wait_until(lambda: system.state(job_id) == "JOB_STATE_CANCELLED", 60, "the job cancelled")
+    wait_until(lambda: system.state(job_id) == "CANCELLED", 60, "the job cancelled")
 
 
 def test_a_token_is_needed_all_the_same(system: Deployment) -> None:

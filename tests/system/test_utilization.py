@@ -71,7 +71,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Depl
         shape = ("--backend", "command", "--profile", "never", "--min", "1", "--max", "2", "--curve", "1:10,2:20")
         done = deployment.command("submit", *shape, "--", "sleep", "100000", timeout=SECONDS)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: deployment.json("jobs")[0]["state"] == "JOB_STATE_RUNNING", SECONDS, "a running job")
+        wait_until(lambda: deployment.json("jobs")[0]["state"] == "RUNNING", SECONDS, "a running job")
         yield deployment
     finally:
         deployment.process.send_signal(signal.SIGTERM)

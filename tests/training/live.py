@@ -159,7 +159,7 @@ class LiveTraining:
     def wait_completed(self, seconds: float) -> dict[str, Any]:
         """Wait for its good end."""
         self.wait((self.folder / "completed.json").exists, seconds, "its end")
-        wait_until(lambda: self.system.state(self.job) == "JOB_STATE_COMPLETED", PATIENCE, "COMPLETED")
+        wait_until(lambda: self.system.state(self.job) == "COMPLETED", PATIENCE, "COMPLETED")
         return self.state()
 
     def processes(self) -> list[psutil.Process]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.database.schema_history import SchemaHistory
+from malletrain.runtime.settings_file import SERVICES
 from tests.support.waiting import wait_until
 from tests.system.deployment import start, write_settings
 from tests.upgrade.training import (

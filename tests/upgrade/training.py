@@ -114,7 +114,7 @@ class Training:
         draft.rename(self.folder / "wanted")
         wait_until(lambda: self.job().end_time.seconds, PATIENCE, "the end of the training")
         found: dict[str, Any] = self.system.json("job", self.id)
-        assert found["state"] == "JOB_STATE_COMPLETED", found["reason"]
+        assert found["state"].removeprefix("JOB_STATE_") == "COMPLETED", found["reason"]
         story = [event["reason"] for event in found["events"]]
         assert found["restarts"] == 0, story
         accounts = accounts_of(self.folder)

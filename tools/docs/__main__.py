@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tools.docs import command, drawing, pages, protos, settings
+from tools.docs import command, drawing, pages, protos, python, settings
 
 OUT = pages.ROOT / "build/docs"
 
@@ -14,7 +14,7 @@ def write_pages() -> None:
     """Write every page, in place of those of an earlier call."""
     shutil.rmtree(OUT, ignore_errors=True)
     written = {page: pages.page_text(source, page) for source, page in pages.written_pages().items()}
-    generated = protos.reference_pages()
+    generated = protos.reference_pages() | python.reference_pages()
     generated |= {"reference/command.md": command.reference_page(), "reference/settings.md": settings.reference_page()}
     for page, text in (written | generated).items():
         path = OUT / page

@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from malletrain.runtime.channel import serves
-from malletrain.runtime.config import SERVICES, Settings, load_settings
+from malletrain.runtime.config import Settings, load_settings
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.runtime.settings_file import SERVICES
 
 _PAUSE_SECONDS = 0.1
 

@@ -132,6 +132,12 @@ def application(verb: str | None = None, *, only_names: bool = False) -> typer.T
     return found
 
 
+def _choose_protobuf_json() -> None:
+    from malletrain.cli.shared.output import JsonForm, choose_json_form  # verbs without JSON start sooner
+
+    choose_json_form(JsonForm.PROTO)
+
+
 def _nothing() -> None:  # without a docstring: shells would show it beside every verb
     return
 
@@ -166,6 +172,16 @@ def config_after_verb(words: Sequence[str]) -> list[str]:
     return [*others[:verb], *option, *others[verb:]]
 
 
+def json_form_chosen(words: Sequence[str]) -> tuple[list[str], bool]:
+    """The words of a command with `--json` in place of `--json=proto`, and whether that was there. Pure.
+
+    An option is a flag or takes a value; this one is a flag that for one version may be told the former form.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    options, others = words[:end], words[end:]
+    return ["--json" if word == "--json=proto" else word for word in options] + list(others), "--json=proto" in options
+
+
 def _application(environment: Mapping[str, str]) -> typer.Typer:
     """The command with as many verbs as this run of it needs."""
     completing = f"_{_NAME.upper()}_COMPLETE" in environment
@@ -184,8 +200,10 @@ def _application(environment: Mapping[str, str]) -> typer.Typer:
 
 def run() -> None:
     """Run the command. Exit codes: 0 done, 1 failed, 2 wrong use."""
-    sys.argv[1:] = config_after_verb(sys.argv[1:])
+    sys.argv[1:], in_protobuf = json_form_chosen(config_after_verb(sys.argv[1:]))
     try:
+        if in_protobuf:
+            _choose_protobuf_json()
         _application(os.environ)(prog_name=_NAME)
     except InvalidInputError as error:
         _end(error, 2)

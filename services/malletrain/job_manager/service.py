@@ -333,23 +333,28 @@ class JobManager(job_manager_pb2_grpc.JobManagerServiceServicer):
         del context
         size = wire.page_size(request.page_size)
         _check_text("owner", request.owner)
+        _check_text("name", request.name)
         states = [_state(index, value) for index, value in enumerate(request.states)]
         position = wire.position(request.page_token)
         await self._engine.caught_up()
         jobs: list[resources_pb2.Job] = []
-        held = 0
+        held = looked_at = 0
         while True:
             wanted = min(_READ_AT_ONCE, size - len(jobs))
             found = await asyncio.to_thread(self._store.jobs, position, wanted + 1, states, request.owner)
             for index, job in enumerate(found[:wanted]):
                 if index % _SHOWN_AT_ONCE == 0:
                     await asyncio.sleep(0)  # a release must not wait for a thousand jobs
+                if request.name and job.spec.name != request.name:
+                    position = job.number
+                    continue
                 jobs.append(self._told(job))
                 held, position = held + jobs[-1].ByteSize(), job.number
                 if held >= MAX_BYTES:
                     break
             others = bool(found) and found[-1].number > position
-            if not others or len(jobs) == size or held >= MAX_BYTES:
+            looked_at += wanted  # a page of few jobs, or none, may follow a look at many of other names
+            if not others or len(jobs) == size or held >= MAX_BYTES or looked_at >= wire.MAX_PAGE:
                 token = str(position) if others else ""
                 return pb.ListJobsResponse(jobs=jobs, next_page_token=token, burst_buffer=self._quota())
 

@@ -22,7 +22,7 @@ from malletrain.runtime.node_needs_messages import needs_to_proto
 from malletrain.runtime.topology_messages import preference_to_proto
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
-_MAX_PAGE = 1000
+MAX_PAGE = 1000
 _SUBMITTED = resources_pb2.JOB_STATE_UNSPECIFIED
 _USAGE_KEYS = {job_manager_pb2.UsageKey.Value(f"USAGE_KEY_{key.name}"): key for key in UsageKey}
 
@@ -169,9 +169,9 @@ def page_size(asked: int) -> int:
     Raises:
         InvalidInputError: the size is out of range.
     """
-    if not 0 <= asked <= _MAX_PAGE:
-        raise InvalidInputError("page_size", f"0 to {_MAX_PAGE}", asked)
-    return asked or _MAX_PAGE
+    if not 0 <= asked <= MAX_PAGE:
+        raise InvalidInputError("page_size", f"0 to {MAX_PAGE}", asked)
+    return asked or MAX_PAGE
 
 
 def position(token: str) -> int:

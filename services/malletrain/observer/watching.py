@@ -37,9 +37,10 @@ from malletrain.observer.updates import (
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_channel
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.config import SERVICES, Settings
+from malletrain.runtime.config import Settings
 from malletrain.runtime.following import follow
 from malletrain.runtime.paging import all_pages_async
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import (
     allocator_pb2,
     allocator_pb2_grpc,

@@ -196,9 +196,9 @@ class ProfilerService(profiler_pb2_grpc.ProfilerServiceServicer):
         self._apply(ReadRequested())
         if not self._machine.ready:
             raise UnavailableError("no profiles yet: JobManager has not been reached since the start")
-        profile = self._machine.curves.profile(job_id)
+        profile = self._machine.curves.last_profile(job_id)
         if profile is None:
-            raise NotFoundError(f"job {quoted(job_id)} is not known, or has ended")
+            raise NotFoundError(f"job {quoted(job_id)} is not known, or ended long ago or before the Profiler started")
         return wire.profile_message(profile, self._machine.runs)
 
     def _messages(self, profiles: Sequence[JobProfile]) -> list[profiler_pb2.Profile]:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from malletrain.runtime.access.credentials import Credential, ServiceCredential, showing, showing_blocking
 from malletrain.runtime.errors import InvalidInputError
@@ -187,6 +186,8 @@ def serves(peer: Peer) -> bool:
 
 def is_serving(channel: grpc.Channel) -> bool:
     """Whether the server of a channel answers a health check (grpc.health.v1) with SERVING within half a second."""
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # of the head node, which callers are without
+
     try:
         response = health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(), timeout=_HEALTH_DEADLINE_SECONDS

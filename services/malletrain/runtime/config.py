@@ -13,12 +13,19 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from malletrain.common.addresses import is_loopback
 from malletrain.common.environment import PREFIX
-from malletrain.common.trusted_files import UntrustedFileError, check_trusted
 from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.database.address import DatabaseAddress, check_database_url
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
-from malletrain.runtime.peer import Peer
+from malletrain.runtime.peer import Authorities, Peer
+from malletrain.runtime.setting_places import line_of, nearest_key, variable_of
+from malletrain.runtime.settings_file import (
+    AUTHORITY_FILE,
+    DEFAULT_ADDRESSES,
+    SERVICES,
+    default_state_folder,
+    settings_file,
+)
 from malletrain.runtime.tracing.settings import TracingSettings
 
 
@@ -114,13 +121,6 @@ class MetricsSettings(BaseModel):
         return str(getattr(self, service))
 
 
-CONFIG_FILE = "malletrain.toml"
-CONFIG_VARIABLE = f"{PREFIX}CONFIG_FILE"
-"""Names the file of settings where the option --config does not."""
-AUTHORITY_FILE = "ca.pem"
-"""Name of the certificate in the state folder by which callers know the services."""
-SERVICES = ("scavenger", "monitor", "job_manager", "profiler", "allocator")
-
 SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
@@ -129,11 +129,11 @@ class Addresses(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    scavenger: str = Field(default="127.0.0.1:7701", description="Address of the Scavenger.")
-    allocator: str = Field(default="127.0.0.1:7702", description="Address of the Allocator.")
-    job_manager: str = Field(default="127.0.0.1:7703", description="Address of JobManager.")
-    monitor: str = Field(default="127.0.0.1:7704", description="Address of Monitor.")
-    profiler: str = Field(default="127.0.0.1:7705", description="Address of the Profiler.")
+    scavenger: str = Field(default=DEFAULT_ADDRESSES["scavenger"], description="Address of the Scavenger.")
+    allocator: str = Field(default=DEFAULT_ADDRESSES["allocator"], description="Address of the Allocator.")
+    job_manager: str = Field(default=DEFAULT_ADDRESSES["job_manager"], description="Address of JobManager.")
+    monitor: str = Field(default=DEFAULT_ADDRESSES["monitor"], description="Address of Monitor.")
+    profiler: str = Field(default=DEFAULT_ADDRESSES["profiler"], description="Address of the Profiler.")
     monitor_for_nodes: str = Field(
         default="",
         description="Second address of Monitor, for the agents of other nodes, which pass on what trainers report and "
@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore")
 
     state_dir: Path = Field(
-        default_factory=lambda: Path.home() / ".local/state/malletrain",
+        default_factory=default_state_folder,
         description="Folder of databases, job folders and logs.",
     )
     database_url: SecretStr = Field(
@@ -239,9 +239,17 @@ class Settings(BaseSettings):
         return None
 
     @property
+    def authorities(self) -> Authorities:
+        """By what callers know the services."""
+        tls = self.tls
+        return Authorities(
+            self.own_authority_file, tls.authority_file, tls.certificate_file is not None, tls.expects_host
+        )
+
+    @property
     def authority_file(self) -> Path:
         """Certificates of the CAs by which callers know the services."""
-        return self.tls.authority_file or self.own_authority_file
+        return self.authorities.file
 
     @property
     def authority_files(self) -> tuple[Path, ...]:
@@ -251,20 +259,12 @@ class Settings(BaseSettings):
         return (self.own_authority_file, self.authority_file)
 
     def shows_site_certificate(self, service: str) -> bool:
-        """Whether a service proves itself by a certificate of the site: off loopback, where there is one.
-
-        A site's certificates are for names of hosts, so that what proves a service on loopback is always our own.
-        """
-        has_one = self.tls.certificate_file is not None or self.tls.expects_host
-        return has_one and not is_loopback(self.addresses.of(service))
+        """Whether a service proves itself by a certificate of the site: off loopback, where there is one."""
+        return self.authorities.shows_site_certificate(self.addresses.of(service))
 
     def peer(self, service: str) -> Peer:
         """A service, for those who call it."""
-        address = self.addresses.of(service)
-        if self.shows_site_certificate(service):
-            return Peer(service, address, self.authority_file, None if self.tls.expects_host else service)
-        authority = self.authority_file if self.tls.certificate_file is None else self.own_authority_file
-        return Peer(service, address, authority, service)
+        return self.authorities.peer(service, self.addresses.of(service))
 
     @pydantic.field_validator("database_url")
     @classmethod
@@ -276,6 +276,12 @@ class Settings(BaseSettings):
         if self.database_password_file is not None and not self.database_url.get_secret_value():
             raise ValueError("expected database_url beside database_password_file")
         return self
+
+    @property
+    def source(self) -> Path | None:
+        """The file that these settings come from; None: there was none."""
+        file = self.model_config.get("toml_file")
+        return file if isinstance(file, Path) else None
 
     def database(self, service: str) -> DatabaseAddress:
         """Where a service's own database is."""
@@ -298,54 +304,34 @@ def load_settings(model: type[SettingsT], config_file: Path | None = None) -> Se
     try:
         loaded: SettingsT = bound()
     except pydantic.ValidationError as error:
-        raise _refusal(model, error) from None
+        raise _refusal(model, error, file) from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidInputError(str(file), f"TOML ({error})") from error
     return loaded
 
 
-def settings_file(config_file: Path | None = None) -> Path | None:
-    """The file that `load_settings` reads; None: there is none.
-
-    Raises:
-        InvalidInputError: it is named and not there, or it is that of the working directory and others could have
-            written it.
-    """
-    variable = os.environ.get(CONFIG_VARIABLE, "")
-    for field, named in (("--config", config_file), (CONFIG_VARIABLE, Path(variable) if variable else None)):
-        if named is not None:
-            if not named.is_file():
-                raise InvalidInputError(field, "a readable TOML file", str(named))
-            return named
-    return _own_config()
-
-
-def _own_config() -> Path | None:
-    """The file of the working directory, whoever works there: settings name programs, and where tokens are sent.
-
-    Raises:
-        InvalidInputError: others could have written it.
-    """
-    path = Path(CONFIG_FILE)
-    try:
-        check_trusted(path)
-    except FileNotFoundError:
-        return None
-    except UntrustedFileError as error:
-        expected = f"a file that nobody else can write: {error.strerror}. If it is meant, name it: --config {path}"
-        raise InvalidInputError(f"./{path}", expected) from error
-    except OSError as error:
-        raise InvalidInputError(f"./{path}", f"a readable TOML file ({error.strerror})") from error
-    return path
-
-
-def _refusal(model: type[Settings], error: pydantic.ValidationError) -> InvalidInputError:
-    """The first wrong value. A secret is not repeated, nor is what came with it."""
+def _refusal(model: type[Settings], error: pydantic.ValidationError, file: Path | None) -> InvalidInputError:
+    """The first wrong value, and where it stands. A secret is not repeated, nor is what came with it."""
     place, expected, got = first_fault(error)
+    if error.errors()[0]["type"] == "extra_forbidden" and (meant := nearest_key(model, place)):
+        expected = f"{expected}, such as {meant}"
+    if where := _where(place, file):
+        expected = f"{expected} ({where})"
     fields = model.model_fields
     secret = not place or (place[0] in fields and fields[str(place[0])].annotation is SecretStr)
     field = ".".join(map(str, place))
     return InvalidInputError(field or "settings", expected) if secret else InvalidInputError(field, expected, got)
+
+
+def _where(place: tuple[int | str, ...], file: Path | None) -> str:
+    """The variable, or the file and line, that a value comes from; empty: neither is known."""
+    if variable := variable_of(os.environ, PREFIX, place):
+        return variable
+    try:
+        line = line_of(file.read_text(encoding="utf-8"), place) if file is not None else None
+    except (OSError, ValueError):
+        return ""
+    return f"{file}:{line}" if line else ""
 
 
 _PLAIN = {

@@ -2,12 +2,13 @@
 
 The first choice is the point of the set with the most nodes, of several the one at the front of the window. Another
 point replaces it if what it gains in burst buffer (with SSDs: in burst buffer, requested SSD and less waste together)
-is more than `trade_off` times what it loses in nodes, all in shares of the machine; of several, the one with the
-largest gain.
+is more than `trade_off` times what it loses in nodes, in shares of the machine; of several, the one with the largest
+gain. Less waste counts as the paper words it, by the percentage by which it reduces what the first choice wastes.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from fractions import Fraction
 
 from malletrain.runtime.errors import InvalidInputError
@@ -16,6 +17,15 @@ from malletrain.selection.methods import ObjectiveWeights
 from malletrain.selection.problem import MachineResources
 
 _MAX_DENOMINATOR = 1000
+
+
+class WasteReading(StrEnum):
+    """What "percentage of reduction in wasted local SSD" is a percentage of."""
+
+    FIRST_CHOICE = "first-choice"
+    """Of what the first choice wastes; where that is nothing, of the machine's SSD."""
+    MACHINE = "machine"
+    """Of the machine's SSD, as the other gains are."""
 
 
 def default_trade_off(machine: MachineResources) -> Fraction:
@@ -46,7 +56,13 @@ def score_weights(machine: MachineResources, factor: Fraction) -> ObjectiveWeigh
     return ObjectiveWeights((factor.numerator * nodes // factor.denominator, burst_buffer, ssd, ssd))
 
 
-def choose(points: Ints, selections: Ints, machine: MachineResources, factor: Fraction) -> int:
+def choose(
+    points: Ints,
+    selections: Ints,
+    machine: MachineResources,
+    factor: Fraction,
+    waste: WasteReading = WasteReading.FIRST_CHOICE,
+) -> int:
     """Which row the rule takes.
 
     Args:
@@ -54,10 +70,27 @@ def choose(points: Ints, selections: Ints, machine: MachineResources, factor: Fr
         selections: 0 or 1 for each job of the window; shape (solutions, jobs).
         machine: The machine.
         factor: The rule's factor.
+        waste: What a reduction of waste is a percentage of.
     """
-    gains = gain_weights(machine).of_points(points).tolist()
-    scores = score_weights(machine, factor).of_points(points).tolist()
     nodes, fronts = points[:, 0].tolist(), selections.tolist()
     first = max(range(len(nodes)), key=lambda row: (nodes[row], fronts[row]))
+    if machine.has_ssd and waste is WasteReading.FIRST_CHOICE:
+        gains = _gains_over(points.tolist(), points[first].tolist(), machine)
+        losses = [Fraction(nodes[first] - count, machine.nodes) for count in nodes]
+        better = [row for row in range(len(nodes)) if gains[row] > factor * losses[row]]
+        return max(better, key=lambda row: (gains[row], nodes[row], fronts[row]), default=first)
+    values = gain_weights(machine).of_points(points).tolist()
+    scores = score_weights(machine, factor).of_points(points).tolist()
     better = [row for row in range(len(nodes)) if scores[row] > scores[first]]
-    return max(better, key=lambda row: (gains[row], nodes[row], fronts[row]), default=first)
+    return max(better, key=lambda row: (values[row], nodes[row], fronts[row]), default=first)
+
+
+def _gains_over(points: list[list[int]], first: list[int], machine: MachineResources) -> list[Fraction]:
+    """What each solution gains over the first choice in burst buffer, SSD and less waste."""
+    wasted = -first[3] or machine.ssd_gb
+    return [
+        Fraction(point[1] - first[1], machine.burst_buffer_gb or 1)
+        + Fraction(point[2] - first[2], machine.ssd_gb)
+        + Fraction(point[3] - first[3], wasted)
+        for point in points
+    ]

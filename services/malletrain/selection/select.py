@@ -17,7 +17,14 @@ from malletrain.selection.arrays import Ints, ProblemArrays, arrays_of
 from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import ObjectiveWeights, SelectionMethod, check_method, weights_of
 from malletrain.selection.problem import Objectives, SelectionProblem
-from malletrain.selection.rule import check_trade_off, choose, default_trade_off, gain_weights, score_weights
+from malletrain.selection.rule import (
+    WasteReading,
+    check_trade_off,
+    choose,
+    default_trade_off,
+    gain_weights,
+    score_weights,
+)
 
 _UNBOUNDED = 2**61
 _NO_WEIGHTS = ObjectiveWeights((0, 0, 0, 0))
@@ -44,6 +51,7 @@ class SelectionSettings:
         most_visits: Selections that one exact search may visit. Beyond that AUTO asks the genetic algorithm, and EXACT
             gives up.
         genetic: Parameters of the genetic algorithm.
+        waste: What BBSched's rule takes a reduction of wasted SSD for a percentage of.
 
     Raises:
         InvalidInputError: a number is out of its range.
@@ -54,6 +62,7 @@ class SelectionSettings:
     trade_off: Fraction | None = None
     most_visits: int = 5_000_000
     genetic: GeneticParameters = field(default_factory=GeneticParameters)
+    waste: WasteReading = WasteReading.FIRST_CHOICE
 
     def __post_init__(self) -> None:
         if self.most_visits < 1:
@@ -157,6 +166,8 @@ def _exact(
     if settings.method is not SelectionMethod.BBSCHED:
         found = _search(problem, arrays, settings, weights_of(settings.method, problem))
         return None if found is None else SelectionAnswer(_positions(found[2:]), visits=int(found[0]))
+    if problem.machine.has_ssd and settings.waste is WasteReading.FIRST_CHOICE:
+        return _by_whole_front(problem, arrays, settings, factor)
     first = _first_choice(problem, arrays, settings)
     if first is None:
         return None
@@ -168,6 +179,19 @@ def _exact(
         return None
     chosen = other if other[1] else first
     return SelectionAnswer(_positions(chosen[2:]), visits=int(first[0] + other[0]))
+
+
+def _by_whole_front(
+    problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings, factor: Fraction
+) -> SelectionAnswer | None:
+    """The rule's answer where a gain depends on the first choice, so that no search can look for the largest alone."""
+    from malletrain.selection.search import pareto_front
+
+    rows = pareto_front(arrays.jobs, arrays.limits, arrays.objectives, arrays.spill_gb, 0, settings.most_visits)
+    if not len(rows):
+        return None
+    points, selections = np.ascontiguousarray(rows[:, :4]), rows[:, 4:]
+    return SelectionAnswer(_positions(selections[choose(points, selections, problem.machine, factor, settings.waste)]))
 
 
 def _first_choice(problem: SelectionProblem, arrays: ProblemArrays, settings: SelectionSettings) -> Ints | None:
@@ -220,7 +244,7 @@ def _genetic(
     if settings.method is SelectionMethod.BBSCHED:
         rows = genetic_front(arrays, settings.genetic)
         points, selections = np.ascontiguousarray(rows[:, :4]), rows[:, 4:]
-        return _positions(selections[choose(points, selections, problem.machine, factor)])
+        return _positions(selections[choose(points, selections, problem.machine, factor, settings.waste)])
     weights = weights_of(settings.method, problem)
     alone = np.zeros_like(arrays.objectives)
     alone[3] = weights.of_jobs(arrays)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.shared.settings import load
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.settings_file import SERVICES
 
 
 @pytest.fixture(autouse=True)

@@ -36,11 +36,13 @@ def solve(
 
     `auto` uses the dynamic program, which is exact where only numbers of nodes constrain the jobs. If HiGHS
     does not prove an optimum in time, the first possible fallback answers: the dynamic program, unless it would take
-    seconds; the best solution that HiGHS found; the present nodes, where jobs whose scale is no longer permitted wait.
+    seconds; the better of the best solution that HiGHS found and of the present nodes, where jobs whose scale is no
+    longer permitted wait (BFTrainer, §3.6).
 
     Where not all nodes suit all jobs, each formulation is solved without regard to that first. If there are suitable
     nodes for its optimum, that is the optimum; otherwise HiGHS solves the model by kinds of nodes. Without an answer in
-    time, each job in turn gets as many suitable nodes as there are, up to what it has in that optimum.
+    time, the best answers of: HiGHS's solution; the present nodes; each job in turn gets as many suitable nodes as
+    there are, up to what it has in that optimum.
 
     Args:
         problem: The problem.
@@ -99,9 +101,12 @@ def _solve_by_kind(
         return found, _Outcome("OPTIMAL", "highs-kinds")
     reason = f"highs-kinds: {answer.problem or 'its solution is not feasible'}"
     in_turn = placeable_counts(table, [scales.sizes.tolist() for scales in per_job], wanted)
-    if found is not None and objective_of(per_job, found) >= objective_of(per_job, in_turn):
-        return found, _Outcome("FEASIBLE", "highs-kinds", reason)
-    return in_turn, _Outcome("FEASIBLE", "greedy", reason)
+    choices = [(found, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
+    present = _present(problem, per_job, groups)
+    if present is not None and can_be_placed(problem, present):
+        choices.append((present, _Outcome("UNCHANGED", "present", reason)))
+    possible = [(counts, outcome) for counts, outcome in choices if counts is not None]
+    return max(possible, key=lambda choice: objective_of(per_job, choice[0]))
 
 
 def _answer(model: MilpModel, seconds: float, process: SolverProcess | None) -> SolverAnswer:
@@ -139,9 +144,19 @@ def _judge(
     pool, groups = len(problem.nodes), groups_of(problem)
     if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _MAX_DP:
         return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
-    if found is not None:
+    present = _present(problem, per_job, groups)
+    # BFTrainer, §3.6: at a time-out the better of the present map and of the best solution so far.
+    if found is not None and (present is None or objective_of(per_job, found) > objective_of(per_job, present)):
         return found, _Outcome("FEASIBLE", solver, reason)
-    return present_counts(per_job, groups), _Outcome("UNCHANGED", "present", reason)
+    return present or [0] * len(per_job), _Outcome("UNCHANGED", "present", reason)
+
+
+def _present(
+    problem: AllocationProblem, per_job: Sequence[ScaleValues], groups: Sequence[OwnerGroup]
+) -> list[int] | None:
+    """The present scales; None where they can't stay, since nodes have left that jobs are still said to have."""
+    counts = present_counts(per_job, groups)
+    return counts if sum(counts) <= len(problem.nodes) else None
 
 
 def _model(

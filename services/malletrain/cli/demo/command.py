@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
+from malletrain.caller.credentials import owner_credential
 from malletrain.cli.demo.display import print_messages, print_summary, render_live
 from malletrain.cli.demo.history import NodeInterval, idle_intervals, training_intervals
 from malletrain.cli.demo.job_processes import find_job_processes
@@ -22,7 +23,6 @@ from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.demo.run import collect_data, follow_run, submit_jobs, wait_for_services
 from malletrain.cli.demo.setup import DemoSetup, prepare_demo, services_environment
 from malletrain.cli.demo.summary import DemoSummary, summarise
-from malletrain.cli.shared.credentials import owner_credential
 from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import ServiceStubs

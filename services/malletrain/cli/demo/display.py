@@ -12,7 +12,8 @@ from rich.text import Text
 from malletrain.cli.demo.recorder import RunRecorder
 from malletrain.cli.demo.setup import DemoSetup
 from malletrain.cli.demo.summary import DemoSummary
-from malletrain.cli.shared.output import first_line, print_table, state_name
+from malletrain.cli.shared.layout import first_line
+from malletrain.cli.shared.output import print_table, state_name
 from malletrain.runtime.messages import unix_seconds
 
 _MESSAGE_LINES = 12

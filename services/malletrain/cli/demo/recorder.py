@@ -10,7 +10,8 @@ from typing import TypeVar
 import grpc
 
 from malletrain.cli.demo.history import JobChange, NodeChange, RunHistory
-from malletrain.cli.shared.output import first_line, state_name
+from malletrain.cli.shared.layout import first_line
+from malletrain.cli.shared.output import state_name
 from malletrain.cli.shared.stubs import ServiceStubs
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import allocator_pb2, job_manager_pb2, monitor_pb2, resources_pb2, scavenger_pb2

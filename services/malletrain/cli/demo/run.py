@@ -18,9 +18,9 @@ from malletrain.cli.jobs.jobs import all_jobs
 from malletrain.cli.shared.settings import load
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.runtime.channel import serves
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import MalleTrainError
 from malletrain.runtime.paging import all_pages
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.v1 import job_manager_pb2, monitor_pb2
 
 _START_SECONDS = 60.0

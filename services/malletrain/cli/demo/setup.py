@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from malletrain.common.addresses import free_loopback_ports
 from malletrain.common.environment import PREFIX
 from malletrain.common.trusted_files import reason_for_distrust
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.scavenger.excerpt import busy_excerpt
 from malletrain.scavenger.generate import generate
 from malletrain.scavenger.idle_trace import Trace
@@ -107,9 +106,7 @@ trainer_python = {json.dumps(sys.executable)}
 
 def free_ports() -> list[int]:
     """A free loopback port for each service."""
-    with ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SERVICES]
-        return [server.getsockname()[1] for server in servers]
+    return free_loopback_ports(len(SERVICES))
 
 
 def trainer_script() -> Path:

@@ -10,7 +10,7 @@ from malletrain.cli.fleet.ensemble_file import FileArgument, GpusOption, read_en
 from malletrain.cli.fleet.messages import plan_to_proto, profile_to_proto, run_to_proto
 from malletrain.cli.fleet.planning import first_members
 from malletrain.cli.fleet.policies import FleetPolicy, simulate_policy
-from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_dict
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_proto_dict
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetPlanner, FleetProblem
@@ -23,8 +23,8 @@ def compare(file: FileArgument, gpus: GpusOption = None, as_json: Annotated[bool
     found = comparison(read_ensemble(file, gpus).problem)
     if as_json:
         # Numbers of trainings are whole, but may be too large for the integers of protobuf.
-        numbers = {name: int(number) for name, number in to_dict(found.profile).items()}
-        print_json({**to_dict(found), "profile": numbers})
+        numbers = {name: int(number) for name, number in to_proto_dict(found.profile).items()}
+        print_json({**to_proto_dict(found), "profile": numbers})
         return
     times = {
         "flotillas (FLEET-G)": found.fleet_global.seconds,

@@ -12,7 +12,7 @@ from malletrain.cli.fleet.live import show_plan
 from malletrain.cli.fleet.messages import plan_to_proto
 from malletrain.cli.fleet.policies import FleetPolicy
 from malletrain.cli.jobs.fleet_jobs import is_fleet
-from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_dict
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_proto_dict
 from malletrain.fleet.assignment import assign_gpus
 from malletrain.fleet.baselines import longest_first
 from malletrain.fleet.choose import SIMULATED, choose
@@ -59,7 +59,7 @@ def plan(
     if choice is not None:
         found.planner, found.reason = choice.planner.value, choice.reason
     if as_json:
-        print_json(to_dict(found))
+        print_json(to_proto_dict(found))
     else:
         _print(problem, table, flotilla, found)
 

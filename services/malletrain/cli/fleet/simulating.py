@@ -9,7 +9,7 @@ import typer
 from malletrain.cli.fleet.ensemble_file import FileArgument, GpusOption, read_ensemble
 from malletrain.cli.fleet.messages import run_to_proto
 from malletrain.cli.fleet.policies import FleetPolicy, simulate_policy
-from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_dict
+from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_proto_dict
 from malletrain.fleet.lower_bound import lower_bound
 from malletrain.fleet.problem import FleetProblem
 from malletrain.v1 import fleet_pb2
@@ -31,7 +31,7 @@ def simulate(
     if choice is not None:
         found.planner, found.reason = choice.planner.value, choice.reason
     if as_json:
-        print_json(to_dict(found))
+        print_json(to_proto_dict(found))
     else:
         _print(problem, wanted, found)
 

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.job_request import parse_backend
 from malletrain.cli.fleet.ensemble_file import EnsembleToml, FleetSection, MemberSection, read_members
-from malletrain.cli.jobs.submit import parse_backend
-from malletrain.cli.shared.output import JsonOption, print_json, to_dict
+from malletrain.cli.jobs.job_output import job_dict
+from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.common.environment import BATCH_PER_WORKER, FEED, FEED_ACROSS_NODES
 from malletrain.fleet.problem import BeyondPeak, FleetPlanner, Pace
@@ -43,7 +44,7 @@ def submit(
     with connect() as stubs:
         stored = stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs
     if as_json:
-        print_json({"fleetId": stored[0].fleet_id, "jobs": [to_dict(job) for job in stored]})
+        print_json({"fleetId": stored[0].fleet_id, "jobs": [job_dict(job) for job in stored]})
     else:
         typer.echo(stored[0].fleet_id)
 

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
 
+from malletrain.cli.jobs.completion import complete_job
 from malletrain.cli.jobs.fleet_jobs import is_fleet, unfinished_members
 from malletrain.cli.jobs.job_output import job_dict
+from malletrain.cli.jobs.naming import unfinished_job_of
 from malletrain.cli.shared.output import JsonOption, print_json, state_name
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import job_manager_pb2
 
 
 def cancel(
-    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Identifiers of jobs or fleets.")],
+    job_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...", help="Jobs, or fleets: their identifiers, or names of jobs.", autocompletion=complete_job
+        ),
+    ],
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """End jobs, or all members of fleets that have not ended. Their checkpoints stay in their job folders."""
     with connect() as stubs:
+        meant = [
+            job_id
+            for name in job_ids
+            for job_id in (
+                unfinished_members(stubs, name) if is_fleet(name) else [unfinished_job_of(stubs, name, time.time())]
+            )
+        ]
         ended = [
             stubs.job_manager.CancelJob(job_manager_pb2.CancelJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
-            for name in job_ids
-            for job_id in (unfinished_members(stubs, name) if is_fleet(name) else [name])
+            for job_id in meant
         ]
     if as_json:
         print_json([job_dict(job) for job in ended])

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.jobs.profile import state_of
 from malletrain.cli.shared.output import JsonOption, duration, print_json, print_table, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
@@ -19,7 +20,7 @@ from malletrain.v1 import job_manager_pb2, profiler_pb2
 
 
 def curve(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    job_id: JobArgument,
     plot: Annotated[Path | None, typer.Option(help="PNG file to draw points, errors and fit to.")] = None,
     export: Annotated[
         Path | None,
@@ -31,6 +32,7 @@ def curve(
     if plot is not None and find_spec("matplotlib") is None:
         raise InvalidInputError("--plot", "matplotlib, which is not installed: pip install 'malletrain[sim]'")
     with connect() as stubs:
+        job_id = job_of(stubs, job_id, time.time())
         request = profiler_pb2.GetProfileRequest(job_id=job_id)
         found = stubs.profiler.GetProfile(request, timeout=DEADLINE_SECONDS).profile
         job = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job

@@ -11,8 +11,10 @@ import typer
 
 from malletrain.cli.jobs.fleet_jobs import decision_in_words, is_fleet
 from malletrain.cli.jobs.job_output import reason_of, saves_in_words
+from malletrain.cli.jobs.naming import own_job_of
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
-from malletrain.cli.shared.output import JsonOption, ago, duration, first_line, print_json, state_name, to_dict
+from malletrain.cli.shared.layout import first_line
+from malletrain.cli.shared.output import JsonOption, ago, duration, print_json, state_name, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import unix_seconds
@@ -28,7 +30,7 @@ def explain(
         str,
         typer.Argument(
             metavar="[JOB|FLEET|NODE|PLAN]",
-            help="A job, a fleet, a node, or a plan's generation; by default the newest plan.",
+            help="A job (yours also by its name), a fleet, a node, or a plan's generation; by default the newest plan.",
         ),
     ] = "",
     plan: Annotated[int, typer.Option(min=0, help="Generation of the plan that is asked; 0: the newest.")] = 0,
@@ -38,6 +40,8 @@ def explain(
     """Say why a job has its nodes, and not one more or fewer; why a node its job; what a node is worth."""
     request = request_of(what, plan, node=node)
     with connect() as stubs:
+        if request.node and not node and (own := own_job_of(stubs, what)):
+            request = request_of(own, plan)
         job = _job(stubs, request.job_id) if request.job_id and not is_fleet(request.job_id) else None
         try:
             found = stubs.allocator.ExplainPlan(request, timeout=_DEADLINE_SECONDS).explanation

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from malletrain.cli.jobs.job_output import (
     event_dict,
     is_whole,
@@ -17,16 +15,17 @@ from malletrain.cli.jobs.job_output import (
     run_in_words,
     saves_in_words,
 )
+from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.jobs.needs import needs_in_words
 from malletrain.cli.jobs.outlook import ask, eta_in_words, lost_in_words, outlook, outlook_dict, samples_in_words
 from malletrain.cli.jobs.topology import topology_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import request_in_words
+from malletrain.cli.shared.layout import first_line
 from malletrain.cli.shared.output import (
     JsonOption,
     ago,
     duration,
-    first_line,
     one_line,
     print_json,
     print_table,
@@ -46,11 +45,12 @@ _LABEL_CELLS = 18
 
 
 def job(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    job_id: JobArgument,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Show one job: what it is, how far it is, what happened to it."""
     with connect() as stubs:
+        job_id = job_of(stubs, job_id, time.time())
         found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
         tell_why_jobs_wait(stubs, [found])
         events = _events(stubs, job_id)

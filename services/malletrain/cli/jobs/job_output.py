@@ -18,8 +18,9 @@ def is_whole(job: resources_pb2.Job) -> bool:
 
 
 def job_dict(job: resources_pb2.Job) -> dict[str, Any]:
-    """A job as protobuf JSON, with default values, and without what the caller may not see."""
+    """A job as JSON, with default values, and without what the caller may not see. Its name stands at the top, too."""
     found = to_dict(job)
+    found = {"id": found.pop("id"), "name": job.spec.name} | found
     if not is_whole(job):
         for name in _HIDDEN:
             found.pop(name, None)
@@ -29,7 +30,7 @@ def job_dict(job: resources_pb2.Job) -> dict[str, Any]:
 
 
 def event_dict(event: job_manager_pb2.JobEvent) -> dict[str, Any]:
-    """A row of the journal as protobuf JSON, without its prose if the caller may not see it."""
+    """A row of the journal as JSON, without its prose if the caller may not see it."""
     found = to_dict(event)
     if not event.reason:
         found.pop("reason")

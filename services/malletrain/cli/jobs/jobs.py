@@ -12,82 +12,119 @@ from malletrain.cli.jobs.job_output import job_dict, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
 from malletrain.cli.shared.burst_buffer import quota_in_words, quota_of
-from malletrain.cli.shared.output import JsonOption, ago, print_json, print_table, shorten, state_name
+from malletrain.cli.shared.layout import Column, ListingCell, first_line
+from malletrain.cli.shared.listing import ListingRow, ListingView, Output, listing, print_listing
+from malletrain.cli.shared.output import duration, state_cell, state_name
 from malletrain.cli.shared.owner_output import owner_shares, print_owners
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words
+from malletrain.observer.outlook import Outlook
+from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
-_NAME_CELLS = 32
+
+def complete_state(incomplete: str) -> list[str]:
+    """States of jobs."""
+    names = (state_name(value).lower() for value in resources_pb2.JobState.values() if value)
+    return [name for name in names if name.startswith(incomplete.lower())]
 
 
+@listing
 def jobs(
     state: Annotated[
-        list[str] | None, typer.Option(help="Only jobs in this state, e.g. running; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Only jobs in this state, e.g. running; may be repeated.", autocompletion=complete_state),
     ] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs that this user submitted.")] = "",
+    name: Annotated[str, typer.Option(help="Only jobs of this name.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
     owners: Annotated[
         bool, typer.Option("--owners", help="The owners instead of the jobs: what they use, have used, and weigh.")
     ] = False,
-    as_json: Annotated[bool, JsonOption] = False,
+    *,
+    view: ListingView,
 ) -> None:
     """List jobs, oldest first."""
     if mine and owner:
         raise typer.BadParameter("expected one of --mine and --owner", param_hint="--mine")
-    if owners and (mine or owner or state):
-        raise typer.BadParameter("expected no other option than --json beside it", param_hint="--owners")
-    if owners:
-        with connect() as stubs:
-            print_owners(owner_shares(stubs), as_json=as_json)
-        return
-    states = [parse_state(name) for name in state or []]
+    if owners and (mine or owner or name or state):
+        raise typer.BadParameter("expected none of --state, --owner, --name, --mine beside it", param_hint="--owners")
     with connect() as stubs:
-        found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner))
+        if owners:
+            print_owners(owner_shares(stubs), view)
+            return
+        states = [parse_state(name) for name in state or []]
+        found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner, name))
+        if view.output is Output.NAME:
+            print_listing(_COLUMNS[:1], [ListingRow((job.id,), _nothing) for job in found], view, nothing="no jobs")
+            return
         quota = quota_of(stubs)
         known = ask(stubs, found)
         tell_why_jobs_wait(stubs, found)
-    outlooks = [outlook(job, known) for job in found]
-    if as_json:
-        listed = zip(found, outlooks, strict=True)
-        print_json([job_dict(job) | {"outlook": outlook_dict(seen)} for job, seen in listed])
+    now, several = time.time(), len({job.owner for job in found}) > 1
+    rows = [_row(job, outlook(job, known), now, several_owners=several) for job in found]
+    print_listing(_COLUMNS, rows, view, nothing="no jobs")
+    if view.output not in (Output.TABLE, Output.WIDE):
         return
-    now = time.time()
-    rows = [
-        [
-            job.id,
-            shorten(job.spec.name, _NAME_CELLS),
-            state_name(job.state),
-            f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
-            samples_in_words(seen, job.spec.target_samples) + ("?" if _unsure(job) else ""),
-            rate_in_words(seen),
-            "" if job.HasField("end_time") else eta_in_words(seen),
-            ago(job.create_time, now),
-            reason_of(job),
-        ]
-        for job, seen in zip(found, outlooks, strict=True)
-    ]
-    columns = ["job", "name", "state", "nodes", "samples", "samples/s", "ETA", "age", "reason"]
-    if len({job.owner for job in found}) > 1:
-        columns.insert(1, "owner")
-        for job, row in zip(found, rows, strict=True):
-            row.insert(1, job.owner)
-    if any(job.fleet_id for job in found):
-        columns.insert(1, "fleet")
-        for job, row in zip(found, rows, strict=True):
-            row.insert(1, job.fleet_id)
-    if any(job.spec.burst_buffer_gb for job in found):
-        columns.insert(-2, "burst buffer")
-        for job, row in zip(found, rows, strict=True):
-            row.insert(-2, burst_buffer_in_words(job.spec.burst_buffer_gb) if job.spec.burst_buffer_gb else "")
-    print_table(columns, rows, one_line=True)
     if any(map(_unsure, found)):
         typer.echo(
-            "?: it reports no position, and these are the samples since its last start from disk, if known at all"
+            "?: it reports no position, and these are the samples since its last start from disk, if known at all",
+            err=not has_terminal(),
         )
     if quota.granted_gb or quota.held_gb:
-        typer.echo(quota_in_words(quota))
+        typer.echo(quota_in_words(quota), err=not has_terminal())
+
+
+_COLUMNS = (
+    Column("job"),
+    Column("fleet", rank=3, only_filled=True),
+    Column("owner", rank=5, only_filled=True),
+    Column("name", rank=1, cut=True),
+    Column("state"),
+    Column("nodes", rank=2, right=True),
+    Column("samples", rank=4, right=True),
+    Column("samples/s", rank=6, right=True),
+    Column("ETA", rank=4),
+    Column("age", rank=5),
+    Column("project", only_wide=True),
+    Column("weight", only_wide=True, right=True),
+    Column("rescales", only_wide=True, right=True),
+    Column("preemptions", only_wide=True, right=True),
+    Column("restarts", only_wide=True, right=True),
+    Column("burst buffer", rank=7, only_filled=True),
+    Column("reason", rank=8, cut=True),
+)
+
+
+def _nothing() -> None:
+    """What JSON has of a row that is printed as a name."""
+
+
+def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: bool) -> ListingRow:
+    """A job with a cell for each of `_COLUMNS`."""
+    age = max(0.0, now - unix_seconds(job.create_time))
+    cells: list[ListingCell | str] = [
+        job.id,
+        job.fleet_id,
+        ListingCell(job.owner if several_owners else "", job.owner),
+        job.spec.name,
+        state_cell(job.state),
+        f"{len(job.confirmed_nodes)}/{len(job.wanted_nodes)}",
+        ListingCell(samples_in_words(seen, job.spec.target_samples) + ("?" if _unsure(job) else ""), seen.samples),
+        ListingCell(rate_in_words(seen), "" if seen.rate is None else seen.rate),
+        "" if job.HasField("end_time") else eta_in_words(seen),
+        ListingCell(duration(age), round(age, 3)),
+        job.spec.project,
+        ListingCell(f"{job.spec.weight * (job.share_weight or 1.0):.3g}", job.spec.weight * (job.share_weight or 1.0)),
+        ListingCell(f"{job.rescales:,}", job.rescales),
+        ListingCell(f"{job.preemptions:,}", job.preemptions),
+        ListingCell(f"{job.restarts:,}", job.restarts),
+        burst_buffer_in_words(job.spec.burst_buffer_gb) if job.spec.burst_buffer_gb else "",
+        first_line(reason_of(job)),
+    ]
+    return ListingRow(cells, lambda: job_dict(job) | {"outlook": outlook_dict(seen)})
 
 
 def _unsure(job: resources_pb2.Job) -> bool:
@@ -101,7 +138,7 @@ def own_name(stubs: ServiceStubs) -> str:
 
 
 def all_jobs(
-    stubs: ServiceStubs, states: Sequence[resources_pb2.JobState.ValueType] = (), owner: str = ""
+    stubs: ServiceStubs, states: Sequence[resources_pb2.JobState.ValueType] = (), owner: str = "", name: str = ""
 ) -> Iterator[resources_pb2.Job]:
     """Every job, page by page.
 
@@ -109,8 +146,9 @@ def all_jobs(
         stubs: The services.
         states: Only jobs in these states; empty: in all.
         owner: Only jobs of this owner; empty: of all.
+        name: Only jobs of this name; empty: of all. A JobManager of an earlier version takes no notice of it.
     """
-    request = job_manager_pb2.ListJobsRequest(states=states, owner=owner)
+    request = job_manager_pb2.ListJobsRequest(states=states, owner=owner, name=name)
     for page in all_pages(stubs.job_manager.ListJobs, request, timeout=DEADLINE_SECONDS):
         yield from page.jobs
 

@@ -3,70 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import grpc
 
-from malletrain.cli.shared.sizes import parse_memory
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.model.node_needs import MAX_AMOUNTS, in_words
+from malletrain.model.node_needs import in_words
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 _MAX_ASKED = 20
 """Different needs that one command asks about."""
-
-
-@dataclass(frozen=True)
-class AskedAmounts:
-    """The least that each node must have, as options of `submit` say; None: not asked for.
-
-    Attributes:
-        gpu_memory: Memory of each GPU, e.g. 40G.
-        gpus: Number of GPUs.
-        cores: Number of cores.
-        memory: Memory, e.g. 256G.
-    """
-
-    gpu_memory: str | None = None
-    gpus: int | None = None
-    cores: int | None = None
-    memory: str | None = None
-
-
-_NO_AMOUNTS = AskedAmounts()
-
-
-def parse_needs(
-    gpu: str, constraint: str, pool: str, exclude: str, amounts: AskedAmounts = _NO_AMOUNTS
-) -> resources_pb2.NodeNeeds | None:
-    """What a job needs of its nodes, from options; None: nothing.
-
-    Raises:
-        InvalidInputError: `exclude` is no list of nodes, or an amount is none.
-    """
-    needs = resources_pb2.NodeNeeds(
-        gpu=gpu,
-        constraint=constraint,
-        pool=pool,
-        excluded_nodes=parse_nodes(exclude),
-        gpu_memory_mib=_memory("gpu_memory_mib", "--gpu-memory", amounts.gpu_memory),
-        gpus=_count("gpus", "--gpus", amounts.gpus),
-        cores=_count("cores", "--cores", amounts.cores),
-        memory_mib=_memory("memory_mib", "--memory", amounts.memory),
-    )
-    return needs if needs.ByteSize() else None
-
-
-def _memory(field: str, option: str, text: str | None) -> int:
-    return 0 if text is None else parse_memory(option, text, MAX_AMOUNTS[field])
-
-
-def _count(field: str, option: str, number: int | None) -> int:
-    if number is not None and not 1 <= number <= MAX_AMOUNTS[field]:
-        raise InvalidInputError(option, f"a whole number from 1 to {MAX_AMOUNTS[field]}", number)
-    return number or 0
 
 
 def parse_nodes(text: str) -> tuple[str, ...]:

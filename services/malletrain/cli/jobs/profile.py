@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.shared.output import JsonOption, print_json, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.v1 import profiler_pb2
@@ -15,12 +16,13 @@ _POLL_SECONDS = 1.0
 
 
 def profile(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Job identifier, e.g. j000001.")],
+    job_id: JobArgument,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print its progress.")] = False,
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
     """Measure how a job scales, from the largest available scale downwards. The job trains meanwhile."""
     with connect() as stubs:
+        job_id = job_of(stubs, job_id, time.time())
         request = profiler_pb2.StartProfileRequest(job_id=job_id)
         found = stubs.profiler.StartProfile(request, timeout=DEADLINE_SECONDS).profile
         if wait:

@@ -11,20 +11,44 @@ from typing import Annotated
 import typer
 from google.protobuf import json_format
 
+from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
-from malletrain.cli.jobs.launch_choice import AskedLaunch, choose_launch
-from malletrain.cli.jobs.needs import AskedAmounts, parse_needs, tell_of_unsuited
-from malletrain.cli.jobs.topology import parse_topology
+from malletrain.cli.jobs.job_output import job_dict
+from malletrain.cli.jobs.needs import parse_nodes, tell_of_unsuited
 from malletrain.cli.jobs.waiting import INTERRUPTED, exit_status, unfinished_in_words, wait_until_ended
 from malletrain.cli.jobs.waiting_reasons import tell_what_is_too_large
-from malletrain.cli.shared.burst_buffer import parse_burst_buffer
-from malletrain.cli.shared.output import JsonOption, print_json, to_dict
-from malletrain.cli.shared.reconnecting import tell
+from malletrain.cli.shared.help_panels import help_panels
+from malletrain.cli.shared.output import JsonOption, print_json
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.shared.telling import tell
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 
+@help_panels(
+    {
+        "Scale": (
+            "min_nodes",
+            "max_nodes",
+            "permitted",
+            "slots",
+            "curve",
+            "scale_up",
+            "scale_down",
+            "profile",
+            "family",
+        ),
+        "What it needs of its nodes": (
+            *("gpu", "gpu_memory", "gpus", "cores", "memory", "constraint", "pool", "exclude", "topology"),
+            "burst_buffer",
+        ),
+        "How it is started": ("backend", "cold", "workdir", "env", "env_file"),
+        "When it ends, and what is a failure": (
+            *("target_samples", "max_restarts", "start_limit", "step_limit", "evaluation_limit", "save_limit"),
+            *("release_grace", "leave_grace"),
+        ),
+    }
+)
 def submit(
     command: Annotated[list[str] | None, typer.Argument(help="Program and arguments, after `--`.")] = None,
     name: Annotated[str, typer.Option(help="Name for people; by default the script's.")] = "",
@@ -106,6 +130,7 @@ def submit(
         bool,
         typer.Option(
             "--wait",
+            "-w",
             help="Wait until it has ended. Exit status: 0 completed, 3 failed, 4 cancelled; Ctrl-C leaves it running.",
         ),
     ] = False,
@@ -122,48 +147,50 @@ def submit(
     if file is not None:
         specs = read_specs(file)
     else:
-        asked = AskedLaunch(parse_backend(backend), min_nodes, max_nodes, parse_sizes(permitted), slots)
-        environment = job_environment(env, env_file, os.environ, tell)
-        launch = choose_launch(command or [], (workdir or Path.cwd()).resolve(), asked, environment)
-        spec = resources_pb2.JobSpec(
-            name=name or default_name(command or []),
-            command=command,
-            working_directory=str((workdir or Path.cwd()).resolve()),
-            environment=environment,
+        request = JobRequest(
+            command=command or [],
+            name=name,
             min_nodes=min_nodes,
-            max_nodes=launch.max_nodes,
-            permitted_nodes=launch.permitted,
-            slots_per_node=slots,
-            scale_up_seconds=scale_up,
-            scale_down_seconds=scale_down,
+            max_nodes=max_nodes,
+            permitted=parse_sizes(permitted),
+            slots=slots,
             curve=parse_curve(curve),
+            scale_up=scale_up,
+            scale_down=scale_down,
+            backend=backend,
             weight=weight,
             target_samples=target_samples,
             max_restarts=max_restarts,
-            backend=launch.backend,
-            launch_note=launch.note,
-            profile=parse_profile(profile),
+            profile=profile,
             family=family,
             project=project,
-            needs=parse_needs(gpu, constraint, pool, exclude, AskedAmounts(gpu_memory, gpus, cores, memory)),
-            topology=parse_topology(topology),
-            cold_start=cold,
-            burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,
-            limits=resources_pb2.JobLimits(
-                start_seconds=start_limit,
-                step_seconds=step_limit,
-                evaluation_seconds=evaluation_limit,
-                save_seconds=save_limit,
-                release_grace_seconds=release_grace,
-                leave_grace_seconds=leave_grace,
-            ),
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            gpus=gpus,
+            cores=cores,
+            memory=memory,
+            constraint=constraint,
+            pool=pool,
+            exclude=parse_nodes(exclude),
+            topology=topology,
+            burst_buffer=burst_buffer,
+            cold=cold,
+            env=job_environment(env, env_file, os.environ, tell),
+            workdir=workdir,
+            start_limit=start_limit,
+            step_limit=step_limit,
+            evaluation_limit=evaluation_limit,
+            save_limit=save_limit,
+            release_grace=release_grace,
+            leave_grace=leave_grace,
         )
+        spec = job_spec(request)
         specs = [spec]
-        if launch.note:
-            tell(launch.note)
-    request = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
+        if spec.launch_note:
+            tell(spec.launch_note)
+    submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
     with connect() as stubs:
-        stored = list(stubs.job_manager.SubmitJobs(request, timeout=DEADLINE_SECONDS).jobs)
+        stored = list(stubs.job_manager.SubmitJobs(submission, timeout=DEADLINE_SECONDS).jobs)
         tell_what_is_too_large(stubs, stored)
         for line in tell_of_unsuited(stubs, stored):
             tell(line)
@@ -177,7 +204,7 @@ def submit(
 
 def _print(jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
     if as_json:
-        print_json([to_dict(job) for job in jobs])
+        print_json([job_dict(job) for job in jobs])
         return
     for job in jobs:
         typer.echo(job.id)
@@ -194,33 +221,6 @@ def _wait(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job], *, as_json: bo
     raise typer.Exit(exit_status(ended))
 
 
-def default_name(command: list[str]) -> str:
-    """The name of a job that was given none: its script's, or its program's where that is no interpreter."""
-    runs_script = Path(command[0]).name.startswith(("python", "torchrun"))
-    script = next((word for word in command[1:] if not word.startswith("-")), command[0]) if runs_script else command[0]
-    printable = "".join(letter if letter.isprintable() else " " for letter in Path(script).stem)
-    return " ".join(printable.split())[:128]
-
-
-def parse_backend(name: str) -> resources_pb2.LauncherBackend.ValueType:
-    """A launcher backend by its name; empty: the operator's choice."""
-    if not name:
-        return resources_pb2.LAUNCHER_BACKEND_UNSPECIFIED
-    backends = resources_pb2.LauncherBackend.items()
-    known = {long.removeprefix("LAUNCHER_BACKEND_").lower(): value for long, value in backends if value}
-    if name not in known:
-        raise InvalidInputError("--backend", f"one of {', '.join(known)}", name)
-    return known[name]
-
-
-def parse_profile(mode: str) -> resources_pb2.ProfileMode.ValueType:
-    """`auto` as a profile mode; nothing leaves it to the operator's default."""
-    names = {"": "UNSPECIFIED", "auto": "AUTO", "always": "ALWAYS", "never": "NEVER"}
-    if mode.lower() not in names:
-        raise InvalidInputError("--profile", "auto, always or never", mode)
-    return resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{names[mode.lower()]}")
-
-
 def parse_sizes(text: str) -> list[int]:
     """`1,2,4` as numbers of nodes."""
     try:
@@ -229,13 +229,13 @@ def parse_sizes(text: str) -> list[int]:
         raise InvalidInputError("--permitted", "whole numbers separated by commas", text) from None
 
 
-def parse_curve(text: str) -> list[resources_pb2.ScalingPoint]:
-    """`1:100,2:190` as scaling points: nodes and samples/s."""
+def parse_curve(text: str) -> list[tuple[int, float]]:
+    """`1:100,2:190` as numbers of nodes with samples/s."""
     points = []
     for part in filter(None, text.split(",")):
         nodes, _, rate = part.partition(":")
         try:
-            points.append(resources_pb2.ScalingPoint(nodes=int(nodes), rate=float(rate)))
+            points.append((int(nodes), float(rate)))
         except ValueError:
             raise InvalidInputError("--curve", "NODES:SAMPLES_PER_SECOND pairs separated by commas", part) from None
     return points

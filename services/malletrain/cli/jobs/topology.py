@@ -1,4 +1,4 @@
-"""Where jobs run best: the option of `submit`, and what is said of the groups of nodes that a job spans."""
+"""Where jobs run best: what is said of the groups of nodes that a job spans."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ import grpc
 
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.model.topology import NodeTree, TopologyPreference, spans_in_words
-from malletrain.runtime.errors import InvalidInputError
-from malletrain.runtime.topology_messages import known_preference, preference_to_proto
+from malletrain.runtime.topology_messages import known_preference
 from malletrain.v1 import resources_pb2, scavenger_pb2
-
-
-def parse_topology(text: str) -> resources_pb2.TopologyPreference.ValueType:
-    """The preference that `--topology` names.
-
-    Raises:
-        InvalidInputError: it is not known.
-    """
-    if text not in list(TopologyPreference):
-        raise InvalidInputError("--topology", " or ".join(TopologyPreference), text)
-    return preference_to_proto(TopologyPreference(text))
 
 
 def topology_in_words(stubs: ServiceStubs, job: resources_pb2.Job) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from malletrain.caller.following import job_changes
+from malletrain.caller.reconnecting import across_restarts
 from malletrain.cli.jobs.job_output import reason_of, trained_nothing
-from malletrain.cli.shared.output import first_line, state_name
-from malletrain.cli.shared.reconnecting import across_restarts, tell
-from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.cli.shared.layout import first_line
+from malletrain.cli.shared.output import state_name
+from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.cli.shared.telling import tell
+from malletrain.v1 import resources_pb2
 
 COMPLETED, FAILED, CANCELLED, INTERRUPTED = 0, 3, 4, 130
 """Exit statuses: 1 and 2 are those of all verbs, errors and wrong use."""
@@ -31,7 +34,7 @@ def wait_until_ended(stubs: ServiceStubs, jobs: Sequence[resources_pb2.Job]) -> 
     known = {job.id: job for job in jobs}
     for job in jobs:
         tell(_line(job))
-    for changed in across_restarts("JobManager", lambda: _changes(stubs, _unfinished(known.values()))):
+    for changed in across_restarts("JobManager", lambda: job_changes(stubs, lambda: _unfinished(known.values())), tell):
         for job in changed:
             if job.state != known[job.id].state:
                 tell(_line(job))
@@ -58,21 +61,6 @@ def unfinished_in_words(jobs: Sequence[resources_pb2.Job]) -> str:
 
 def _unfinished(jobs: Iterable[resources_pb2.Job]) -> set[str]:
     return {job.id for job in jobs if job.state not in _FINAL}
-
-
-def _changes(stubs: ServiceStubs, awaited: set[str]) -> Generator[list[resources_pb2.Job], None, None]:
-    """Those of the jobs that have changed; at first all, whether they have ended meanwhile or not."""
-    stream = stubs.job_manager.WatchJobs(job_manager_pb2.WatchJobsRequest(without_progress=True))
-    try:
-        for message in stream:
-            found = [job for job in message.jobs if job.id in awaited]
-            if message.snapshot:
-                for job_id in sorted(awaited - {job.id for job in found}):
-                    request = job_manager_pb2.GetJobRequest(job_id=job_id)
-                    found.append(stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job)
-            yield found
-    finally:
-        stream.cancel()
 
 
 def _tell_last_lines(job: resources_pb2.Job) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import grpc
 
+from malletrain.caller.credentials import caller_credential
 from malletrain.cli.journal.live import LIVE, read_live
 from malletrain.cli.journal.stored import read_stored
-from malletrain.cli.shared.credentials import caller_credential
 from malletrain.cli.shared.stubs import ServiceStubs, explain
 from malletrain.runtime.access.credentials import Credential
 from malletrain.runtime.config import Settings

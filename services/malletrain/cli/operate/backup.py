@@ -9,8 +9,8 @@ import typer
 
 from malletrain.cli.shared.settings import load
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import settings_file
 from malletrain.runtime.errors import MalleTrainError
+from malletrain.runtime.settings_file import settings_file
 
 
 def backup(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from malletrain.cli.shared.credentials import caller_credential, forget_token
+from malletrain.caller.credentials import caller_credential, forget_token
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.common.addresses import is_loopback
 from malletrain.runtime.access.credentials import Credential
@@ -42,7 +42,7 @@ def dashboard(
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
 ) -> None:
-    """Serve pages that show nodes, jobs and plans live in a browser, until Ctrl-C. Needs malletrain[dashboard]."""
+    """Serve pages that show nodes, jobs and plans live in a browser, until Ctrl-C. Needs malletrain\\[dashboard]."""
     if find_spec("bokeh") is None:
         raise InvalidInputError("dashboard", "Bokeh, which is not installed: pip install 'malletrain[dashboard]'")
     host, port = _parsed(address)

@@ -38,9 +38,9 @@ from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.trusted_settings import distrusted_files, state_folder_fault
 from malletrain.common.environment import PREFIX
 from malletrain.runtime.channel import is_serving, open_blocking_channel
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Peer
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.runtime.tracing.opening import open_tracer
 from malletrain.runtime.tracing.settings import TracingSettings
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings

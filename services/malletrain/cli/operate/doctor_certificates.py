@@ -20,7 +20,8 @@ from malletrain.runtime.access.pki import (
     CERTIFICATES_FOLDER,
     certificate_path,
 )
-from malletrain.runtime.config import SERVICES, Settings
+from malletrain.runtime.config import Settings
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.tls.files import (
     CertificateFileError,
     read_certificate_file,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from malletrain.cli.shared.credentials import caller_credential
+from malletrain.caller.credentials import caller_credential
 from malletrain.cli.shared.output import one_line
 from malletrain.cli.shared.settings import AllSettings
 from malletrain.cli.shared.stubs import explain

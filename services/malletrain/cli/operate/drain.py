@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.cli.jobs.completion import complete_node
 from malletrain.cli.shared.output import JsonOption, print_json, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.runtime.errors import InvalidInputError
@@ -13,7 +14,9 @@ from malletrain.v1 import scavenger_pb2
 
 _RELEASE_SECONDS = 30.0
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Names of nodes.")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NODE]...", help="Names of nodes.", autocompletion=complete_node)
+]
 
 
 def drain(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from functools import partial
+from typing import Any
 
 import typer
 
 from malletrain.cli.jobs.jobs import all_jobs
 from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines
-from malletrain.cli.shared.output import JsonOption, ago, duration, print_json, print_table, to_dict
+from malletrain.cli.shared.layout import Column, ListingCell
+from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
+from malletrain.cli.shared.output import duration, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
-from malletrain.v1 import scavenger_pb2
+from malletrain.runtime.messages import unix_seconds
+from malletrain.v1 import resources_pb2, scavenger_pb2
 
 
-def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
+@listing
+def nodes(*, view: ListingView) -> None:
     """List the idle nodes, their idle age, expected stay, job, pool, GPUs, features; say why no more can be held."""
     with connect() as stubs:
         found = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
@@ -27,25 +32,40 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         *quarantines(status.quarantined, now),
     ]:
         typer.echo(line, err=True)
-    if as_json:
-        idle = [to_dict(node) | {"jobId": holders.get(node.name, "")} for node in found]
-        print_json([*idle, *({"name": node.name, "quarantined": to_dict(node)} for node in status.quarantined)])
-        return
-    with_features = any(node.features for node in found)
-    with_topology = any(node.topology for node in found)
-    rows = [
-        (
-            node.name,
-            ago(node.idle_since, now),
-            duration(node.expected_stay_seconds) if node.expected_stay_seconds else "unknown",
-            holders.get(node.name, "-"),
-            node.pool or "-",
-            f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
-            *([",".join(node.features) or "-"] if with_features else []),
-            *(["/".join(node.topology) or "-"] if with_topology else []),
-        )
-        for node in found
+    rows = [_row(node, holders.get(node.name, ""), now) for node in found]
+    if view.as_json:
+        rows += [ListingRow((node.name,), partial(_quarantined_dict, node)) for node in status.quarantined]
+    print_listing(_COLUMNS, rows, view, nothing="no idle nodes")
+
+
+_COLUMNS = (
+    Column("node"),
+    Column("idle for", rank=2),
+    Column("expected stay", rank=4),
+    Column("job"),
+    Column("pool", rank=3),
+    Column("GPUs", rank=5),
+    Column("features", rank=6, only_filled=True),
+    Column("topology", rank=7, only_filled=True),
+)
+
+
+def _row(node: resources_pb2.Node, job: str, now: float) -> ListingRow:
+    """A node with a cell for each of `_COLUMNS`."""
+    idle = max(0.0, now - unix_seconds(node.idle_since))
+    stay = node.expected_stay_seconds
+    cells: list[ListingCell | str] = [
+        node.name,
+        ListingCell(duration(idle), round(idle, 3)),
+        ListingCell(duration(stay), stay) if stay else "unknown",
+        job or "-",
+        node.pool or "-",
+        f"{node.gpus} {node.gpu_type}".strip() if node.gpus else "-",
+        ",".join(node.features) or "-",
+        "/".join(node.topology) or "-",
     ]
-    features = ["features"] if with_features else []
-    topology = ["topology"] if with_topology else []
-    print_table(("node", "idle for", "expected stay", "job", "pool", "GPUs", *features, *topology), rows)
+    return ListingRow(cells, lambda: to_dict(node) | {"jobId": job})
+
+
+def _quarantined_dict(node: scavenger_pb2.QuarantinedNode) -> dict[str, Any]:
+    return {"name": node.name, "quarantined": to_dict(node)}

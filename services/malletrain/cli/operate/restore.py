@@ -11,8 +11,8 @@ from malletrain.cli.operate.up import lock_state_folder, prepare_state_folder
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.runtime.channel import serves
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.runtime.settings_file import SERVICES
 
 
 def restore(

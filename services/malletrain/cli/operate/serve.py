@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from malletrain.cli.shared.credentials import forget_token
+from malletrain.caller.credentials import forget_token
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.trusted_settings import check_named_files, check_state_folder
 from malletrain.common.addresses import is_loopback

@@ -21,8 +21,8 @@ from malletrain.cli.shared.progress import progress_bar
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.common.environment import PREFIX
 from malletrain.common.files import write_atomically
-from malletrain.runtime.config import CONFIG_FILE, settings_file
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.settings_file import CONFIG_FILE, settings_file
 
 SettingValue = str | float | int
 SettingValues = Mapping[tuple[str, str], SettingValue]

@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import typer
 
+from malletrain.cli.shared.configured import chosen_config
 from malletrain.cli.shared.output import ago, print_json, print_table, to_dict
-from malletrain.cli.shared.settings import chosen_config
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.v1 import allocator_pb2
 

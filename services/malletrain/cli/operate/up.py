@@ -27,8 +27,8 @@ from malletrain.common.child_process import ChildProcess, spawn
 from malletrain.common.files import make_private_folder, make_state_folder
 from malletrain.runtime.access.installation import open_installation
 from malletrain.runtime.clock import SystemClock
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
+from malletrain.runtime.settings_file import SERVICES
 from malletrain.runtime.watchdog import watchdog_for
 
 _POLL_SECONDS = 0.1
@@ -49,6 +49,9 @@ _MAX_LINE_LENGTH = 500
 
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; by default ./malletrain.toml if it exists.")] = None,
+    parent: Annotated[
+        int | None, typer.Option(hidden=True, help="End when this process is not the parent any more.")
+    ] = None,
 ) -> None:
     """Run the five services until Ctrl-C or SIGTERM, which stops the jobs at a checkpoint; a kill -9 does not."""
     warn_of_variables()
@@ -69,7 +72,7 @@ def up(
         try:
             wait_for_free_addresses(settings)
             runner.start()
-            while not ending.wait(_POLL_SECONDS):
+            while not ending.wait(_POLL_SECONDS) and parent in (None, os.getppid()):
                 runner.check()
                 runner.rotate_logs()
                 watchdog.alive()

@@ -1,32 +1,11 @@
-"""Burst buffer as the command reads and shows it."""
+"""Burst buffer as the command shows it."""
 
 from __future__ import annotations
 
-import re
-
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.model.burst_buffer import GB_PER_TB, burst_buffer_in_words
-from malletrain.runtime.errors import InvalidInputError
+from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.runtime.messages import job_state_of
 from malletrain.v1 import job_manager_pb2, resources_pb2
-
-_AMOUNT = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,3}))? ?(GB|TB)?\Z", re.IGNORECASE)
-
-
-def parse_burst_buffer(text: str) -> int:
-    """`2TB`, `1.5TB`, `500GB` or `2000` in GB.
-
-    Raises:
-        InvalidInputError: it is something else, negative, or no whole number of GB.
-    """
-    found = _AMOUNT.match(text.strip())
-    if found is not None:
-        whole, thousandths, unit = found.groups()
-        if (unit or "").upper() == "TB":
-            return int(whole) * GB_PER_TB + int((thousandths or "").ljust(3, "0"))
-        if not int(thousandths or 0):
-            return int(whole)
-    raise InvalidInputError("--burst-buffer", "whole GB, such as 2000, 500GB or 1.5TB", text)
 
 
 def quota_of(stubs: ServiceStubs) -> job_manager_pb2.BurstBufferQuota:

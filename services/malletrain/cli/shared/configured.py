@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from malletrain.cli.shared.credentials import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from malletrain.cli.shared.settings import AllSettings, chosen_config
+from malletrain.caller.credentials import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from malletrain.common import environment as names_of_jobs
 from malletrain.common.environment import PREFIX
 
@@ -24,6 +25,24 @@ _OTHERS = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE}) | {
     # Of scripts under deploy, standby processes, and docker-compose.yml.
     for name in ("CACHE", "STANDBY", "STANDBY_ROOM", "CONFIG", "CONFIG_FILE", "HEAD_IMAGE", "TRAINER_IMAGE", "USER")
 }
+
+
+_chosen: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
+def chosen_file() -> Path | None:
+    """The file of settings that `chosen_config` names; None: none, so that ./malletrain.toml is read if it exists."""
+    return _chosen.get()
+
+
+@contextmanager
+def chosen_config(config_file: Path | None) -> Iterator[None]:
+    """Have this file of settings read while the context lasts, where none is named; None: ./malletrain.toml."""
+    before = _chosen.set(config_file)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)
 
 
 def with_config(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,6 +66,8 @@ def with_config(command: Callable[..., None]) -> Callable[..., None]:
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Variables that look like settings and are none, by name."""
+    from malletrain.cli.shared.settings import AllSettings  # it imports the settings of all services
+
     settings = {f"{PREFIX}{name}".upper() for name in AllSettings.model_fields}
     of_jobs = {value for value in vars(names_of_jobs).values() if isinstance(value, str)}
     known = settings | of_jobs | _OTHERS

@@ -3,35 +3,92 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from enum import StrEnum
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import typer
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from rich.cells import cell_len, set_cell_size
-from rich.table import Table
-from rich.text import Text
 
-from malletrain.cli.shared.terminal import open_console, visible
+from malletrain.cli.shared.layout import Column, ListingCell, first_line, fit, joined, lines_of, tab_separated
+from malletrain.cli.shared.terminal import has_terminal, terminal_width, visible, write_styled
 from malletrain.runtime.messages import unix_seconds
 from malletrain.v1 import resources_pb2
-
-_WIDE = 160
-_BORDER_CELLS = 3
-"""A border and a space on either side of each column's text."""
-_MIN_CELLS = 24
-"""What is left of a column that is cut, however narrow the terminal is."""
 
 JsonOption = typer.Option("--json", help="Print JSON instead of a table.")
 
 
+class JsonForm(StrEnum):
+    """In which form messages are printed as JSON."""
+
+    PLAIN = "plain"
+    PROTO = "proto"
+
+
+_json_form: ContextVar[JsonForm] = ContextVar("json form", default=JsonForm.PLAIN)
+
+
+def choose_json_form(form: JsonForm) -> None:
+    """Have all messages printed in this form: `--json=proto` stands before any verb's own options are known."""
+    _json_form.set(form)
+
+
 def to_dict(message: Message) -> dict[str, Any]:
+    """A message as the command prints it as JSON, with default values.
+
+    All numbers are numbers, also those of 64 bits, and values of enumerations have no prefix: RUNNING instead of
+    JOB_STATE_RUNNING. With `--json=proto` it is protobuf JSON, which has both.
+    """
+    found = to_proto_dict(message)
+    if _json_form.get() is JsonForm.PLAIN:
+        _make_plain(found, cast("Descriptor", message.DESCRIPTOR))
+    return found
+
+
+def to_proto_dict(message: Message) -> dict[str, Any]:
     """A message as protobuf JSON, with default values."""
     found: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
     return found
+
+
+def _make_plain(found: dict[str, Any], descriptor: Descriptor) -> None:
+    """Change protobuf JSON to plain JSON, in place."""
+    for field in descriptor.fields:
+        value = found.get(field.json_name)
+        if value is None:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            values = field.message_type.fields_by_name["value"]
+            found[field.json_name] = {key: _plain(entry, values) for key, entry in value.items()}
+        elif isinstance(value, list):
+            found[field.json_name] = [_plain(entry, field) for entry in value]
+        else:
+            found[field.json_name] = _plain(value, field)
+
+
+def _plain(value: Any, field: FieldDescriptor) -> Any:
+    if field.message_type is not None:
+        if not field.message_type.full_name.startswith("google.protobuf."):  # times are texts
+            _make_plain(value, field.message_type)
+        return value
+    if field.enum_type is not None:
+        return str(value).removeprefix(_prefix(field.enum_type.name))
+    return int(value) if field.cpp_type in _LONG else value
+
+
+_LONG = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
+
+
+def _prefix(name: str) -> str:
+    """What the values of an enumeration begin with: JOB_STATE_ for JobState."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper() + "_"
 
 
 def print_json(value: object) -> None:
@@ -46,47 +103,59 @@ def hint_at_compiler() -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *, one_line: bool = False
+    columns: Sequence[str | Column], rows: Iterable[Sequence[str]], title: str | None = None, *, one_line: bool = False
 ) -> None:
-    """Print a table on standard output. Long cells fold rather than vanish.
+    """Print a table on standard output. On a terminal, long cells fold; into a pipe go whole rows, tabs between cells.
 
     Args:
-        columns: Headings.
+        columns: Headings, or columns.
         rows: Cells, as many as there are headings.
         title: Heading of the table.
-        one_line: One line for each row: the last column is cut to what a terminal has left for it. Nothing is cut where
-            there is no terminal, and so no width to keep to.
+        one_line: One line for each row: the last column is cut to what a terminal has left for it.
     """
-    console = open_console()
-    # Escaped before columns are measured: what is escaped takes more room.
-    shown = ([visible(cell) for cell in row] for row in rows)
-    cells = [[*row[:-1], first_line(row[-1]) if one_line else row[-1]] for row in shown]
-    *others, last = (max(cell_len(line) for line in column) for column in zip(columns, *cells, strict=True))
-    borders = _BORDER_CELLS * len(columns) + 1
-    if not console.is_terminal:
-        console = open_console(width=max(_WIDE, sum(others) + last + borders) if one_line else _WIDE)
-    left = max(console.width - sum(others) - borders, _MIN_CELLS)
+    heads = [Column(column) if isinstance(column, str) else column for column in columns]
     if one_line:
-        cells = [[*row[:-1], shorten(row[-1], left)] for row in cells]
-    table = Table(*columns, title=title, title_justify="left")
-    for column in table.columns:
-        column.overflow = "fold"
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+        heads[-1] = replace(heads[-1], cut=True)
+    # Escaped before columns are measured: what is escaped takes more room.
+    shown = [[visible(cell) for cell in row] for row in rows]
+    if one_line:
+        shown = [[*row[:-1], first_line(row[-1])] for row in shown]
+    if title:
+        write_styled([(title, "bold")])
+    print_rows(heads, shown)
 
 
-def first_line(text: str) -> str:
-    """The first line of a text: reasons of failures go on with a job's log."""
-    return text.partition("\n")[0].rstrip()
+def print_rows(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[Sequence[str]] = (),
+    *,
+    headers: bool = True,
+) -> None:
+    """Print rows whose cells have nothing to escape: on a terminal as they fit, else whole with tabs between cells.
 
-
-def shorten(text: str, cells: int) -> str:
-    """The first line of a text, cut to a number of terminal cells and marked by an ellipsis if it was."""
-    line = first_line(text)
-    if cell_len(line) <= cells:
-        return line
-    return set_cell_size(line, cells - 1).rstrip() + "…"
+    Args:
+        columns: Their columns.
+        rows: Cells, one for each column.
+        styles: The style of each cell; empty: none has one.
+        headers: Whether the names of the columns come first.
+    """
+    names = [column.name for column in columns]
+    if not has_terminal():
+        for line in ([names, *rows]) if headers else rows:
+            typer.echo(tab_separated(line))
+        return
+    layout = fit(columns, rows, terminal_width())
+    if headers:
+        for line in lines_of(columns, names, layout):
+            write_styled([(joined(line), "bold")])
+    for number, row in enumerate(rows):
+        shown = [styles[number][index] if styles else "" for index in layout.shown]
+        for line in lines_of(columns, row, layout):
+            parts: list[tuple[str, str]] = []
+            for cell, style in zip(line, shown, strict=True):
+                parts += [(joined(("", "")), ""), (cell, style)] if parts else [(cell, style)]
+            write_styled(parts)
 
 
 def one_line(text: str) -> str:
@@ -97,6 +166,25 @@ def one_line(text: str) -> str:
 def state_name(state: resources_pb2.JobState.ValueType) -> str:
     """Name of a state without its prefix: `RUNNING` for JOB_STATE_RUNNING."""
     return resources_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
+
+
+def state_cell(state: resources_pb2.JobState.ValueType) -> ListingCell:
+    """A state as a listing shows it."""
+    name = state_name(state)
+    return ListingCell(name, style=_STATE_STYLES.get(name, ""))
+
+
+_STATE_STYLES = {
+    "QUEUED": "yellow",
+    "WAITING": "yellow",
+    "STARTING": "cyan",
+    "RESCALING": "cyan",
+    "RUNNING": "green",
+    "STOPPING": "cyan",
+    "COMPLETED": "blue",
+    "FAILED": "red",
+    "CANCELLED": "dim",
+}
 
 
 def ago(stamp: Timestamp, now: float) -> str:

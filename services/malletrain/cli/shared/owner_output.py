@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import typer
 
 from malletrain.cli.shared.burst_buffer import quota_in_words
-from malletrain.cli.shared.output import print_json, print_table, to_dict
+from malletrain.cli.shared.layout import Column, ListingCell
+from malletrain.cli.shared.listing import ListingRow, ListingView, Output, print_listing
+from malletrain.cli.shared.output import print_json, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2
@@ -24,35 +27,48 @@ def owner_shares(stubs: ServiceStubs) -> job_manager_pb2.ListOwnersResponse:
     return found
 
 
-def print_owners(found: job_manager_pb2.ListOwnersResponse, *, as_json: bool) -> None:
-    """Print the owners as a table or as JSON."""
-    if as_json:
+_COLUMNS = (
+    Column("owner"),
+    Column("jobs in plans"),
+    Column("nodes", right=True),
+    Column("decayed node-hours", rank=2, right=True),
+    Column("of all in plans", rank=3, right=True),
+    Column("weight", rank=1, right=True),
+    Column("burst buffer", rank=4, only_filled=True),
+)
+
+
+def print_owners(found: job_manager_pb2.ListOwnersResponse, view: ListingView) -> None:
+    """Print the owners."""
+    if view.as_json:
         print_json(to_dict(found))
         return
+    granted = found.burst_buffer.granted_gb or found.burst_buffer.held_gb
     rows = [
-        [
-            entry.owner,
-            f"{entry.admitted_jobs}/{entry.jobs}",
-            str(entry.nodes),
-            f"{entry.used_node_seconds / _HOUR_SECONDS:,.1f}",
-            f"{entry.used_fraction:.0%}",
-            f"{entry.weight:.2f}",
-        ]
+        ListingRow(_owner_cells(entry, with_burst_buffer=bool(granted)), partial(to_dict, entry))
         for entry in found.owners
     ]
-    columns = ["owner", "jobs in plans", "nodes", "decayed node-hours", "of all in plans", "weight"]
-    granted = found.burst_buffer.granted_gb or found.burst_buffer.held_gb
-    if granted:
-        columns.append("burst buffer")
-        for entry, row in zip(found.owners, rows, strict=True):
-            row.append(burst_buffer_in_words(entry.burst_buffer_gb))
-    print_table(columns, rows)
+    print_listing(_COLUMNS, rows, view, nothing="no owners")
+    if view.output not in (Output.TABLE, Output.WIDE):
+        return
     if granted:
         typer.echo(quota_in_words(found.burst_buffer))
     if found.half_life_seconds:
         typer.echo(f"half of a use is left after {found.half_life_seconds / _DAY_SECONDS:g} days")
     else:
         typer.echo("there is no fair share (job_manager.fair_share_half_life_seconds = 0)")
+
+
+def _owner_cells(entry: job_manager_pb2.OwnerShare, *, with_burst_buffer: bool) -> list[ListingCell | str]:
+    return [
+        entry.owner,
+        f"{entry.admitted_jobs}/{entry.jobs}",
+        ListingCell(str(entry.nodes), entry.nodes),
+        ListingCell(f"{entry.used_node_seconds / _HOUR_SECONDS:,.1f}", entry.used_node_seconds / _HOUR_SECONDS),
+        ListingCell(f"{entry.used_fraction:.0%}", entry.used_fraction),
+        ListingCell(f"{entry.weight:.2f}", entry.weight),
+        burst_buffer_in_words(entry.burst_buffer_gb) if with_burst_buffer else "",
+    ]
 
 
 def weight_in_words(job: resources_pb2.Job, owners: Sequence[job_manager_pb2.OwnerShare]) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from malletrain.allocator.settings import AllocatorSettings
+from malletrain.cli.shared.configured import chosen_file
 from malletrain.job_manager.settings import JobManagerSettings
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.profiler.settings import ProfilerSettings
@@ -37,9 +35,6 @@ class AllSettings(Settings):
         return f"{self.job_manager.head_address}:{port}" if port else ""
 
 
-_chosen: ContextVar[Path | None] = ContextVar("config", default=None)
-
-
 def load(config_file: Path | None = None) -> AllSettings:
     """Read all settings from the environment and the TOML file.
 
@@ -49,14 +44,4 @@ def load(config_file: Path | None = None) -> AllSettings:
     Raises:
         InvalidInputError: a value is invalid. The error names its path, e.g. `scavenger.speed`.
     """
-    return load_settings(AllSettings, config_file or _chosen.get())
-
-
-@contextmanager
-def chosen_config(config_file: Path | None) -> Iterator[None]:
-    """Have `load` read this file while the context lasts, where none is named; None: ./malletrain.toml if it exists."""
-    before = _chosen.set(config_file)
-    try:
-        yield
-    finally:
-        _chosen.reset(before)
+    return load_settings(AllSettings, config_file or chosen_file())

@@ -1,174 +1,43 @@
-"""gRPC stubs of the services for the command: a blocking channel to each service, opened when it is first used."""
+"""The services as the command calls them: with its own settings, and errors that people can act on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 
-from malletrain.cli.shared.credentials import caller_credential
-from malletrain.cli.shared.settings import load
-from malletrain.runtime.access.credentials import Credential
-from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel, service_of
-from malletrain.runtime.errors import MalleTrainError
-from malletrain.v1 import (
-    access_pb2_grpc,
-    allocator_pb2_grpc,
-    job_manager_pb2_grpc,
-    monitor_pb2_grpc,
-    profiler_pb2_grpc,
-    scavenger_pb2_grpc,
+from malletrain.caller.credentials import caller_credential
+from malletrain.caller.settings import caller_settings
+from malletrain.caller.stubs import (
+    DEADLINE_SECONDS,
+    SHOWN_NAMES,
+    ServiceCallError,
+    ServiceStubs,
+    explain,
+    is_unverified,
 )
+from malletrain.cli.shared.configured import chosen_file
 
-
-class ServiceCallError(MalleTrainError):
-    """A call to a service has failed.
-
-    Attributes:
-        wrong_use: Whether the request was invalid.
-    """
-
-    def __init__(self, message: str, wrong_use: bool) -> None:
-        super().__init__(message)
-        self.wrong_use = wrong_use
-
-
-if TYPE_CHECKING:
-    from malletrain.runtime.config import Settings
-
-__all__ = ["DEADLINE_SECONDS", "ServiceStubs", "connect"]
-
-
-SHOWN_NAMES = {
-    "scavenger": "Scavenger",
-    "allocator": "Allocator",
-    "job_manager": "JobManager",
-    "monitor": "Monitor",
-    "profiler": "Profiler",
-}
-"""What people call the services."""
-_UNVERIFIED = (
-    "CERTIFICATE_VERIFY_FAILED",
-    "is not in peer certificate",
-    "Hostname Verification Check failed",
-    "WRONG_VERSION_NUMBER",
-)
-"""What gRPC says of a server that does not have the expected certificate, or none."""
-
-
-class ServiceStubs:
-    """Stubs of all services. A channel is opened when its service is first used.
-
-    Attributes:
-        credential: What is shown to the services.
-    """
-
-    def __init__(self, settings: Settings, credential: Credential) -> None:
-        """Connect when first used.
-
-        Args:
-            settings: Where the services are, and how they are known.
-            credential: What is shown to them.
-        """
-        self.credential = credential
-        self._settings = settings
-        self._channels: dict[str, grpc.Channel] = {}
-
-    def _channel(self, service: str) -> grpc.Channel:
-        if service not in self._channels:
-            peer = self._settings.peer(service)
-            if peer.authority_file == self._settings.own_authority_file and _is_missing(peer.authority_file):
-                raise ServiceCallError(
-                    f"no services have been started here yet: no {peer.authority_file}; is `malletrain up` running?",
-                    wrong_use=False,
-                )
-            self._channels[service] = open_blocking_channel(peer, self.credential)
-        return self._channels[service]
-
-    @property
-    def scavenger(self) -> scavenger_pb2_grpc.ScavengerServiceStub:
-        """Stub of the Scavenger."""
-        return scavenger_pb2_grpc.ScavengerServiceStub(self._channel("scavenger"))
-
-    @property
-    def allocator(self) -> allocator_pb2_grpc.AllocatorServiceStub:
-        """Stub of the Allocator."""
-        return allocator_pb2_grpc.AllocatorServiceStub(self._channel("allocator"))
-
-    @property
-    def job_manager(self) -> job_manager_pb2_grpc.JobManagerServiceStub:
-        """Stub of the JobManager."""
-        return job_manager_pb2_grpc.JobManagerServiceStub(self._channel("job_manager"))
-
-    @property
-    def monitor(self) -> monitor_pb2_grpc.MonitorServiceStub:
-        """Stub of the Monitor."""
-        return monitor_pb2_grpc.MonitorServiceStub(self._channel("monitor"))
-
-    @property
-    def profiler(self) -> profiler_pb2_grpc.ProfilerServiceStub:
-        """Stub of the Profiler."""
-        return profiler_pb2_grpc.ProfilerServiceStub(self._channel("profiler"))
-
-    @property
-    def access(self) -> access_pb2_grpc.AccessServiceStub:
-        """Stub of AccessService, in JobManager's process."""
-        return access_pb2_grpc.AccessServiceStub(self._channel("job_manager"))
-
-    def close(self) -> None:
-        """Close every channel."""
-        for channel in self._channels.values():
-            channel.close()
-
-
-def _is_missing(path: Path) -> bool:
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        pass  # whoever reads it says why that is not possible
-    return False
+__all__ = [
+    "DEADLINE_SECONDS",
+    "SHOWN_NAMES",
+    "ServiceCallError",
+    "ServiceStubs",
+    "connect",
+    "explain",
+    "is_unverified",
+]
 
 
 @contextmanager
 def connect() -> Iterator[ServiceStubs]:
     """Stubs of the configured services. Errors of calls in the block are raised as ServiceCallError."""
-    settings = load()
+    settings = caller_settings(chosen_file())
     stubs = ServiceStubs(settings, caller_credential(settings))
     try:
         yield stubs
     except grpc.RpcError as error:
-        raise explain(error) from error
+        raise explain(error, settings) from error
     finally:
         stubs.close()
-
-
-def is_unverified(error: grpc.RpcError) -> bool:
-    """Whether a call failed because what answers is not the service, or is not known by the certificates here."""
-    details = error.details() or ""
-    return error.code() == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in _UNVERIFIED)
-
-
-def explain(error: grpc.RpcError) -> ServiceCallError:
-    """Describe a failed call for users."""
-    code, details = error.code(), error.details() or ""
-    service = SHOWN_NAMES.get(service_of(error), "a service")
-    if is_unverified(error):
-        return ServiceCallError(
-            f"what answers is not {service}, or is of another CA: see tls.authority_file ({details})", wrong_use=False
-        )
-    if code == grpc.StatusCode.UNAVAILABLE:
-        return ServiceCallError(f"{service} does not answer; is `malletrain up` running? ({details})", wrong_use=False)
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ServiceCallError(f"{service} did not answer in time; does `malletrain health` say so?", wrong_use=False)
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return ServiceCallError(
-            f"the services do not know you: {details}. The account that runs them needs no token", wrong_use=False
-        )
-    if code == grpc.StatusCode.PERMISSION_DENIED:
-        return ServiceCallError(f"not permitted: {details}", wrong_use=False)
-    return ServiceCallError(details or code.name, wrong_use=code == grpc.StatusCode.INVALID_ARGUMENT)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
@@ -26,6 +28,10 @@ _COMMANDING = re.compile(
     "\u2028\u2029\u202a-\u202e\u2066-\u2069"  # what ends lines, and what turns the direction of writing
     "\ud800-\udfff]"  # which can't be encoded
 )
+
+
+_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
+"""What a terminal is sent for a style."""
 
 
 def visible(text: str) -> str:
@@ -59,6 +65,10 @@ class EscapingStream(io.TextIOWrapper):
         """Write a text, escaped."""
         super().write(visible(text))
         return len(text)
+
+    def write_as_it_is(self, text: str) -> None:
+        """Write what is made here and has no text of others in it that was not escaped."""
+        super().write(text)
 
 
 @contextmanager
@@ -98,6 +108,51 @@ def guard_verbs(app: typer.Typer) -> typer.Typer:
         if group.typer_instance is not None:
             guard_verbs(group.typer_instance)
     return app
+
+
+def has_terminal() -> bool:
+    """Whether standard output is a terminal, or something that passes on what one shows (TTY_COMPATIBLE=1)."""
+    said = os.environ.get("TTY_COMPATIBLE", "")
+    return said == "1" if said in ("0", "1") else sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    """Width of the terminal in cells."""
+    return shutil.get_terminal_size().columns
+
+
+def write_styled(parts: Iterable[tuple[str, str]]) -> None:
+    """Write a line on standard output: texts, each with its style, which only a terminal gets.
+
+    Args:
+        parts: Texts, and the name of the style of each; empty: none.
+    """
+    shown = [(visible(text), style) for text, style in parts]
+    if not has_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        line = "".join(text for text, _ in shown)
+    else:
+        line = "".join(f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and text else text for text, style in shown)
+    _send(f"{line.rstrip()}\n")
+
+
+def clear_screen() -> None:
+    """Begin a new screen, where standard output is a terminal."""
+    if has_terminal():
+        _send("\x1b[H\x1b[2J")
+
+
+def _send(text: str) -> None:
+    if isinstance(sys.stdout, EscapingStream):
+        sys.stdout.write_as_it_is(text)
+    else:
+        sys.stdout.write(text)
+
+
+@contextmanager
+def show_interrupt_as_end() -> Iterator[None]:
+    """Have Ctrl-C end what goes on for ever, which is no failure."""
+    with suppress(KeyboardInterrupt):
+        yield
 
 
 def open_console(*, stderr: bool = False, **options: Any) -> Console:

@@ -34,6 +34,7 @@ from malletrain.runtime.errors import InvalidInputError
 from malletrain.selection.genetic_parameters import GeneticParameters
 from malletrain.selection.methods import SelectionMethod
 from malletrain.selection.problem import MAX_JOBS
+from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.engine import Overrun
 from malletrain.simulator.batch.files import SUFFIXES, check_schedule_name
@@ -121,6 +122,10 @@ def batch(
         str | None,
         typer.Option(help="bbsched: gain in burst buffer that outweighs a loss of nodes; default: 2, with SSDs 4."),
     ] = None,
+    waste: Annotated[
+        WasteReading,
+        typer.Option(help="bbsched with SSDs: less waste is a percentage of the first choice's, or of all SSD."),
+    ] = WasteReading.FIRST_CHOICE,
     reserve: Annotated[ReservedKinds, typer.Option(help="What reservations look at.")] = ReservedKinds.ALL,
     backfill_depth: Annotated[
         int | None, typer.Option(min=1, help="How many jobs of the queue backfilling looks at; default: all.")
@@ -160,7 +165,7 @@ def batch(
     _check_names(schedule, trace)
     genetic = GeneticParameters(population, generations, mutation, seed)
     method, factor = method_of(select), trade_off_of(trade_off)
-    selection = None if method is None else SelectionSettings(method, solver, factor, most_visits, genetic)
+    selection = None if method is None else SelectionSettings(method, solver, factor, most_visits, genetic, waste)
     settings = WindowSettings(selection, selection_window, starvation_bound, starved, reserve, backfill_depth)
     if select == ALL:
         check_comparison(out, lambda: [name for name, path in (("--schedule", schedule), ("--trace", trace)) if path])

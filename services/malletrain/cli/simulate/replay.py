@@ -9,7 +9,8 @@ import typer
 
 from malletrain.allocator.problem.allocation_problem import CostModel, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy
-from malletrain.cli.shared.burst_buffer import parse_burst_buffer
+from malletrain.caller.sizes import parse_burst_buffer
+from malletrain.cli.shared.help_panels import help_panels
 from malletrain.cli.shared.output import JsonOption, hint_at_compiler, print_json
 from malletrain.cli.shared.progress import progress_bar
 from malletrain.cli.simulate.replay_input import ReplayInput, jobs_of, past_of, refuse_beside_journal, trace_of
@@ -43,6 +44,18 @@ CurrencyOption = typer.Option(help="What charges are in, e.g. EUR.")
 DelaysOption = typer.Option(help="File of benchmarks/zero_impact.py: how much later main jobs were measured to start.")
 
 
+@help_panels(
+    {
+        "What is replayed": ("trace", "nodes", "hours", "journal", "since", "jobs", "scaling"),
+        "Who gets which nodes": (
+            *("policy", "fixed_nodes", "forward", "forward_policy", "forward_share", "metric", "cost_model"),
+            *("max_parallel", "max_parallel_per_owner", "max_nodes_per_owner", "fair_share_half_life"),
+        ),
+        "Burst buffer": ("burst_buffer", "admission", "window", "starvation_bound"),
+        "How it is counted": ("engine", "accounting", "charge", "commit_seconds", "paper_quirks", "bound"),
+        "What it is worth": ("rate", "gpu_rate", "gpus_per_node", "currency", "delays"),
+    }
+)
 def replay(
     trace: Annotated[Path | None, TraceOption] = None,
     journal: Annotated[

@@ -11,7 +11,7 @@ from malletrain.allocator.problem.allocation_problem import DEFAULT_SECONDS, All
 from malletrain.allocator.problem.objective import rates, scale_values
 from malletrain.allocator.wire import messages
 from malletrain.cli.shared.message_file import read_message
-from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_dict
+from malletrain.cli.shared.output import JsonOption, print_json, print_table, to_proto_dict
 from malletrain.v1 import allocator_pb2
 
 
@@ -30,7 +30,7 @@ def solve(
     problem = messages.problem_from_proto(read_message(file, allocator_pb2.AllocationProblem()))
     allocation = solve_problem(problem, formulation, time_limit)
     if as_json:
-        print_json(to_dict(messages.allocation_to_proto(allocation)))
+        print_json(to_proto_dict(messages.allocation_to_proto(allocation)))
     else:
         _print(problem, allocation)
 

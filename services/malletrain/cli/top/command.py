@@ -12,7 +12,7 @@ import structlog
 from rich.console import Console
 from rich.live import Live
 
-from malletrain.cli.shared.credentials import caller_credential
+from malletrain.caller.credentials import caller_credential
 from malletrain.cli.shared.settings import AllSettings, load
 from malletrain.cli.shared.terminal import open_console
 from malletrain.cli.top.events import Event, events_between, service_events

@@ -96,6 +96,10 @@ class JobProfile:
     fit_line: tuple[tuple[int, float], ...] = ()
 
 
+_MAX_ENDED = 500
+"""Ended jobs whose last curves are kept."""
+
+
 @dataclass(init=False)
 class CurveEstimator:
     """Profiles of all jobs. A profile is replaced only when a figure moves by more than noise or its source changes.
@@ -113,6 +117,7 @@ class CurveEstimator:
     _measured: dict[str, JobMeasurements] = field(init=False)
     _learned: dict[str, JobMeasurements] = field(init=False)
     _profiles: dict[str, JobProfile] = field(init=False)
+    _ended: dict[str, JobProfile] = field(init=False)
     _known_rates: dict[str, float] = field(init=False)
     _outdated: set[str] = field(init=False)
     _prior_rates: dict[str, float] = field(init=False)
@@ -130,6 +135,7 @@ class CurveEstimator:
         self._measured = {}
         self._learned = {}
         self._profiles = {}
+        self._ended = {}
         self._known_rates = {}
         self._outdated = set()
         self._prior_rates = {}
@@ -153,7 +159,11 @@ class CurveEstimator:
             self._learn(job_id)
 
     def remove_job(self, job_id: str) -> None:
-        """Forget a job that has ended. Its points stay with its family."""
+        """Forget a job that has ended. Its points stay with its family, and its last curve for those who look back."""
+        if job_id in self._profiles:
+            self._ended[job_id] = self._profiles[job_id]
+            if len(self._ended) > _MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
         for by_job in (
             self._declared,
             self._measured,
@@ -211,6 +221,10 @@ class CurveEstimator:
     def profile(self, job_id: str) -> JobProfile | None:
         """The newest profile of a job; None where it is not known."""
         return self._profiles.get(job_id)
+
+    def last_profile(self, job_id: str) -> JobProfile | None:
+        """The profile of a job, or the last one of a job that has ended since the Profiler started; None: neither."""
+        return self._profiles.get(job_id) or self._ended.get(job_id)
 
     def profiles(self) -> list[JobProfile]:
         """All profiles, ascending by job."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import grpc
 import grpc.aio
 
 from malletrain.runtime.access.identity import Identity, Role
-from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    pass  # it imports what signs, which most callers never do
 
 HEADER = "authorization"
 SCHEME = "Bearer "
@@ -61,13 +63,22 @@ class SelfSignedToken:
         return self._token
 
 
+class TokenSigner(Protocol):
+    """Signs tokens with the installation's key."""
+
+    def sign(
+        self, user: str, role: Role, lifespan_seconds: float, job_id: str = "", audience: str = ""
+    ) -> tuple[str, Identity]:
+        """A token, and what it says."""
+
+
 class ServiceCredential:
     """Makes what a service shows to others: for each a token of its own, which is good for no other service.
 
     It signs these tokens itself, and they live for ten minutes.
     """
 
-    def __init__(self, tokens: Tokens, service: str, clock: Clock) -> None:
+    def __init__(self, tokens: TokenSigner, service: str, clock: Clock) -> None:
         """Sign nothing yet.
 
         Args:

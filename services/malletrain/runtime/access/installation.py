@@ -15,10 +15,10 @@ from malletrain.runtime.access.checking import TokenChecker
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role
 from malletrain.runtime.access.interceptor import AccessInterceptor
-from malletrain.runtime.access.keys import keys_folder, load_key
+from malletrain.runtime.access.keys import keys_folder, load_key, owner_file
 from malletrain.runtime.access.pki import certificate_path
 from malletrain.runtime.access.revocation import RevocationFile
-from malletrain.runtime.access.token_file import TokenFile, owner_file
+from malletrain.runtime.access.token_file import TokenFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.access.viewer_folder import READABLE, VIEWER, VIEWER_TOKEN, ViewerFolder
 from malletrain.runtime.clock import Clock

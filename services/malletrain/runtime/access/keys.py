@@ -13,6 +13,7 @@ from malletrain.runtime.errors import InvalidInputError
 
 KEYS_FOLDER = "keys"
 KEY_FILE = "token.key"
+OWNER_FILE = "owner.token"
 _MIN_BYTES = 32
 _ID_LENGTH = 16
 _GROUP_AND_OTHERS = 0o077
@@ -22,6 +23,11 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 def keys_folder(state_dir: Path) -> Path:
     """The folder of keys and tokens in a state folder."""
     return state_dir / KEYS_FOLDER
+
+
+def owner_file(state_dir: Path) -> Path:
+    """Path of the owner's token, which the services keep valid."""
+    return keys_folder(state_dir) / OWNER_FILE
 
 
 def make_keys_folder(state_dir: Path) -> Path:

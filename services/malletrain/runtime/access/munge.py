@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from malletrain.common.child_process import ChildProcess, spawn, through_shell
 from malletrain.common.trusted_files import reason_for_distrust
 from malletrain.runtime.access.identity import Role, UnauthenticatedError
-from malletrain.runtime.access.settings import AccessSettings
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError
 
 PURPOSE = "malletrain"
@@ -88,7 +88,35 @@ class Munge:
         return ["--socket", self.socket] if self.socket else []
 
 
-def find_munge(settings: AccessSettings) -> Munge | None:
+class MungeSettings(Protocol):
+    """Whether and by which commands MUNGE is used, as in the section `[access]`."""
+
+    @property
+    def munge(self) -> str:
+        """`auto`, `on` or `off`."""
+
+    @property
+    def munge_path(self) -> str:
+        """Folder of the commands; empty: as PATH says."""
+
+    @property
+    def munge_socket(self) -> str:
+        """Socket of munged; empty: MUNGE's default."""
+
+
+class RoleSettings(Protocol):
+    """To whom MUNGE gives which role, as in the section `[access]`."""
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Users who become operators."""
+
+    @property
+    def viewers(self) -> tuple[str, ...]:
+        """Users who become viewers."""
+
+
+def find_munge(settings: MungeSettings) -> Munge | None:
     """The commands of MUNGE; None if they are not installed or the settings say off.
 
     Raises:
@@ -117,7 +145,7 @@ def user_name(uid: int) -> str:
         raise UnauthenticatedError(f"this machine knows no user with the uid {uid}") from None
 
 
-def role_for(user: str, settings: AccessSettings, own_user: str) -> Role:
+def role_for(user: str, settings: RoleSettings, own_user: str) -> Role:
     """The role of a user whom MUNGE vouches for. Pure.
 
     Args:

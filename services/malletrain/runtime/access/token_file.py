@@ -15,20 +15,13 @@ import structlog
 
 from malletrain.common.files import write_atomically
 from malletrain.runtime.access.identity import Role, UnauthenticatedError
-from malletrain.runtime.access.keys import keys_folder
 from malletrain.runtime.access.revocation import RevocationFile
 from malletrain.runtime.access.tokens import Tokens
 from malletrain.runtime.clock import Clock
 from malletrain.runtime.errors import UnavailableError
 
-OWNER_FILE = "owner.token"
 _LOOK_SECONDS = 60.0
 _PRIVATE = 0o600
-
-
-def owner_file(state_dir: Path) -> Path:
-    """Path of the owner's token."""
-    return keys_folder(state_dir) / OWNER_FILE
 
 
 class TokenFile:

@@ -14,7 +14,7 @@ from malletrain.common.files import make_private_folder, sync_directory, write_a
 from malletrain.runtime.backup.manifest import KEYS_FOLDER, SETTINGS_FILE, STATE_FILE, Manifest
 from malletrain.runtime.backup.unpacking import unpack
 from malletrain.runtime.clock import Clock
-from malletrain.runtime.config import SERVICES, Settings
+from malletrain.runtime.config import Settings
 from malletrain.runtime.database.address import DatabaseAddress
 from malletrain.runtime.database.copying import copy_from, copy_into
 from malletrain.runtime.database.engine import open_engine
@@ -22,6 +22,7 @@ from malletrain.runtime.database.interrupted import RESTORE_FOLDER, RESTORE_MARK
 from malletrain.runtime.database.migrating import PATIENT_SECONDS, lock_schema, upgrade_database
 from malletrain.runtime.database.schema_history import SchemaHistory
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.settings_file import SERVICES
 
 _DATABASES = tuple(f"{service}.sqlite{ending}" for service in SERVICES for ending in ("", "-wal", "-shm"))
 _FILES = (*_DATABASES, STATE_FILE, KEYS_FOLDER, SETTINGS_FILE)

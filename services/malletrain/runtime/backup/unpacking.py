@@ -14,9 +14,9 @@ from typing import IO
 from pydantic import ValidationError
 
 from malletrain.runtime.backup.manifest import MANIFEST, MAX_BYTES, Manifest, may_contain
-from malletrain.runtime.config import SERVICES
 from malletrain.runtime.database.schema_history import SchemaHistory
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.settings_file import SERVICES
 
 _MAX_MANIFEST_BYTES = 4 << 20
 _CHUNK = 1 << 20

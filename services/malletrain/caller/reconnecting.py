@@ -1,4 +1,4 @@
-"""Follows a stream of a service across its restarts, for verbs that go on until something has happened."""
+"""Follows a stream of a service across its restarts, for callers that go on until something has happened."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import closing
 from typing import TypeVar
 
 import grpc
-import typer
 
-from malletrain.cli.shared.stubs import is_unverified
+from malletrain.caller.stubs import is_unverified
 from malletrain.common.backoff import Backoff
 
 ItemT = TypeVar("ItemT")
@@ -27,15 +26,10 @@ _PASSING = frozenset(
 )
 
 
-def tell(text: str) -> None:
-    """Say something on standard error."""
-    typer.echo(text, err=True)
-
-
 def across_restarts(
     name: str,
     open_stream: Callable[[], Generator[ItemT, None, None]],
-    told: Callable[[str], None] = tell,
+    told: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[ItemT]:
     """The items of a stream, which is opened again, with back-off, whenever it ends or the service is gone.

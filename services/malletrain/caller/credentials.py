@@ -1,4 +1,4 @@
-"""The credential that the command shows to the services."""
+"""The credential that a caller shows to the services."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from malletrain.caller.settings import InstallationView
 from malletrain.runtime.access.credentials import Credential, FixedToken
+from malletrain.runtime.access.keys import owner_file
 from malletrain.runtime.access.munge import Munge, MungeError, find_munge
-from malletrain.runtime.access.token_file import owner_file
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
-from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.peer import Peer
@@ -118,16 +118,16 @@ class FirstOf:
         return next((token for credential in self._credentials if (token := credential.token())), "")
 
 
-def owner_credential(settings: Settings) -> Credential:
+def owner_credential(settings: InstallationView) -> Credential:
     """The credential of the account that runs the services of these settings."""
     return OwnerTokenReader(owner_file(settings.state_dir))
 
 
-def caller_credential(settings: Settings, environment: Mapping[str, str] | None = None) -> Credential:
+def caller_credential(settings: InstallationView, environment: Mapping[str, str] | None = None) -> Credential:
     """What the user has: a token of the environment; else the owner's, if the file is ours to read; else MUNGE.
 
     Args:
-        settings: Settings of the services.
+        settings: InstallationView of the services.
         environment: Variables; by default those of this process.
 
     Raises:

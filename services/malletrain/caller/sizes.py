@@ -1,12 +1,14 @@
-"""Sizes of memory as the command reads them."""
+"""Sizes as callers write them: of memory, and of burst buffer."""
 
 from __future__ import annotations
 
 import re
 
+from malletrain.model.burst_buffer import GB_PER_TB
 from malletrain.runtime.errors import InvalidInputError
 
 _SIZE = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))? ?([MGT])(?:i?B)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,3}))? ?(GB|TB)?\Z", re.IGNORECASE)
 _MIB = {"M": 1, "G": 1 << 10, "T": 1 << 20}
 
 
@@ -31,3 +33,19 @@ def parse_memory(option: str, text: str, most_mib: int) -> int:
     if not 1 <= mib <= most_mib:
         raise InvalidInputError(option, expected, text)
     return mib
+
+
+def parse_burst_buffer(text: str) -> int:
+    """`2TB`, `1.5TB`, `500GB` or `2000` in GB.
+
+    Raises:
+        InvalidInputError: it is something else, negative, or no whole number of GB.
+    """
+    found = _AMOUNT.match(text.strip())
+    if found is not None:
+        whole, thousandths, unit = found.groups()
+        if (unit or "").upper() == "TB":
+            return int(whole) * GB_PER_TB + int((thousandths or "").ljust(3, "0"))
+        if not int(thousandths or 0):
+            return int(whole)
+    raise InvalidInputError("--burst-buffer", "whole GB, such as 2000, 500GB or 1.5TB", text)

@@ -1,0 +1,279 @@
+"""A connection to the services of an installation, and the one that the functions of `malletrain` use."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import grpc
+
+from malletrain.api.errors import as_exception, in_python
+from malletrain.api.job import Job, JobList
+from malletrain.api.options import JobOptions, spec_of
+from malletrain.api.watcher import JobWatcher
+from malletrain.caller.credentials import caller_credential
+from malletrain.caller.settings import CallerSettings, caller_settings
+from malletrain.caller.stubs import DEADLINE_SECONDS, ServiceStubs, is_unverified
+from malletrain.common.backoff import Backoff
+from malletrain.model.job_state import JobState
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, UnavailableError
+from malletrain.runtime.paging import all_pages
+from malletrain.v1 import access_pb2, job_manager_pb2, monitor_pb2, resources_pb2
+
+_PATIENCE_SECONDS = 30.0
+"""How long a service that has answered before may be away: for a restart."""
+_FIRST_PAUSE_SECONDS = 0.1
+_MAX_PAUSE_SECONDS = 2.0
+_PASSING = frozenset((grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED))
+AnswerT = TypeVar("AnswerT")
+
+
+class Connection:
+    """The services of one installation. May be used by any thread; ends with `close`, or as a context manager.
+
+    Attributes:
+        settings: Where the services are.
+    """
+
+    def __init__(self, settings: CallerSettings) -> None:
+        """Nothing is sent before the first call.
+
+        Args:
+            settings: Where the services are.
+
+        Raises:
+            InvalidInputError: the file that `MALLETRAIN_TOKEN_FILE` names has no token.
+        """
+        self.settings = settings
+        self._stubs = ServiceStubs(settings, caller_credential(settings))
+        self.watcher = JobWatcher(self._stubs)
+        self._answered = self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<malletrain.Connection {self.settings.state_dir} {self.settings.addresses['job_manager']}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it. Jobs go on; who waits for one is told. Once more does nothing."""
+        self._closed = True
+        self.watcher.close()
+        self._stubs.close()
+        _forget(self)
+
+    @property
+    def stubs(self) -> ServiceStubs:
+        """Stubs of all services.
+
+        Raises:
+            UnavailableError: the connection is closed.
+        """
+        if self._closed:
+            raise UnavailableError("the connection is closed")
+        return self._stubs
+
+    def submit(self, command: Sequence[str], **options: Unpack[JobOptions]) -> Job:
+        """Submit an elastic training.
+
+        Args:
+            command: Program and arguments, e.g. `["python", "train.py"]`.
+            **options: As `JobOptions`.
+
+        Raises:
+            InvalidInputError: an argument is not as expected: `error.field` names it.
+            LimitExceededError: the caller has as many jobs as it may have.
+            UnavailableError: JobManager does not answer.
+        """
+        return self.submit_specs([spec_of(command, options)])[0]
+
+    def submit_specs(self, specs: Iterable[resources_pb2.JobSpec]) -> list[Job]:
+        """Submit several jobs at once, all of them or none.
+
+        Args:
+            specs: 1 to 1000 specifications.
+        """
+        # By its identifier a submission that is sent again, because the answer was lost, is done once only.
+        request = job_manager_pb2.SubmitJobsRequest(request_id=uuid.uuid4().hex, specs=specs)
+        stored = self.call(self.stubs.job_manager.SubmitJobs, request).jobs
+        return [Job(self, message) for message in stored]
+
+    def job(self, job_id: str) -> Job:
+        """One job by its identifier.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        request = job_manager_pb2.GetJobRequest(job_id=job_id)
+        return Job(self, self.call(self.stubs.job_manager.GetJob, request).job)
+
+    def jobs(self, state: str | Iterable[str] = (), owner: str = "", mine: bool = False) -> JobList:
+        """Jobs, oldest first.
+
+        Args:
+            state: Only jobs in this state, or in one of these, e.g. `running`; by default in all.
+            owner: Only jobs of this user.
+            mine: Only jobs of the caller.
+
+        Raises:
+            InvalidInputError: there is no such state, or both `owner` and `mine` are given.
+        """
+        if mine and owner:
+            raise InvalidInputError("mine", "no owner beside it", owner)
+        names = [state] if isinstance(state, str) and state else state or ()
+        states = [_state("state", name) for name in names]
+        request = job_manager_pb2.ListJobsRequest(states=states, owner=self.user if mine else owner)
+        pages = all_pages(lambda page, **_: self.call(self.stubs.job_manager.ListJobs, page), request)
+        return JobList(self, [Job(self, message) for page in pages for message in page.jobs])
+
+    @property
+    def user(self) -> str:
+        """The user whom the services take the caller for."""
+        answer = self.call(self.stubs.access.GetIdentity, access_pb2.GetIdentityRequest())
+        return str(answer.identity.user)
+
+    def progress_of(self, job_ids: Sequence[str]) -> dict[str, monitor_pb2.Progress]:
+        """How far jobs are, by their identifiers; without those that have reported nothing, or if Monitor is away."""
+        try:
+            answer = self.call(
+                self.stubs.monitor.GetProgress, monitor_pb2.GetProgressRequest(job_ids=job_ids), patience=0.0
+            )
+        except (NotFoundError, UnavailableError):
+            return {}
+        return {progress.job_id: progress for progress in answer.progress}
+
+    def call(self, method: Callable[..., Any], request: Any, *, patience: float = _PATIENCE_SECONDS) -> Any:
+        """Call a service, and once more while it is restarted; only for calls that may be sent twice.
+
+        Args:
+            method: Method of a stub.
+            request: Its request.
+            patience: How long a service that does not answer is tried, in seconds, if any has answered before.
+
+        Raises:
+            MalleTrainError: the call has failed.
+        """
+        backoff, deadline = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS), time.monotonic() + patience
+        while True:
+            try:
+                answer = method(request, timeout=DEADLINE_SECONDS)
+            except grpc.RpcError as error:
+                passes = self._answered and error.code() in _PASSING and not is_unverified(error)
+                if not passes or time.monotonic() >= deadline:
+                    raise as_exception(error) from error
+                time.sleep(backoff.fail())
+            except ValueError as error:
+                if isinstance(error, InvalidInputError):
+                    raise
+                raise UnavailableError(f"the connection is closed ({error})") from None  # gRPC's, of its channel
+            else:
+                self._answered = True
+                return answer
+
+
+def _state(field: str, name: object) -> resources_pb2.JobState.ValueType:
+    known = [state.value for state in JobState]
+    if not isinstance(name, str) or name.upper() not in known:
+        raise InvalidInputError(field, f"one of {', '.join(known).lower()}", name)
+    return resources_pb2.JobState.Value(f"JOB_STATE_{name.upper()}")
+
+
+_lock = threading.Lock()
+_default: Connection | None = None
+_default_process = 0
+
+
+def connect(config: str | Path | None = None, state_dir: str | Path | None = None) -> Connection:
+    """Connect to the services of an installation, and have `malletrain.submit` and its like use that.
+
+    Without arguments the services are found as `malletrain jobs` finds them: by `MALLETRAIN_*` variables,
+    `malletrain.toml` of the working directory, or at the default addresses. Credentials are found in the same way.
+
+    Args:
+        config: The installation's malletrain.toml.
+        state_dir: Its state folder.
+
+    Raises:
+        InvalidInputError: a setting can't be used; the error names it.
+    """
+    try:
+        settings = caller_settings(
+            None if config is None else Path(config), None if state_dir is None else Path(state_dir)
+        )
+    except InvalidInputError as error:
+        raise in_python(error) from None
+    connection = Connection(settings)
+    make_default(connection)
+    return connection
+
+
+def make_default(connection: Connection | None) -> Connection | None:
+    """Have the functions of `malletrain` use a connection; None: one that they open. Returns the one before."""
+    global _default, _default_process  # a process has one
+    with _lock:
+        before = _default if _default_process == os.getpid() else None
+        _default, _default_process = connection, os.getpid()
+        return before
+
+
+def default_connection() -> Connection:
+    """The connection that the functions of `malletrain` use; opened where there is none, and after a fork."""
+    with _lock:
+        found = _default if _default_process == os.getpid() else None
+    return connect() if found is None else found
+
+
+def _forget(connection: Connection) -> None:
+    global _default
+    with _lock:
+        if _default is connection:
+            _default = None
+
+
+def submit(command: Sequence[str], **options: Unpack[JobOptions]) -> Job:
+    """Submit an elastic training: `malletrain.submit(["python", "train.py"], max_nodes=4, name="resnet")`.
+
+    Args:
+        command: Program and arguments.
+        **options: As `malletrain.api.options.JobOptions`: those of `malletrain submit`.
+
+    Raises:
+        InvalidInputError: an argument is not as expected: `error.field` names it.
+        LimitExceededError: the caller has as many jobs as it may have.
+        UnavailableError: JobManager does not answer.
+    """
+    return default_connection().submit(command, **options)
+
+
+def jobs(state: str | Iterable[str] = (), owner: str = "", mine: bool = False) -> JobList:
+    """Jobs, oldest first.
+
+    Args:
+        state: Only jobs in this state, or in one of these, e.g. `running`; by default in all.
+        owner: Only jobs of this user.
+        mine: Only jobs of the caller.
+
+    Raises:
+        InvalidInputError: there is no such state, or both `owner` and `mine` are given.
+    """
+    return default_connection().jobs(state, owner, mine)
+
+
+def job(job_id: str) -> Job:
+    """One job by its identifier.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    return default_connection().job(job_id)

@@ -1,0 +1,356 @@
+"""A job, and a list of jobs, as one has them in Python."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, overload
+
+from malletrain.api.errors import translated
+from malletrain.api.tables import facts_html, table_html, table_text
+from malletrain.caller.following import followed_log, log_lines
+from malletrain.caller.stubs import DEADLINE_SECONDS
+from malletrain.model.job_state import JobState
+from malletrain.runtime.errors import MalleTrainError, UnavailableError
+from malletrain.runtime.messages import job_state_of, unix_seconds
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
+
+if TYPE_CHECKING:
+    from malletrain.api.connection import Connection
+
+_LOOK_SECONDS = 2.0
+"""Between two tries to ask JobManager, where it does not answer."""
+_COLUMNS = ("job", "name", "state", "nodes", "samples", "samples/s", "reason")
+
+
+class Job:
+    """One job. Its attributes ask the services until it has ended, and remember what they said last.
+
+    Attributes:
+        id: Its identifier, e.g. `j000012`.
+    """
+
+    def __init__(self, connection: Connection, message: resources_pb2.Job) -> None:
+        self.id = message.id
+        self._connection = connection
+        self._message = message
+
+    def __repr__(self) -> str:
+        return f"<malletrain.Job {self.id} {self.name!r} {job_state_of(self._message.state)}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and (self.id, self._connection) == (other.id, other._connection)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return self._message.spec.name
+
+    @property
+    def owner(self) -> str:
+        """Who submitted it."""
+        return self._message.owner
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Program and arguments; empty where the caller may not see them."""
+        return tuple(self._message.spec.command)
+
+    @property
+    def note(self) -> str:
+        """What was found of how its script is started, and what to change where that does not fit; empty: nothing."""
+        return self._message.spec.launch_note
+
+    @property
+    def submitted(self) -> datetime:
+        """When it was submitted, in UTC."""
+        return datetime.fromtimestamp(unix_seconds(self._message.create_time), UTC)
+
+    @property
+    def state(self) -> JobState:
+        """Its state now, e.g. `RUNNING`; equal to that text, and `state.final` says whether it has ended.
+
+        Raises:
+            UnavailableError: JobManager does not answer.
+        """
+        return job_state_of(self.refresh()._message.state)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.state.final
+
+    @property
+    def reason(self) -> str:
+        """Why it is in its state, as of the last time that the services were asked."""
+        if self._message.reason:
+            return self._message.reason
+        name = resources_pb2.JobReason.Name(self._message.reason_code).removeprefix("JOB_REASON_")
+        return "" if name == "UNSPECIFIED" else name.replace("_", " ").lower()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that it trains on now."""
+        return tuple(self.refresh()._message.confirmed_nodes)
+
+    @property
+    def samples(self) -> int:
+        """Samples so far, net of rollbacks."""
+        progress = self._connection.progress_of([self.id]).get(self.id)
+        return max(self.refresh()._message.samples, progress.samples if progress is not None else 0)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput at its present scale; 0: not known, or it does not train."""
+        progress = self._connection.progress_of([self.id]).get(self.id)
+        return progress.rate if progress is not None else 0.0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What its trainer has reported at its end, e.g. `{"accuracy": 0.97}`."""
+        return dict(self.refresh()._message.metrics)
+
+    def refresh(self) -> Job:
+        """Ask JobManager for it anew, unless it is known to have ended; returns the job itself.
+
+        Raises:
+            NotFoundError: it is no longer kept.
+            UnavailableError: JobManager does not answer.
+        """
+        if not self._ended:
+            request = job_manager_pb2.GetJobRequest(job_id=self.id)
+            self._message = self._connection.call(self._connection.stubs.job_manager.GetJob, request).job
+        return self
+
+    def wait(self, timeout: float | None = None) -> JobState:
+        """Wait until it has ended, also over restarts of JobManager; returns how.
+
+        Args:
+            timeout: Longest wait in seconds; None: for ever.
+
+        Raises:
+            TimeoutError: it has not ended in time; it goes on.
+            UnavailableError: the connection was closed, or JobManager is not the one that it was.
+        """
+        ended, heard = threading.Event(), _Heard()
+
+        def told(message: resources_pb2.Job | MalleTrainError) -> None:
+            if heard.take(message):
+                ended.set()
+
+        with self._connection.watcher.watching(self.id, told):
+            deadline = math.inf if timeout is None else time.monotonic() + timeout
+            asked = self._ask(heard)
+            while not heard.is_final:
+                left = min(deadline - time.monotonic(), _LOOK_SECONDS)
+                if not ended.wait(max(0.0, left)) and time.monotonic() >= deadline:
+                    raise TimeoutError(f"{self.id} has not ended after {timeout:g} s")
+                asked = asked or self._ask(heard)
+        self._message = heard.result()
+        return job_state_of(self._message.state)
+
+    async def wait_async(self) -> JobState:
+        """As `wait`, for an event loop; limited by `asyncio.timeout`."""
+        loop, heard = asyncio.get_running_loop(), _Heard()
+        ended = asyncio.Event()
+
+        def told(message: resources_pb2.Job | MalleTrainError) -> None:
+            if heard.take(message) and not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        with self._connection.watcher.watching(self.id, told):
+            asked = await asyncio.to_thread(self._ask, heard)
+            while not heard.is_final:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await ended.wait()
+                asked = asked or await asyncio.to_thread(self._ask, heard)
+        self._message = heard.result()
+        return job_state_of(self._message.state)
+
+    def logs(self, follow: bool = False, tail: int = 0) -> Iterator[str]:
+        """The lines of its log, each with the node that wrote it in front: `n017 | text`.
+
+        Args:
+            follow: Go on until the job has ended, over restarts of JobManager, too.
+            tail: Only the last lines, this many; 0: all.
+
+        Raises:
+            PermissionDeniedError: the caller is neither its owner nor an operator.
+            UnavailableError: JobManager does not answer.
+        """
+        stubs = self._connection.stubs
+        with translated():
+            if follow:
+                yield from followed_log(stubs, self.id, tail, lambda text: print(text, file=sys.stderr))
+            else:
+                yield from log_lines(stubs, self.id, tail)
+
+    def cancel(self) -> Job:
+        """End it; returns the job itself. Its checkpoints stay in its folder. Nothing happens where it has ended.
+
+        Raises:
+            PermissionDeniedError: the caller is neither its owner nor an operator.
+        """
+        request = job_manager_pb2.CancelJobRequest(job_id=self.id)
+        self._message = self._connection.call(self._connection.stubs.job_manager.CancelJob, request).job
+        return self
+
+    @property
+    def _ended(self) -> bool:
+        return job_state_of(self._message.state).final
+
+    def _ask(self, heard: _Heard) -> bool:
+        """Ask whether it has ended already; returns whether that is known. JobManager may be away."""
+        request = job_manager_pb2.GetJobRequest(job_id=self.id)
+        try:
+            with translated():
+                message = self._message
+                if not self._ended:
+                    message = self._connection.stubs.job_manager.GetJob(request, timeout=DEADLINE_SECONDS).job
+        except UnavailableError:
+            return False
+        heard.take(message)
+        return True
+
+    def _repr_html_(self) -> str:
+        message, progress = self.refresh()._message, self._connection.progress_of([self.id]).get(self.id)
+        labels = dict(zip(_COLUMNS, _row(message, progress), strict=True))
+        metrics = {name: f"{value:g}" for name, value in sorted(message.metrics.items())}
+        return facts_html({**labels, **metrics})
+
+
+class _Heard:
+    """How a job ended, or why that is not known."""
+
+    def __init__(self) -> None:
+        self._found: resources_pb2.Job | MalleTrainError | None = None
+
+    def take(self, message: resources_pb2.Job | MalleTrainError) -> bool:
+        """Whether that is it."""
+        if isinstance(message, resources_pb2.Job) and not job_state_of(message.state).final:
+            return False
+        self._found = message
+        return True
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is something."""
+        return self._found is not None
+
+    def result(self) -> resources_pb2.Job:
+        if isinstance(self._found, MalleTrainError):
+            raise self._found
+        assert self._found is not None
+        return self._found
+
+
+class JobList(Sequence[Job]):
+    """Jobs, oldest first, as they were when they were asked for. A notebook shows them as a table."""
+
+    def __init__(self, connection: Connection, found: Sequence[Job]) -> None:
+        self._connection = connection
+        self._jobs = tuple(found)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @overload
+    def __getitem__(self, place: int) -> Job: ...
+    @overload
+    def __getitem__(self, place: slice) -> JobList: ...
+    def __getitem__(self, place: int | slice) -> Job | JobList:
+        if isinstance(place, slice):
+            return JobList(self._connection, self._jobs[place])
+        return self._jobs[place]
+
+    def __repr__(self) -> str:
+        return table_text(_COLUMNS, self._rows(asked=False))
+
+    def _repr_html_(self) -> str:
+        return table_html(_COLUMNS, self._rows(asked=True))
+
+    def wait(self, timeout: float | None = None) -> list[JobState]:
+        """Wait until all have ended; returns how, in their order.
+
+        Args:
+            timeout: Longest wait for all of them in seconds; None: for ever.
+
+        Raises:
+            TimeoutError: one has not ended in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return [job.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for job in self._jobs]
+
+    def cancel(self) -> None:
+        """End all that have not ended."""
+        for job in self._jobs:
+            job.cancel()
+
+    def watch(self, seconds: float = 1.0) -> None:
+        """Show the table, and keep it up to date until all have ended: in place in a notebook, else line by line.
+
+        An interrupt (Ctrl-C, or the notebook's stop button) ends the watching, and not the jobs.
+
+        Args:
+            seconds: Time between two looks.
+        """
+        show = _display()
+        before = ""
+        while True:
+            rows = self._rows(asked=True)
+            text = table_text(_COLUMNS, rows)
+            if text != before:
+                show(table_html(_COLUMNS, rows), text)
+            before = text
+            left = [job for job in self._jobs if not job._ended]
+            if not left:
+                return
+            try:
+                left[0].wait(seconds)
+            except TimeoutError:
+                continue
+            except KeyboardInterrupt:
+                return
+
+    def _rows(self, *, asked: bool) -> list[tuple[str, ...]]:
+        """A row for each job; `asked`: as it is now."""
+        progress: dict[str, monitor_pb2.Progress] = {}
+        if asked and self._jobs:
+            for job in self._jobs:
+                job.refresh()
+            progress = self._connection.progress_of([job.id for job in self._jobs])
+        return [_row(job._message, progress.get(job.id)) for job in self._jobs]
+
+
+def _row(message: resources_pb2.Job, progress: monitor_pb2.Progress | None) -> tuple[str, ...]:
+    samples = max(message.samples, progress.samples if progress is not None else 0)
+    state = job_state_of(message.state)
+    rate = progress.rate if progress is not None and not state.final else 0.0
+    return (
+        message.id,
+        message.spec.name,
+        state,
+        f"{len(message.confirmed_nodes)}/{len(message.wanted_nodes)}",
+        f"{samples:,}" + (f" of {message.spec.target_samples:,}" if message.spec.target_samples else ""),
+        f"{rate:,.1f}" if rate else "",
+        message.reason.partition("\n")[0],
+    )
+
+
+def _display() -> Callable[[str, str], None]:
+    """Shows a table in place where a notebook runs this, else prints it. IPython is never imported for that."""
+    found: Any = sys.modules.get("IPython")
+    if found is None or found.get_ipython() is None or not hasattr(found.get_ipython(), "kernel"):
+        return lambda _, text: print(text, flush=True)
+    shown: Any = found.display.display(found.display.HTML(""), display_id=True)
+    return lambda html, _: shown.update(found.display.HTML(html))

@@ -1,0 +1,218 @@
+"""What a caller asks for when it submits a job, and the specification that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from malletrain.caller.launch_choice import AskedLaunch, choose_launch
+from malletrain.caller.sizes import parse_burst_buffer, parse_memory
+from malletrain.model.node_needs import MAX_AMOUNTS
+from malletrain.model.topology import TopologyPreference
+from malletrain.runtime.errors import InvalidInputError
+from malletrain.runtime.topology_messages import preference_to_proto
+from malletrain.v1 import resources_pb2
+
+_MAX_NAME_LENGTH = 128
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A job as its submitter asks for it: `malletrain submit`, and `malletrain.submit` in Python.
+
+    Attributes:
+        command: Program and arguments.
+        name: Name for people; empty: the script's.
+        min_nodes: Smallest scale in nodes.
+        max_nodes: Largest scale in nodes; None: 8, and 1 for the backend `command`.
+        permitted: Permitted scales in nodes; empty: all within these bounds.
+        slots: Worker processes per node; 0: one for each GPU, or 1.
+        curve: Numbers of nodes, each with samples per second; empty: it is measured.
+        scale_up: Stall of a growth in seconds; None: it is measured.
+        scale_down: Stall of a shrink in seconds; None: it is measured.
+        backend: `horovod`, `torchrun` or `command`; empty: what the script shows.
+        weight: Priority weight.
+        target_samples: Samples after which it is complete; 0: no target.
+        max_restarts: Restarts after failures before it is FAILED; None: JobManager's default.
+        profile: `auto`, `always` or `never`: whether its scaling curve is measured on purpose; empty: the default.
+        family: Jobs of one family share scaling curve and rescale costs.
+        project: Project that its usage is accounted to.
+        gpu: Kind of GPU that each of its nodes must have, e.g. `a100`.
+        gpu_memory: Least memory of each GPU, e.g. `40G`.
+        gpus: Least number of GPUs of each node.
+        cores: Least number of cores of each node.
+        memory: Least memory of each node, e.g. `256G`.
+        constraint: Features that each of its nodes must have, e.g. `ib&big`.
+        pool: Pool or partition that its nodes must be of.
+        exclude: Names of nodes that it must not have.
+        topology: `prefer`: nodes near each other; `none`: any.
+        burst_buffer: Burst buffer that it holds until its end, e.g. `2TB`; empty: none.
+        cold: Whether each worker is started as a new interpreter.
+        env: Variables of the workers.
+        workdir: Folder that the workers start in; None: the present one.
+        start_limit, step_limit, evaluation_limit, save_limit: Longest start, step, evaluation and save, in seconds; 0:
+            the defaults.
+        release_grace, leave_grace: Seconds to save and end on a node that is taken, and before a start at another
+            scale; 0: the defaults.
+    """
+
+    command: Sequence[str]
+    name: str = ""
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    permitted: Sequence[int] = ()
+    slots: int = 0
+    curve: Sequence[tuple[int, float]] = ()
+    scale_up: float | None = None
+    scale_down: float | None = None
+    backend: str = ""
+    weight: float = 1.0
+    target_samples: int = 0
+    max_restarts: int | None = None
+    profile: str = ""
+    family: str = ""
+    project: str = ""
+    gpu: str = ""
+    gpu_memory: str | None = None
+    gpus: int | None = None
+    cores: int | None = None
+    memory: str | None = None
+    constraint: str = ""
+    pool: str = ""
+    exclude: Sequence[str] = ()
+    topology: str = "none"
+    burst_buffer: str = ""
+    cold: bool = False
+    env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    workdir: Path | None = None
+    start_limit: float = 0.0
+    step_limit: float = 0.0
+    evaluation_limit: float = 0.0
+    save_limit: float = 0.0
+    release_grace: float = 0.0
+    leave_grace: float = 0.0
+
+
+def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
+    """The specification of a job. The files of its command are looked at, and never run.
+
+    Raises:
+        InvalidInputError: a value is not as expected; the error names the option of `malletrain submit`.
+    """
+    directory = (request.workdir or Path.cwd()).resolve()
+    asked = AskedLaunch(
+        parse_backend(request.backend), request.min_nodes, request.max_nodes, request.permitted, request.slots
+    )
+    launch = choose_launch(request.command, directory, asked, request.env)
+    return resources_pb2.JobSpec(
+        name=request.name or default_name(request.command),
+        command=request.command,
+        working_directory=str(directory),
+        environment=request.env,
+        min_nodes=request.min_nodes,
+        max_nodes=launch.max_nodes,
+        permitted_nodes=launch.permitted,
+        slots_per_node=request.slots,
+        scale_up_seconds=request.scale_up,
+        scale_down_seconds=request.scale_down,
+        curve=[resources_pb2.ScalingPoint(nodes=nodes, rate=rate) for nodes, rate in request.curve],
+        weight=request.weight,
+        target_samples=request.target_samples,
+        max_restarts=request.max_restarts,
+        backend=launch.backend,
+        launch_note=launch.note,
+        profile=parse_profile(request.profile),
+        family=request.family,
+        project=request.project,
+        needs=needs_of(request),
+        topology=parse_topology(request.topology),
+        cold_start=request.cold,
+        burst_buffer_gb=parse_burst_buffer(request.burst_buffer) if request.burst_buffer else 0,
+        limits=resources_pb2.JobLimits(
+            start_seconds=request.start_limit,
+            step_seconds=request.step_limit,
+            evaluation_seconds=request.evaluation_limit,
+            save_seconds=request.save_limit,
+            release_grace_seconds=request.release_grace,
+            leave_grace_seconds=request.leave_grace,
+        ),
+    )
+
+
+def default_name(command: Sequence[str]) -> str:
+    """The name of a job that was given none: its script's, or its program's where that is no interpreter."""
+    runs_script = Path(command[0]).name.startswith(("python", "torchrun"))
+    script = next((word for word in command[1:] if not word.startswith("-")), command[0]) if runs_script else command[0]
+    printable = "".join(letter if letter.isprintable() else " " for letter in Path(script).stem)
+    return " ".join(printable.split())[:_MAX_NAME_LENGTH]
+
+
+def parse_backend(name: str) -> resources_pb2.LauncherBackend.ValueType:
+    """A launcher backend by its name; empty: the operator's choice.
+
+    Raises:
+        InvalidInputError: there is no such backend.
+    """
+    if not name:
+        return resources_pb2.LAUNCHER_BACKEND_UNSPECIFIED
+    backends = resources_pb2.LauncherBackend.items()
+    known = {long.removeprefix("LAUNCHER_BACKEND_").lower(): value for long, value in backends if value}
+    if name not in known:
+        raise InvalidInputError("--backend", f"one of {', '.join(known)}", name)
+    return known[name]
+
+
+def parse_profile(mode: str) -> resources_pb2.ProfileMode.ValueType:
+    """`auto` as a profile mode; nothing leaves it to the operator's default.
+
+    Raises:
+        InvalidInputError: there is no such mode.
+    """
+    names = {"": "UNSPECIFIED", "auto": "AUTO", "always": "ALWAYS", "never": "NEVER"}
+    if mode.lower() not in names:
+        raise InvalidInputError("--profile", "auto, always or never", mode)
+    return resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{names[mode.lower()]}")
+
+
+def parse_topology(text: str) -> resources_pb2.TopologyPreference.ValueType:
+    """The preference that `--topology` names.
+
+    Raises:
+        InvalidInputError: it is not known.
+    """
+    if text not in list(TopologyPreference):
+        raise InvalidInputError("--topology", " or ".join(TopologyPreference), text)
+    return preference_to_proto(TopologyPreference(text))
+
+
+def needs_of(request: JobRequest) -> resources_pb2.NodeNeeds | None:
+    """What a job needs of each of its nodes; None: nothing.
+
+    Raises:
+        InvalidInputError: an amount is none.
+    """
+    needs = resources_pb2.NodeNeeds(
+        gpu=request.gpu,
+        constraint=request.constraint,
+        pool=request.pool,
+        excluded_nodes=request.exclude,
+        gpu_memory_mib=_memory("gpu_memory_mib", "--gpu-memory", request.gpu_memory),
+        gpus=_count("gpus", "--gpus", request.gpus),
+        cores=_count("cores", "--cores", request.cores),
+        memory_mib=_memory("memory_mib", "--memory", request.memory),
+    )
+    return needs if needs.ByteSize() else None
+
+
+def _memory(field_name: str, option: str, text: str | None) -> int:
+    return 0 if text is None else parse_memory(option, text, MAX_AMOUNTS[field_name])
+
+
+def _count(field_name: str, option: str, number: int | None) -> int:
+    if number is not None and not 1 <= number <= MAX_AMOUNTS[field_name]:
+        raise InvalidInputError(option, f"a whole number from 1 to {MAX_AMOUNTS[field_name]}", number)
+    return number or 0

@@ -1,0 +1,88 @@
+"""Which job is meant: by its identifier, or by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from malletrain.cli.jobs.completion import complete_job
+from malletrain.cli.jobs.jobs import all_jobs, own_name
+from malletrain.cli.shared.output import ago, state_name
+from malletrain.cli.shared.stubs import ServiceStubs
+from malletrain.runtime.errors import InvalidInputError, NotFoundError, quoted
+from malletrain.runtime.messages import FINAL_JOB_STATES
+from malletrain.v1 import resources_pb2
+
+_IDENTIFIER = re.compile(r"j\d{6,}")
+_MAX_LISTED = 10
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The job: its identifier, e.g. j000001, or its name.", autocompletion=complete_job
+    ),
+]
+
+
+def job_of(stubs: ServiceStubs, text: str, now: float) -> str:
+    """The identifier of the job that a user means: by its identifier, or by its name the newest that has it.
+
+    Anybody may give any name to jobs. So those of the caller come first, and jobs of others only where the caller has
+    none of this name. Where several have it, standard error says which was taken.
+
+    Raises:
+        NotFoundError: no job has this name.
+    """
+    if _IDENTIFIER.fullmatch(text):
+        return text
+    *others, found = _named(stubs, text)
+    if others:
+        typer.echo(f"note: {quoted(text)} is the newest of {len(others) + 1} jobs of this name: {found.id}", err=True)
+        for line in _in_words(others, now):
+            typer.echo(line, err=True)
+    return found.id
+
+
+def unfinished_job_of(stubs: ServiceStubs, text: str, now: float) -> str:
+    """The same where the job is to be ended: of several of this name only one may not have ended yet.
+
+    Raises:
+        InvalidInputError: several have not ended.
+        NotFoundError: no job has this name.
+    """
+    if _IDENTIFIER.fullmatch(text):
+        return text
+    found = _named(stubs, text)
+    unfinished = [job for job in found if job.state not in FINAL_JOB_STATES]
+    if len(unfinished) > 1:
+        listed = "; ".join(line.strip() for line in _in_words(unfinished, now))
+        raise InvalidInputError("ID", f"an identifier, since {len(unfinished)} jobs have this name ({listed})", text)
+    return (unfinished or found)[-1].id
+
+
+def own_job_of(stubs: ServiceStubs, text: str) -> str | None:
+    """The identifier of the caller's newest job of a name; None: the caller has none."""
+    own = own_name(stubs)
+    found = [job.id for job in all_jobs(stubs, owner=own, name=text) if job.spec.name == text]
+    return found[-1] if found else None
+
+
+def _named(stubs: ServiceStubs, name: str) -> list[resources_pb2.Job]:
+    """The jobs of a name, oldest first: the caller's, or else those of others. Never empty."""
+    if not name.strip():
+        raise InvalidInputError("ID", "a job's identifier or its name", name)
+    found = [job for job in all_jobs(stubs, name=name) if job.spec.name == name]  # an earlier JobManager lists all
+    if not found:
+        raise NotFoundError(f"no job has the identifier or the name {quoted(name)}")
+    own = own_name(stubs)
+    return [job for job in found if job.owner == own] or found
+
+
+def _in_words(jobs: Sequence[resources_pb2.Job], now: float) -> list[str]:
+    """A line for each job, newest first."""
+    newest = jobs[::-1][:_MAX_LISTED]
+    lines = [f"  {job.id} {state_name(job.state)}, of {job.owner}, {ago(job.create_time, now)} ago" for job in newest]
+    return lines + ([f"  and {len(jobs) - len(newest)} more"] if len(jobs) > len(newest) else [])

@@ -1,0 +1,151 @@
+"""Jobs from Python on real services: submitted, waited for, followed, cancelled, and across a kill of JobManager."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import malletrain
+from malletrain import LocalCluster
+from malletrain.api.connection import default_connection
+from tests.support.waiting import wait_until
+from tests.system.deployment import service_pids
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+SETTINGS = {"job_manager.standby_memory_mib": "0", "validate_state": "1"}
+PATIENCE = 100.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with malletrain.local(nodes=2, settings=SETTINGS) as running:
+        yield running
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def until_exists(path: Path) -> list[str]:
+    """A program that prints a line, and ends when a file is there."""
+    return python(
+        f"import os, time; print('begun', flush=True)\nwhile not os.path.exists({str(path)!r}): time.sleep(0.1)"
+    )
+
+
+def test_a_job_from_submission_to_end(cluster: LocalCluster, tmp_path: Path) -> None:
+    assert default_connection() is cluster
+    end = tmp_path / "end"
+    job = malletrain.submit(until_exists(end), name="first", backend="command", workdir=tmp_path)
+    other = malletrain.submit(until_exists(tmp_path / "never"), backend="command", workdir=tmp_path)
+    assert (job.name, job.state.final, job.owner) == ("first", False, cluster.user)
+    with pytest.raises(TimeoutError, match=job.id):
+        job.wait(0)
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(job.logs(follow=True)))
+    reader.start()
+    wait_until(lambda: any("begun" in line for line in job.logs()), PATIENCE, "the first line")
+    assert [found.id for found in malletrain.jobs(state=["running", "starting"]) if found == job] == [job.id]
+    end.touch()
+    assert asyncio.run(job.wait_async()) == "COMPLETED" == job.wait()
+    reader.join(PATIENCE)
+    assert lines == ["n1 | begun"] or lines == ["n2 | begun"]
+    assert other.cancel().wait(PATIENCE) == "CANCELLED"
+    shown = malletrain.jobs(mine=True)._repr_html_()
+    assert all(text in shown for text in (job.id, "first", "CANCELLED", other.id))
+    assert "COMPLETED" in job._repr_html_()
+    malletrain.jobs().watch()  # all have ended: at once
+    assert malletrain.job(job.id) == job
+
+
+def test_errors_are_exceptions_with_the_field(cluster: LocalCluster) -> None:
+    with pytest.raises(malletrain.InvalidInputError) as caught:
+        cluster.submit(["python", "train.py"], min_nodes=3, max_nodes=2)
+    assert caught.value.field == "min_nodes"
+    with pytest.raises(malletrain.InvalidInputError) as caught:
+        cluster.jobs(state="done")
+    assert caught.value.field == "state"
+    with pytest.raises(malletrain.NotFoundError, match="j999999"):
+        malletrain.job("j999999")
+
+
+@pytest.mark.long
+def test_a_wait_goes_on_when_jobmanager_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    assert cluster._process is not None
+    end = tmp_path / "end"
+    job = cluster.submit(until_exists(end), backend="command", workdir=tmp_path)
+    found: list[str] = []
+    waiter = threading.Thread(target=lambda: found.append(job.wait()))
+    waiter.start()
+    wait_until(lambda: job.state == "RUNNING", PATIENCE, "a running job")
+    before = service_pids(cluster._process.pid)["job_manager"]
+    os.kill(before, signal.SIGKILL)
+    assert job.state == "RUNNING"  # asked of the next JobManager
+    later = cluster.submit(python("print(1)"), backend="command", workdir=tmp_path)
+    assert service_pids(cluster._process.pid)["job_manager"] != before
+    assert not found
+    end.touch()
+    waiter.join(PATIENCE)
+    assert found == ["COMPLETED"]
+    assert later.wait(PATIENCE) == "COMPLETED"
+
+
+def processes_of(folder: str) -> list[int]:
+    """Processes whose command or environment names a state folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if folder in " ".join(process.cmdline()) or folder in " ".join(process.environ().values()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.long
+def test_nothing_is_left_when_the_process_with_the_cluster_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    code = (
+        "import malletrain, sys, time\n"
+        f"cluster = malletrain.local(nodes=2, folder={str(folder)!r}, settings={SETTINGS!r})\n"
+        f"job = malletrain.submit([sys.executable, '-c', 'import time; time.sleep(600)'], workdir={str(tmp_path)!r})\n"
+        "while job.state != 'RUNNING': time.sleep(0.1)\n"
+        "print('runs', flush=True)\n"
+        "job.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "runs\n"
+        assert len(processes_of(str(folder))) >= 7  # up, five services, supervisor, worker
+        notebook.kill()
+    wait_until(lambda: processes_of(str(folder)) == [], PATIENCE, "no process of the cluster")
+
+
+@pytest.mark.long
+def test_an_error_in_the_block_ends_the_cluster() -> None:
+    folder = ""
+    with pytest.raises(ZeroDivisionError), malletrain.local(nodes=1, settings=SETTINGS) as running:  # noqa: PT012
+        folder = str(running.folder)
+        assert processes_of(folder)
+        1 / 0  # noqa: B018
+    assert processes_of(folder) == []
+    assert not Path(folder).exists()
+    with pytest.raises(malletrain.UnavailableError, match="closed"):
+        running.jobs()
+
+
+def test_services_that_do_not_start_say_why() -> None:
+    with pytest.raises(malletrain.MalleTrainError, match=r"scavenger\.source"):
+        malletrain.local(nodes=1, settings={"scavenger.source": "nowhere"})
+    with pytest.raises(malletrain.InvalidInputError, match="nodes"):
+        malletrain.local(nodes=0)
