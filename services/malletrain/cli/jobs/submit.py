@@ -76,7 +76,11 @@ def submit(
     pool: Annotated[str, typer.Option(help="Pool or partition that its nodes must be of.")] = "",
     exclude: Annotated[str, typer.Option(help="Nodes that it must not have, e.g. n07,n[11-13].")] = "",
     topology: Annotated[
-        str, typer.Option(help="prefer: nodes near each other, in few racks or on few switches; none: any.")
+        str,
+        typer.Option(
+            help="prefer: nodes near each other, in few racks or on few switches; require: all in one of the innermost "
+            "groups, require=2 in one of level 2; none: any."
+        ),
     ] = "none",
     burst_buffer: Annotated[
         str, typer.Option(help="Burst buffer that it holds until its end, e.g. 2TB, 500GB or 2000 (GB).")
@@ -124,6 +128,7 @@ def submit(
     else:
         asked = AskedLaunch(parse_backend(backend), min_nodes, max_nodes, parse_sizes(permitted), slots)
         environment = job_environment(env, env_file, os.environ, tell)
+        near, level = parse_topology(topology)
         launch = choose_launch(command or [], (workdir or Path.cwd()).resolve(), asked, environment)
         spec = resources_pb2.JobSpec(
             name=name or default_name(command or []),
@@ -146,7 +151,8 @@ def submit(
             family=family,
             project=project,
             needs=parse_needs(gpu, constraint, pool, exclude, AskedAmounts(gpu_memory, gpus, cores, memory)),
-            topology=parse_topology(topology),
+            topology=near,
+            topology_level=level,
             cold_start=cold,
             burst_buffer_gb=parse_burst_buffer(burst_buffer) if burst_buffer else 0,
             limits=resources_pb2.JobLimits(
