@@ -197,6 +197,7 @@ benchmarks: setup ## Every benchmark, printed
 	$(BIN)/python benchmarks/admission.py
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/topology.py
+	$(BIN)/python benchmarks/required_groups.py
 	$(BIN)/python benchmarks/identity.py
 	$(BIN)/python benchmarks/leave.py
 	-$(BIN)/python benchmarks/first_batch.py

@@ -13,12 +13,15 @@ from malletrain.job_manager.storage.store import decode, encode
 from malletrain.job_manager.submission import check_specs
 from malletrain.job_manager.visibility import visible_to
 from malletrain.model.topology import TopologyPreference
+from malletrain.profiler.machine.options import ProfilingMode
+from malletrain.profiler.wire import declaration_of
 from malletrain.runtime.access.identity import Identity, Role
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import fleet_pb2, resources_pb2
 from tests.support.builders import job, job_spec, spec_message
 
 PREFER = resources_pb2.TOPOLOGY_PREFERENCE_PREFER
+REQUIRE = resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
 
 
 def checked(**fields: Any) -> JobSpec:
@@ -41,8 +44,27 @@ def test_without_one_it_does_not_matter() -> None:
 
 def test_an_unknown_one_is_refused() -> None:
     with pytest.raises(InvalidInputError) as error:
-        checked(topology=2)
+        checked(topology=3)
     assert error.value.field == "specs[0].topology"
+
+
+def test_a_required_group_has_a_level() -> None:
+    spec = checked(topology=REQUIRE, topology_level=2)
+    assert (spec.topology, spec.topology_level) == (TopologyPreference.REQUIRE, 2)
+    stored = decode(encode(job(1, spec=spec)))
+    assert (stored.spec.topology, stored.spec.topology_level) == (TopologyPreference.REQUIRE, 2)
+    shown = visible_to(Identity("bob", Role.USER, "t1", 0.0, 1.0), wire.job_message(stored))
+    assert (shown.spec.topology, shown.spec.topology_level) == (REQUIRE, 2)
+    declared = declaration_of(shown)
+    assert declared.needs_certain_nodes
+    assert declared.mode is ProfilingMode.NEVER
+
+
+@pytest.mark.parametrize(("topology", "level"), [(REQUIRE, 9), (REQUIRE, -1), (PREFER, 1), (0, 2)])
+def test_levels_that_can_not_be_meant_are_refused(topology: int, level: int) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        checked(topology=topology, topology_level=level)
+    assert error.value.field == "specs[0].topology_level"
 
 
 def test_members_of_fleets_have_none() -> None:

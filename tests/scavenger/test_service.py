@@ -89,6 +89,29 @@ async def test_nodes_that_suit_a_job_are_counted(tmp_path: Path) -> None:
         assert "needs.constraint" in (error.value.details() or "")
 
 
+async def test_nodes_of_one_group_are_counted(tmp_path: Path) -> None:
+    nodes = [f"n{number}" for number in range(1, 7)]
+    topology = {"n[1-2]": ["row1", "rack1"], "n[3-5]": ["row1", "rack2"]}
+    async with running_scavenger(tmp_path, {**STATIC, "nodes": nodes, "topology": topology}) as scavenger:
+        request = scavenger_pb2.CountSuitableNodesRequest(topology=resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE)
+        found = {}
+        for level in (0, 1, 2, 3):
+            request.topology_level = level
+            answer = await scavenger.stub.CountSuitableNodes(request, timeout=5)
+            found[level] = answer.groups, answer.largest_group_nodes
+        assert found == {0: (2, 3), 1: (1, 5), 2: (2, 3), 3: (0, 0)}
+        request.topology_level = 2
+        request.needs.excluded_nodes.extend(["n3", "n4"])
+        answer = await scavenger.stub.CountSuitableNodes(request, timeout=5)
+        assert (answer.suitable_nodes, answer.groups, answer.largest_group_nodes) == (4, 2, 2)
+        anything = await scavenger.stub.CountSuitableNodes(scavenger_pb2.CountSuitableNodesRequest(), timeout=5)
+        assert not anything.HasField("largest_group_nodes")
+        request.topology_level = 9
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await scavenger.stub.CountSuitableNodes(request, timeout=5)
+        assert "topology_level: expected 0 to 8" in (error.value.details() or "")
+
+
 async def test_nodes_of_which_an_amount_is_not_known_are_counted(tmp_path: Path) -> None:
     request = scavenger_pb2.CountSuitableNodesRequest(
         needs=resources_pb2.NodeNeeds(gpu_memory_mib=40960, gpus=4, cores=64, memory_mib=1 << 18)

@@ -40,9 +40,9 @@ def submit(system: Deployment, *options: str) -> str:
 
 
 def test_jobs_get_a_rack_each_and_are_told_so(system: Deployment) -> None:
-    refused = system.command("submit", "--topology", "require", "--", "sleep", "600")
+    refused = system.command("submit", "--topology", "prefer=2", "--", "sleep", "600")
     assert refused.returncode == 2
-    assert "--topology: expected none or prefer, got 'require'" in refused.stderr
+    assert "--topology: expected none, prefer, require or require=LEVEL" in refused.stderr
     jobs = [submit(system, "--topology", "prefer") for _ in range(3)]
     wait_until(lambda: all(len(system.job(job).commanded_nodes) == 2 for job in jobs), 60, "two nodes for each job")
     assert sorted(sorted(system.job(job).commanded_nodes) for job in jobs) == [sorted(rack) for rack in RACKS]
@@ -51,3 +51,30 @@ def test_jobs_get_a_rack_each_and_are_told_so(system: Deployment) -> None:
     groups = "groups that its nodes are in: 1 of level 1, 1 of level 2"
     assert groups in " ".join(system.command("job", jobs[0]).stdout.split())
     assert groups in " ".join(system.command("explain", jobs[0]).stdout.split())
+    for job in jobs:
+        assert system.command("cancel", job).returncode == 0
+    wait_until(lambda: not any(node["jobId"] for node in system.json("nodes")), 60, "six free nodes")
+
+
+def test_a_job_that_requires_a_group_waits_for_one(system: Deployment) -> None:
+    options = ("--backend", "command", "--curve", "1:100,2:190,3:270,4:340,5:400", "--", "sleep", "600")
+    row = system.command("submit", "--topology", "require=1", "--min", "1", "--max", "5", *options)
+    assert row.returncode == 0, row.stderr
+    first = row.stdout.strip()
+    row1 = sorted(RACKS[0] | RACKS[1])
+    wait_until(lambda: sorted(system.job(first).commanded_nodes) == row1, 60, "the whole first row")
+    rack = system.command("submit", "--topology", "require", "--min", "2", "--max", "3", *options)
+    second = rack.stdout.strip()
+    wait_until(lambda: set(system.job(second).commanded_nodes) == RACKS[2], 60, "the rack that is free")
+    large = system.command("submit", "--topology", "require=2", "--min", "3", "--max", "3", *options)
+    assert large.returncode == 0, large.stderr
+    why = "it needs 3 nodes at least in one group of level 2; of the 6 known nodes, idle or not, 3 such groups have"
+    assert why in " ".join(large.stderr.split())
+    third = large.stdout.strip()
+    shown = " ".join(system.command("job", second).stdout.split())
+    assert "all nodes in one innermost group; groups that its nodes are in: 1 of level 1, 1 of level 2" in shown
+    wait_until(lambda: third in system.command("explain").stdout, 60, "a plan with the third job")
+    told = " ".join(system.command("explain", third).stdout.split())
+    assert "all its nodes must be in one group of level 2" in told
+    assert "no group of level 2 has as many nodes as it needs at least" in told
+    assert not system.job(third).commanded_nodes

@@ -11,12 +11,13 @@ from typing import Final
 from malletrain.caller.launch_choice import AskedLaunch, choose_launch
 from malletrain.caller.sizes import parse_burst_buffer, parse_memory
 from malletrain.model.node_needs import MAX_AMOUNTS
-from malletrain.model.topology import TopologyPreference
+from malletrain.model.topology import MAX_LEVELS, TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.topology_messages import preference_to_proto
 from malletrain.v1 import resources_pb2
 
 _MAX_NAME_LENGTH = 128
+_LEVELS = frozenset(map(str, range(1, MAX_LEVELS + 1)))
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -49,7 +50,7 @@ class JobRequest:
         constraint: Features that each of its nodes must have, e.g. `ib&big`.
         pool: Pool or partition that its nodes must be of.
         exclude: Names of nodes that it must not have.
-        topology: `prefer`: nodes near each other; `none`: any.
+        topology: `prefer`: nodes near each other; `require` or `require=2`: of one group; `none`: any.
         burst_buffer: Burst buffer that it holds until its end, e.g. `2TB`; empty: none.
         cold: Whether each worker is started as a new interpreter.
         env: Variables of the workers.
@@ -107,6 +108,7 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
     asked = AskedLaunch(
         parse_backend(request.backend), request.min_nodes, request.max_nodes, request.permitted, request.slots
     )
+    near, level = parse_topology(request.topology)
     launch = choose_launch(request.command, directory, asked, request.env)
     return resources_pb2.JobSpec(
         name=request.name or default_name(request.command),
@@ -129,7 +131,8 @@ def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
         family=request.family,
         project=request.project,
         needs=needs_of(request),
-        topology=parse_topology(request.topology),
+        topology=near,
+        topology_level=level,
         cold_start=request.cold,
         burst_buffer_gb=parse_burst_buffer(request.burst_buffer) if request.burst_buffer else 0,
         limits=resources_pb2.JobLimits(
@@ -178,15 +181,18 @@ def parse_profile(mode: str) -> resources_pb2.ProfileMode.ValueType:
     return resources_pb2.ProfileMode.Value(f"PROFILE_MODE_{names[mode.lower()]}")
 
 
-def parse_topology(text: str) -> resources_pb2.TopologyPreference.ValueType:
-    """The preference that `--topology` names.
+def parse_topology(text: str) -> tuple[resources_pb2.TopologyPreference.ValueType, int]:
+    """The preference that `--topology` names, and the level: `prefer`, `require` or `require=2`.
 
     Raises:
         InvalidInputError: it is not known.
     """
-    if text not in list(TopologyPreference):
-        raise InvalidInputError("--topology", " or ".join(TopologyPreference), text)
-    return preference_to_proto(TopologyPreference(text))
+    name, equals, level = text.partition("=")
+    known = name in list(TopologyPreference) and (not equals or name == TopologyPreference.REQUIRE)
+    if not known or (equals and level not in _LEVELS):
+        expected = f"none, prefer, require or require=LEVEL with a level of 1 to {MAX_LEVELS}"
+        raise InvalidInputError("--topology", expected, text)
+    return preference_to_proto(TopologyPreference(name)), int(level or 0)
 
 
 def needs_of(request: JobRequest) -> resources_pb2.NodeNeeds | None:

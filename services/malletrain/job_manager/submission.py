@@ -29,7 +29,7 @@ from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.fleet_messages import check_paces, check_planner, is_feed, spec_from_proto
 from malletrain.runtime.node_needs_messages import needs_from_proto
-from malletrain.runtime.topology_messages import preference_from_proto
+from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
 from malletrain.v1 import fleet_pb2, resources_pb2
 
 MAX_SPECS = 1000
@@ -136,6 +136,7 @@ def _check_spec(
         project=projects.check(f"{at}.project", spec.project),
         needs=_check_needs(f"{at}.needs", spec),
         topology=_check_topology(f"{at}.topology", spec),
+        topology_level=level_from_proto(spec, at),
     )
 
 

@@ -60,6 +60,7 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         project=spec.project,
         needs=needs_to_proto(spec.needs),
         topology=preference_to_proto(spec.topology),
+        topology_level=spec.topology_level,
     )
 
 

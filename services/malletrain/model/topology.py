@@ -18,6 +18,24 @@ class TopologyPreference(StrEnum):
 
     NONE = "none"
     PREFER = "prefer"
+    REQUIRE = "require"
+
+
+def group_of(path: GroupPath, level: int) -> GroupPath | None:
+    """The group of a level that a node is in, by the names from the outermost level; None where it is not known.
+
+    Args:
+        path: The node's path.
+        level: The level, from 1, the outermost; 0: the innermost that is known of the node.
+    """
+    if not level:
+        return path or None
+    return path[:level] if len(path) >= level else None
+
+
+def level_in_words(level: int) -> str:
+    """A level as `group_of` takes it, for people."""
+    return f"group of level {level}" if level else "innermost group"
 
 
 def path_problem(path: Sequence[str]) -> str:

@@ -71,6 +71,8 @@ def job_from_proto(job: resources_pb2.Job) -> ReportedJob:
 def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
     """What the user has declared of a job."""
     spec = job.spec
+    requires_group = spec.topology == resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
+    certain_nodes = requires_group or bool(needs_from_proto(spec.needs))
     return JobDeclaration(
         job_id=job.id,
         min_nodes=spec.min_nodes,
@@ -80,10 +82,10 @@ def declaration_of(job: resources_pb2.Job) -> JobDeclaration:
         scale_down_seconds=spec.scale_down_seconds if spec.HasField("scale_down_seconds") else None,
         permitted_nodes=tuple(spec.permitted_nodes),
         weight=spec.weight or 1.0,
-        mode=ProfilingMode.NEVER if needs_from_proto(spec.needs) else _MODES.get(spec.profile),
+        mode=ProfilingMode.NEVER if certain_nodes else _MODES.get(spec.profile),
         family=spec.family,
         fleet_id=job.fleet_id,
-        needs_certain_nodes=bool(needs_from_proto(spec.needs)),
+        needs_certain_nodes=certain_nodes,
     )
 
 

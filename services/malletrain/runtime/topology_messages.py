@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from malletrain.model.topology import GroupPath, TopologyPreference, path_problem
+from malletrain.model.topology import MAX_LEVELS, GroupPath, TopologyPreference, path_problem
 from malletrain.runtime.errors import InvalidInputError
-from malletrain.v1 import allocator_pb2, resources_pb2
+from malletrain.v1 import allocator_pb2, resources_pb2, scavenger_pb2
 
 _PREFERENCES = {
     resources_pb2.TOPOLOGY_PREFERENCE_UNSPECIFIED: TopologyPreference.NONE,
     resources_pb2.TOPOLOGY_PREFERENCE_PREFER: TopologyPreference.PREFER,
+    resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE: TopologyPreference.REQUIRE,
 }
 _VALUES = {preference: value for value, preference in _PREFERENCES.items()}
 
@@ -34,6 +35,26 @@ def known_preference(value: resources_pb2.TopologyPreference.ValueType) -> Topol
 def preference_to_proto(preference: TopologyPreference) -> resources_pb2.TopologyPreference.ValueType:
     """The protobuf value of a preference."""
     return _VALUES[preference]
+
+
+def level_from_proto(
+    message: resources_pb2.JobSpec | allocator_pb2.JobDemand | scavenger_pb2.CountSuitableNodesRequest, field: str
+) -> int:
+    """The level of the group that all nodes of a job must be in; see `topology.group_of`.
+
+    Args:
+        message: Says the preference and the level.
+        field: Where the message is; empty: it is a request.
+
+    Raises:
+        InvalidInputError: there is no such level, or none is to be said; the error names the field.
+    """
+    level, name = message.topology_level, f"{field}.topology_level" if field else "topology_level"
+    if not 0 <= level <= MAX_LEVELS:
+        raise InvalidInputError(name, f"0 to {MAX_LEVELS}", level)
+    if level and message.topology != resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE:
+        raise InvalidInputError(name, "0 where no group is required", level)
+    return level
 
 
 def paths_from_proto(groups: Iterable[allocator_pb2.NodeGroup], nodes: Collection[str]) -> dict[str, GroupPath]:

@@ -11,6 +11,7 @@ import grpc.aio
 import structlog
 
 from malletrain.model.node_needs import NeedError, TraitCensus, check_needs
+from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.access.credentials import ServiceCredential
 from malletrain.runtime.access.identity import Role, current_caller
 from malletrain.runtime.channel import open_channel
@@ -22,6 +23,7 @@ from malletrain.runtime.kernel.flight_recorder import FlightRecorder
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
+from malletrain.runtime.topology_messages import level_from_proto, preference_from_proto
 from malletrain.scavenger.idle_events import IdleEvents, Recorder
 from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.drains import Drain, read_drains
@@ -44,6 +46,7 @@ from malletrain.scavenger.wire import (
     placeholder_message,
     quarantine_message,
     query_message,
+    suitable_in_groups,
     suitable_message,
 )
 from malletrain.scavenger.withdrawals import Withdrawals
@@ -281,7 +284,10 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         newest = self._machine.newest
         if self._census is None or self._census[0] is not newest:
             self._census = newest, census_of(newest)
-        return suitable_message(needs, self._census[1])
+        preference, level = preference_from_proto(request.topology, "topology"), level_from_proto(request, "")
+        required = preference is TopologyPreference.REQUIRE
+        groups = suitable_in_groups(newest, needs, level) if required else None
+        return suitable_message(needs, self._census[1], groups)
 
     def _gauges(self) -> Gauges:
         machine, quarantined = self._machine, self._withdrawals.quarantined()

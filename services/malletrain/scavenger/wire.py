@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
-from malletrain.model.node_needs import NodeNeeds, TraitCensus, needs_of
+from malletrain.model.node_needs import NodeNeeds, TraitCensus, needs_of, suits
+from malletrain.model.topology import GroupPath, group_of
 from malletrain.runtime.messages import timestamp
 from malletrain.scavenger.machine.drains import DrainSet
 from malletrain.scavenger.machine.idle_set import IdleNode
@@ -106,9 +109,29 @@ def census_of(newest: Observation) -> TraitCensus:
     return TraitCensus({name: newest.facts.get(name, NO_FACTS).traits for name in names})
 
 
-def suitable_message(needs: NodeNeeds, known: TraitCensus) -> scavenger_pb2.CountSuitableNodesResponse:
-    """How many nodes are such as a job needs."""
+def suitable_in_groups(newest: Observation, needs: NodeNeeds, level: int) -> list[int]:
+    """How many of the nodes that a source knows, idle or not, suit a job, by group of a level (see `group_of`)."""
+    found = Counter[GroupPath]()
+    for name, facts in newest.facts.items():
+        group = group_of(facts.topology, level)
+        if group is not None and suits(needs, name, facts.traits):
+            found[group] += 1
+    return list(found.values())
+
+
+def suitable_message(
+    needs: NodeNeeds, known: TraitCensus, groups: Sequence[int] | None = None
+) -> scavenger_pb2.CountSuitableNodesResponse:
+    """How many nodes are such as a job needs.
+
+    Args:
+        needs: What the job needs.
+        known: The nodes.
+        groups: How many suit it by group; None: they need not be in one.
+    """
     return scavenger_pb2.CountSuitableNodesResponse(
+        largest_group_nodes=None if groups is None else max(groups, default=0),
+        groups=len(groups or ()),
         known_nodes=len(known),
         suitable_nodes=known.count(needs),
         needs=[

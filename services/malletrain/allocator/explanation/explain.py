@@ -20,6 +20,7 @@ from malletrain.allocator.explanation.worth import (
     steps,
 )
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.group_table import requires_group
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.model.topology import NodeTree, TopologyPreference
 from malletrain.runtime.errors import NotFoundError, PreconditionError
@@ -78,7 +79,9 @@ def _add_part(found: allocator_pb2.PlanExplanation, explainer: PartExplainer, jo
     for entry in accounts:
         message = _job(entry, part.problem.rest)
         if entry.job.topology is not TopologyPreference.NONE:
-            message.sentences.append(sentences.of_spans(_spans(whole, entry.job.id, part.assignments)))
+            spans = _spans(whole, entry.job.id, part.assignments)
+            if spanned := sentences.of_spans(spans, required=requires_group(entry.job)):
+                message.sentences.append(spanned)
         found.jobs.append(message)
 
 
@@ -132,6 +135,7 @@ def _job(account: JobAccount, part: AllocationProblem) -> allocator_pb2.JobExpla
         next_node_value=account.next_node_value,
         scales=[_worth(worth) for worth in account.scales],
         sentences=sentences.of_job(account, part),
+        group_cost=account.group_cost,
     )
 
 

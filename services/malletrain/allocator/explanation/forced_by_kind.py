@@ -1,4 +1,7 @@
-"""Best objectives under conditions, as `forced` has them, where not all nodes suit all jobs: HiGHS solves for each."""
+"""Best objectives under conditions, as `forced` has them, where more than numbers of nodes constrains the jobs.
+
+Not all nodes suit all jobs, or the nodes of some must be in one group. HiGHS solves for each condition.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from dataclasses import replace
 from malletrain.allocator.explanation.forced import IMPOSSIBLE
 from malletrain.allocator.explanation.worth import ByCounts, Optima, PlannedPart
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.objective import ScaleValues, objective_of
 from malletrain.allocator.solvers.choice_table import groups_of
 from malletrain.allocator.solvers.kind_flow import KindTable
 from malletrain.allocator.solvers.milp_counts import read_counts
 from malletrain.allocator.solvers.milp_kinds import kinds_model
+from malletrain.allocator.solvers.required_groups import kind_table
 from malletrain.allocator.solvers.solver_process import SolverProcess
 from malletrain.allocator.solvers.solving import solve
 from malletrain.runtime.errors import PreconditionError
@@ -32,19 +37,27 @@ def kind_steps(part: PlannedPart, wanted: Iterable[str], *, all_scales: bool = F
         all_scales: Whether all their scales are.
     """
     problem, asked = part.problem.rest, frozenset(wanted)
-    if not problem.kinds:
+    if not _constrained(problem):
         return 0
-    variables, solves = 0, 3
+    table = GroupTable.of(problem)
+    kinds = len(table.cells) if table.options else len(problem.kinds) + 1
+    variables, solves = sum(map(len, table.options.values())), 3
     for job in problem.jobs:
         scales = min(job.max_nodes, job.curve[-1].nodes, len(problem.nodes)) - job.min_nodes + 2
-        variables += scales + len(problem.kinds) + 1
+        variables += scales + kinds
         if job.id in asked:
             solves += scales if all_scales or not part.count(job.id) else 2
+            solves += requires_group(job)
     return variables * solves
 
 
+def _constrained(problem: AllocationProblem) -> bool:
+    """Whether more than numbers of nodes constrains the jobs."""
+    return bool(problem.kinds) or any(map(requires_group, problem.jobs))
+
+
 class ByKinds:
-    """By dynamic programs where all nodes suit all jobs, and else by HiGHS."""
+    """By dynamic programs where only numbers of nodes constrain the jobs, and else by HiGHS."""
 
     def __init__(self, process: SolverProcess) -> None:
         """HiGHS runs in this process."""
@@ -52,7 +65,7 @@ class ByKinds:
 
     def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
         """See `worth.Solving`."""
-        if not problem.kinds:
+        if not _constrained(problem):
             return ByCounts().optima(problem, per_job)
         return KindOptima(problem, per_job, self._process)
 
@@ -73,7 +86,9 @@ class KindOptima:
             process: Where HiGHS runs.
         """
         self._per_job = list(per_job)
-        self._table = KindTable.of(problem)
+        groups = GroupTable.of(problem)
+        self._table = kind_table(groups) if groups.options else KindTable.of(problem)
+        self._most = {job: groups.most_nodes(job) for job in groups.options}
         self._groups = groups_of(problem)
         self._pool = len(problem.nodes)
         self._process = process
@@ -100,7 +115,8 @@ class KindOptima:
         scales = self._per_job[job]
         size, one = int(scales.sizes[place]), slice(place, place + 1)
         limit = min((group.limit for group in self._groups if job in group.jobs), default=size)
-        if size > min(limit, max(self._table.suitable_nodes(job), sum(self._table.held[job]))):
+        room = self._most.get(job, max(self._table.suitable_nodes(job), sum(self._table.held[job])))
+        if size > min(limit, room):
             return IMPOSSIBLE
         only = replace(scales, sizes=scales.sizes[one], values=scales.values[one], costs=scales.costs[one])
         return self._solve([*self._per_job[:job], only, *self._per_job[job + 1 :]], self._table, self._pool)

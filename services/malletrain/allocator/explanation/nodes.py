@@ -25,8 +25,8 @@ class NodeAccount:
         rank: Its place, from 1, by expected stay, longest first; 0 where that did not matter.
         of: Among how many nodes: those that the job had where it shrank, otherwise those that were free to give.
         pinned: Whether the Profiler set the scale of the job that got it.
-        near: Whether the job that got it, or else the one that had it, prefers nodes near each other, and where nodes
-            are is known.
+        near: Whether the job that got it, or else the one that had it, prefers or requires nodes near each other, and
+            where nodes are is known.
     """
 
     name: str
@@ -56,7 +56,7 @@ def node_account(part: PinnedProblem, pool: str, assignments: Mapping[str, Seque
     job = after or before
     scale = (len(held[job]), len(assignments[job])) if job else (0, 0)
     pinned = after in part.pinned
-    prefers = {one.id for one in part.whole.jobs if one.topology is TopologyPreference.PREFER}
+    prefers = {one.id for one in part.whole.jobs if one.topology is not TopologyPreference.NONE}
     near = bool(part.whole.paths) and job in prefers
     if before and after in ("", before):  # the job that had it has kept it or given it up
         rank, of = _place(part.whole, held[before], name) if scale[1] < scale[0] else (0, 0)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from malletrain.allocator.explanation.nodes import NodeAccount
 from malletrain.allocator.explanation.worth import JobAccount, PartAccount, Reason, Worth
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, JobDemand, ObjectiveMetric
-from malletrain.model.topology import spans_in_words
+from malletrain.allocator.problem.group_table import requires_group
+from malletrain.model.topology import level_in_words, spans_in_words
 
 
 def in_units(amount: float) -> str:
@@ -33,7 +34,7 @@ def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[st
         f"{where}: {_nodes(len(part.nodes))}, {account.unused} of them given to no job; the jobs on them are worth "
         f"{in_units(account.objective)} {unit} in the {seconds:g} s that the plan looks ahead"
     ]
-    which = ", if it suits every job," if any(job.needs for job in part.jobs) else ""
+    which = ", if it suits every job," if any(job.needs or requires_group(job) for job in part.jobs) else ""
     found.append(f"one free node more{which} would be worth {in_units(account.one_more_gain)} {unit}")
     if part.nodes:
         found.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
@@ -56,6 +57,10 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     found.append(_more(account, part))
     if account.job.needs:
         found.append(f"it takes such nodes only: {_needs(account.job)}")
+    if requires_group(account.job):
+        cost = f"without that the plan would be worth {in_units(account.group_cost)} {unit_of(part)} more"
+        costs = cost if account.group_cost else "that costs the plan nothing"
+        found.append(f"all its nodes must be in one {level_in_words(account.job.topology_level)}: {costs}")
     if account.fewer is not None:
         found.append(_fewer(account, account.fewer, part))
     if account.more is not None and account.more.possible:
@@ -68,8 +73,10 @@ def of_job(account: JobAccount, part: AllocationProblem) -> list[str]:
     return found
 
 
-def of_spans(spans: Sequence[int]) -> str:
-    """How many groups a job spans that prefers nodes near each other."""
+def of_spans(spans: Sequence[int], *, required: bool = False) -> str:
+    """How many groups a job spans that prefers nodes near each other, or requires them."""
+    if required:
+        return f"groups that its nodes are in: {spans_in_words(spans)}" if any(spans) else ""
     if not spans:
         return "it prefers nodes near each other; where nodes are is not known"
     if not any(spans):
@@ -108,6 +115,8 @@ def _more(account: JobAccount, part: AllocationProblem) -> str:
             return (
                 f"{head}{account.suitable} of the pool's {_nodes(len(part.nodes))} suit it; {_binding(job, more.nodes)}"
             )
+        case Reason.GROUP_TOO_SMALL:
+            return f"{head}{_largest(account)}"
         case Reason.OWNER_LIMIT:
             limit = part.owner_limits[job.owner]
             text = f"{head}{job.owner} may have {_nodes(limit)} here, and has {account.owner_nodes}"
@@ -140,6 +149,16 @@ def _binding(job: JobDemand, nodes: int) -> str:
     if scarce:
         return f"what binds is each of {', '.join(need.text for need in scarce)}"
     return "too few of one pool meet all that it needs" if len(job.needs) == 1 else "too few meet all that it needs"
+
+
+def _largest(account: JobAccount) -> str:
+    """What keeps a job from having more nodes that must all be in one group."""
+    if account.job.current_nodes:
+        return f"its group has {_nodes(account.suitable)} for it, and it stays there while it has nodes"
+    level = level_in_words(account.job.topology_level)
+    if not account.suitable:
+        return f"no {level} has as many nodes as it needs at least, or it is not known where nodes are"
+    return f"the largest {level} has {_nodes(account.suitable)} that suit it"
 
 
 def _needs(job: JobDemand) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from malletrain.allocator.explanation.forced import IMPOSSIBLE, ForcedOptima
 from malletrain.allocator.problem.allocation_problem import AllocationProblem, CostModel, JobDemand, ObjectiveMetric
+from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.kinds import suitable_nodes
 from malletrain.allocator.problem.objective import (
     ScaleValues,
@@ -24,6 +25,7 @@ from malletrain.allocator.problem.objective import (
 )
 from malletrain.allocator.problem.scale_pins import PinnedProblem
 from malletrain.allocator.solvers.choice_table import choose, groups_of
+from malletrain.model.topology import TopologyPreference
 
 TIE = 1e-9
 """Amounts below this fraction of the largest objective are 0: they come from rounding."""
@@ -47,6 +49,7 @@ class Reason(Enum):
     WORTH_IT = auto()
     WAITS = auto()
     UNSUITABLE_NODES = auto()
+    GROUP_TOO_SMALL = auto()
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ class JobAccount:
         owner_nodes: What its owner's jobs have together, in nodes, if the owner has a limit.
         scales: All its scales, if they were asked for.
         equal_nodes: What it would have if all owners had the same share; None: they have.
-        suitable: How many nodes of the part suit it.
+        suitable: How many nodes of the part suit it; of a job whose nodes must be in one group, the most of one that it
+            could be in.
+        group_cost: How much more the objective would be if its nodes need not be in one group.
     """
 
     job: JobDemand
@@ -107,6 +112,7 @@ class JobAccount:
     scales: tuple[Worth, ...] = ()
     equal_nodes: int | None = None
     suitable: int = 0
+    group_cost: float = 0.0
 
     @property
     def next_node_value(self) -> float:
@@ -261,8 +267,25 @@ class PartExplainer:
             owner_nodes=owner_nodes if job.owner in self._rest.owner_limits else 0,
             scales=self._scales(index) if all_scales else (),
             equal_nodes=self._equal_counts[index] if self._equal_counts else None,
-            suitable=len(suitable_nodes(self._rest, job)),
+            suitable=self._suitable(index),
+            group_cost=self._group_cost(index) if requires_group(job) else 0.0,
         )
+
+    @cached_property
+    def _groups(self) -> GroupTable:
+        return GroupTable.of(self._rest)
+
+    def _suitable(self, index: int) -> int:
+        """How many nodes suit a job, in the group that has most of them if all must be in one."""
+        job = self._rest.jobs[index]
+        return self._groups.most_nodes(index) if requires_group(job) else len(suitable_nodes(self._rest, job))
+
+    def _group_cost(self, index: int) -> float:
+        """How much better a plan would be in which the nodes of one job need not be in one group."""
+        jobs = list(self._rest.jobs)
+        jobs[index] = replace(jobs[index], topology=TopologyPreference.NONE, topology_level=0)
+        free = self._solving.optima(replace(self._rest, jobs=tuple(jobs)), self._values)
+        return max(0.0, self._rounded(free.best(self._pool) - self._optima.best(self._pool)))
 
     @cached_property
     def _equal_counts(self) -> list[int]:
@@ -328,8 +351,8 @@ class PartExplainer:
         limit = self._rest.owner_limits.get(job.owner)
         if more.nodes > self._pool:
             return Reason.POOL_TOO_SMALL
-        if not more.possible and more.nodes > len(suitable_nodes(self._rest, job)):
-            return Reason.UNSUITABLE_NODES
+        if not more.possible and more.nodes > self._suitable(self._index[job.id]):
+            return Reason.GROUP_TOO_SMALL if requires_group(job) else Reason.UNSUITABLE_NODES
         if limit is not None and more.nodes > limit:
             return Reason.OWNER_LIMIT
         if more.loss < 0:

@@ -83,7 +83,8 @@ class JobDemand:
             model does not charge it.
         unsuitable_kinds: Indices in the problem's `kinds`: the job takes none of these nodes, but keeps what it has.
         needs: What it needs of its nodes, and how many meet each of it: only explanations use it.
-        topology: Whether it matters how near its nodes are to each other; it changes no job's number of nodes.
+        topology: Whether it matters how near its nodes are to each other. Only a requirement changes numbers of nodes.
+        topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
     """
 
     id: str
@@ -102,6 +103,7 @@ class JobDemand:
     unsuitable_kinds: tuple[int, ...] = ()
     needs: tuple[NeedCount, ...] = ()
     topology: TopologyPreference = TopologyPreference.NONE
+    topology_level: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class Allocation:
         objective: Value of the objective, in metric x seconds.
         status: OPTIMAL (proven), FEASIBLE (best solution within the time limit) or UNCHANGED (no solution was found:
             every job keeps its nodes).
-        solver: "dp", "highs-counts", "highs-nodes", "highs-kinds", "greedy" or "present".
+        solver: "dp", "highs-counts", "highs-nodes", "highs-kinds", "highs-groups", "greedy" or "present".
         solve_seconds: Wall-clock time in seconds.
         assignments: One per job, in the problem's order.
         fallback_reason: Why another solver answered than the requested one; empty where the requested one did.

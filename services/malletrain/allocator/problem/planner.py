@@ -76,6 +76,7 @@ class PlannableJob:
         member: What it is to its fleet, whose members have GPUs where other jobs have nodes; None: it is in none.
         needs: What it needs of each of its nodes.
         topology: Whether it matters how near its nodes are to each other.
+        topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
     """
 
     id: str
@@ -89,6 +90,7 @@ class PlannableJob:
     member: FleetMember | None = None
     needs: NodeNeeds = NO_NEEDS
     topology: TopologyPreference = TopologyPreference.NONE
+    topology_level: int = 0
 
 
 @dataclass(frozen=True)
@@ -271,4 +273,5 @@ def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boo
         share_weight=job.share_weight,
         boot_seconds=boot_seconds,
         topology=job.topology,
+        topology_level=job.topology_level,
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
 from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.group_table import largest_group, requires_group
 from malletrain.allocator.problem.kinds import restricted, suitable_nodes
 
 _WORST_FIRST = ("UNCHANGED", "FEASIBLE", "OPTIMAL")
@@ -23,7 +24,8 @@ def split(
 
     A job stays in the pool that has most of its nodes. A job without nodes goes to the pool with the most nodes per
     job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes. Of a
-    job that not all nodes suit, only the suitable ones count.
+    job that not all nodes suit, only the suitable ones count, and of one whose nodes must be in one group, those of the
+    largest group.
     An owner's limit is divided among the pools in which it has jobs: each pool keeps what the owner holds there as far
     as the limit reaches, and the rest is divided in proportion to what its jobs there could use besides.
 
@@ -81,9 +83,10 @@ def _homes(
     crowd = Counter(homes.values())
     sizes = {pool: len(nodes) for pool, nodes in members.items()}
     # Those first that have the fewest pools to choose from.
-    for job in sorted(problem.jobs, key=lambda job: not job.unsuitable_kinds):
+    for job in sorted(problem.jobs, key=lambda job: not (job.unsuitable_kinds or requires_group(job))):
         if job.id not in homes:
-            usable = _suitable(problem, job, members) if job.unsuitable_kinds else sizes
+            chooses = job.unsuitable_kinds or requires_group(job)
+            usable = _suitable(problem, job, members) if chooses else sizes
             roomy = [pool for pool, count in usable.items() if count >= job.min_nodes] or list(members)
             homes[job.id] = max(roomy, key=lambda pool: usable[pool] / (crowd[pool] + 1))
             crowd[homes[job.id]] += 1
@@ -91,7 +94,9 @@ def _homes(
 
 
 def _suitable(problem: AllocationProblem, job: JobDemand, members: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many nodes of each pool suit a job."""
+    """How many nodes of each pool suit a job; of one that must be in one group those of the pool's largest."""
+    if requires_group(job):
+        return {pool: largest_group(problem, job, nodes) for pool, nodes in members.items()}
     usable = suitable_nodes(problem, job)
     return {pool: sum(node in usable for node in nodes) for pool, nodes in members.items()}
 

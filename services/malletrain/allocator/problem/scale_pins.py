@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
+from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.objective import permitted_sizes, scale_values
+from malletrain.allocator.solvers.group_choice import settled
 from malletrain.allocator.solvers.kind_flow import can_be_placed
 from malletrain.allocator.solvers.placement import place
 
@@ -64,9 +66,11 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     present = {job.id: len(job.current_nodes) for job in problem.jobs}
     sizes = {job.id: permitted_sizes(job, pool).tolist() for job in problem.jobs if job.id in pins}
     counts = _within_limits(problem, pinned_counts(present, sizes, pins, pool))
-    if problem.kinds:
+    grouped = any(map(requires_group, problem.jobs))
+    if problem.kinds or grouped:
         counts = _with_suitable_nodes(problem, present, counts)
-    placed = place(problem, [counts.get(job_id, count) for job_id, count in present.items()])
+    wanted = [counts.get(job_id, count) for job_id, count in present.items()]
+    placed = place((_placeable(problem, wanted) if grouped else None) or problem, wanted)
     pinned = {entry.job_id: entry.nodes for entry in placed if entry.job_id in counts}
     return with_pinned(problem, pinned)
 
@@ -132,9 +136,16 @@ def _with_suitable_nodes(
     kept = {job_id: min(count, present[job_id]) for job_id, count in counts.items()}
     for job_id, count in counts.items():
         tried = {**kept, job_id: count}
-        if can_be_placed(problem, [tried.get(job.id, present[job.id]) for job in problem.jobs]):
+        if _placeable(problem, [tried.get(job.id, present[job.id]) for job in problem.jobs]) is not None:
             kept = tried
     return kept
+
+
+def _placeable(problem: AllocationProblem, counts: Sequence[int]) -> AllocationProblem | None:
+    """The problem as `place` takes it; None where there are no suitable nodes for all jobs."""
+    if any(map(requires_group, problem.jobs)):
+        return settled(GroupTable.of(problem), counts)
+    return problem if can_be_placed(problem, counts) else None
 
 
 def _within_limits(problem: AllocationProblem, counts: Mapping[str, int]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from jobs to kinds: it is found by augmenting paths.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
@@ -23,12 +23,15 @@ class KindTable:
         capacity: Number of nodes of each kind.
         suitable: Kinds that suit each job.
         held: Nodes of each kind that each job holds.
+        options: Kinds of each group that a job's nodes may be in, by the job's index, of jobs whose nodes must all be
+            in one of several groups. Only `milp_kinds` knows of them.
     """
 
     kind_of: dict[str, int]
     capacity: tuple[int, ...]
     suitable: tuple[frozenset[int], ...]
     held: tuple[tuple[int, ...], ...]
+    options: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: AllocationProblem) -> KindTable:

@@ -8,6 +8,9 @@ what it holds in all:
     h g <= x <= h + (u - h) G
 
 so that a job that grows keeps its nodes, and one that shrinks takes no others (BFTrainer, Eq. 6).
+
+A job whose nodes must all be in one group has a binary variable for each group that it could be in, of which one is 1:
+it has nodes of that group's kinds alone.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 
 from malletrain.allocator.problem.objective import ScaleValues
 from malletrain.allocator.solvers.kind_flow import KindTable
-from malletrain.allocator.solvers.milp import MilpBuilder, MilpModel
+from malletrain.allocator.solvers.milp import Floats, MilpBuilder, MilpModel
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 
 
@@ -41,9 +44,10 @@ def kinds_model(
         builder.variables(len(entry), (scales.values[entry] / largest).tolist())
         for scales, entry in zip(per_job, kept, strict=True)
     ]
+    inside = {job: builder.variables(len(groups)) for job, groups in table.options.items()}
     shares: list[list[tuple[int, float]]] = [[] for _ in table.capacity]
     for job, own in enumerate(sizes):
-        _add_job(builder, table, job, list(zip(chosen[job], own, strict=True)), shares)
+        _add_job(builder, table, job, list(zip(chosen[job], own, strict=True)), shares, inside.get(job, ()))
     for terms, capacity in zip(shares, table.capacity, strict=True):
         if terms:
             builder.row(terms, upper=float(capacity))
@@ -65,7 +69,10 @@ def _add_job(
     job: int,
     own: Sequence[tuple[int, int]],
     shares: Sequence[list[tuple[int, float]]],
+    inside: Sequence[int],
 ) -> None:
+    if inside:
+        builder.row([(at, 1.0) for at in inside], lower=1.0, upper=1.0)
     held = table.held[job]
     present = sum(held)
     builder.row([(at, 1.0) for at, _ in own], lower=1.0, upper=1.0)
@@ -76,6 +83,9 @@ def _add_job(
             continue
         (share,) = builder.variables(1, upper=float(most), integer=False)
         shares[kind].append((share, 1.0))
+        groups = [at for at, kinds in zip(inside, table.options.get(job, ()), strict=True) if kind in kinds]
+        if groups:
+            builder.row([(share, 1.0), *((at, -float(most)) for at in groups)], upper=0.0)
         all_of_it.append((share, 1.0))
         if held[kind]:
             stays = [(at, -float(held[kind])) for at, size in own if size >= present]
@@ -84,3 +94,12 @@ def _add_job(
             grows = [(at, -float(most - held[kind])) for at, size in own if size > present]
             builder.row([(share, 1.0), *grows], upper=float(held[kind]))
     builder.row(all_of_it, lower=0.0, upper=0.0)
+
+
+def read_groups(per_job: Sequence[ScaleValues], table: KindTable, solution: Floats) -> dict[int, int]:
+    """Which of its groups each job is in that must be in one, by their indices."""
+    first, found = sum(len(scales.useful()) for scales in per_job), dict[int, int]()
+    for job, groups in table.options.items():
+        found[job] = int(np.argmax(solution[first : first + len(groups)]))
+        first += len(groups)
+    return found

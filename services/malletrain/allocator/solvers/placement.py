@@ -21,7 +21,8 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     nodes suit all jobs, they take the best ones that leave enough for the others.
 
     Jobs that prefer nodes near each other choose before the others, so that they span few groups (`near_nodes`); within
-    a group the same rules hold.
+    a group the same rules hold. So do jobs that must be in one group, which the problem's kinds keep them in
+    (`GroupTable.within`).
 
     Args:
         problem: A valid problem.
@@ -39,7 +40,7 @@ def place(problem: AllocationProblem, counts: Sequence[int]) -> tuple[Assignment
     def rank(node: str) -> tuple[float, int]:
         return -stays.get(node, 0.0), order[node]
 
-    near = problem.paths and any(job.topology is TopologyPreference.PREFER for job in problem.jobs)
+    near = problem.paths and any(job.topology is not TopologyPreference.NONE for job in problem.jobs)
     if problem.kinds:
         tree = NodeTree.of(problem.nodes, problem.paths) if near else None
         changed = _by_kind(problem, counts, free, rank, tree)
@@ -91,7 +92,7 @@ def _near(problem: AllocationProblem, counts: Sequence[int], free: Sequence[str]
     choosing = [
         index
         for index, job in enumerate(problem.jobs)
-        if job.topology is TopologyPreference.PREFER and counts[index] != len(held[index])
+        if job.topology is not TopologyPreference.NONE and counts[index] != len(held[index])
     ]
     # The others that shrink give up what they would in any case.
     waiting = frozenset(choosing)
@@ -147,7 +148,7 @@ def _by_kind(
         left[table.kind_of[node]].append(node)
     changed: dict[int, list[str]] = {}
     growing = []
-    near = {index for index, job in enumerate(problem.jobs) if job.topology is TopologyPreference.PREFER and tree}
+    near = {index for index, job in enumerate(problem.jobs) if job.topology is not TopologyPreference.NONE and tree}
     for index, (job, count) in enumerate(zip(problem.jobs, counts, strict=True)):
         if count > len(job.current_nodes):
             growing.append(index)
@@ -166,12 +167,21 @@ def _by_kind(
                 (kept if flow.take(index, kind) else left[kind]).append(node)
     for nodes in left:
         nodes.sort(key=rank, reverse=True)
-    for index in sorted(growing, key=lambda index: index not in near):
+    order = sorted(growing, key=lambda index: index not in near)
+    choosy = [at for at, index in enumerate(order) if index in near or problem.jobs[index].unsuitable_kinds]
+    first_of_rest = max(choosy, default=-1) + 1
+    for index in order[:first_of_rest]:
         held = problem.jobs[index].current_nodes
         if tree and index in near:
             changed[index] = [*held, *_taken_near(index, flow, left, rank, tree, held)]
         else:
             changed[index] = [*held, *_taken(index, flow, left, rank)]
+    # Any node suits those that are left: they leave enough for each other whatever they take.
+    rest = sorted((node for nodes in left for node in nodes), key=rank)
+    for index in order[first_of_rest:]:
+        held = problem.jobs[index].current_nodes
+        missing = counts[index] - len(held)
+        changed[index], rest = [*held, *rest[:missing]], rest[missing:]
     return changed
 
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from malletrain.allocator.problem.allocation_problem import DEFAULT_SECONDS, Allocation, AllocationProblem, Formulation
+from malletrain.allocator.problem.group_table import GroupTable, requires_group
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.problem.validation import validate
 from malletrain.allocator.solvers.choice_table import best_counts, choose, groups_of
+from malletrain.allocator.solvers.group_choice import settled
 from malletrain.allocator.solvers.kind_flow import KindTable, can_be_placed, placeable_counts
 from malletrain.allocator.solvers.milp import Floats, MilpModel
 from malletrain.allocator.solvers.milp_counts import counts_model, read_counts
@@ -18,6 +20,7 @@ from malletrain.allocator.solvers.milp_nodes import node_model, read_node_counts
 from malletrain.allocator.solvers.owner_knapsack import OwnerGroup
 from malletrain.allocator.solvers.placement import place
 from malletrain.allocator.solvers.reduction import reduced
+from malletrain.allocator.solvers.required_groups import solve_in_groups
 from malletrain.allocator.solvers.solver_process import SolverAnswer, SolverProcess
 
 _MAX_DP = 2_000_000_000
@@ -42,7 +45,8 @@ def solve(
     Where not all nodes suit all jobs, each formulation is solved without regard to that first. If there are suitable
     nodes for its optimum, that is the optimum; otherwise HiGHS solves the model by kinds of nodes. Without an answer in
     time, the best answers of: HiGHS's solution; the present nodes; each job in turn gets as many suitable nodes as
-    there are, up to what it has in that optimum.
+    there are, up to what it has in that optimum. Where all nodes of a job must be in one
+    group, it is the same, with what `required_groups` says.
 
     Args:
         problem: The problem.
@@ -65,10 +69,20 @@ def solve(
         found = _checked(per_job, problem, read, answer.solution)
         counts, outcome = _judge(problem, per_job, f"highs-{formulation.value}", answer, found)
         objective = objective_of(per_job, counts)
-    if not can_be_placed(problem, counts):
+    placed_as = problem
+    if any(map(requires_group, problem.jobs)):
+        table = GroupTable.of(problem)
+        found_as = settled(table, counts)
+        if found_as is None:
+            grouped = solve_in_groups(table, lambda model, most: _answer(model, min(seconds, most), process))
+            counts, found_as = grouped.counts, grouped.placed_as
+            outcome = _Outcome("OPTIMAL" if grouped.proven else "FEASIBLE", grouped.solver, grouped.reason)
+            objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
+        placed_as = found_as
+    elif not can_be_placed(problem, counts):
         counts, outcome = _solve_by_kind(problem, counts, seconds, process)
         objective = objective_of([scale_values(job, problem) for job in problem.jobs], counts)
-    assignments = place(problem, counts)
+    assignments = place(placed_as, counts)
     elapsed = time.perf_counter() - started
     return Allocation(objective, outcome.status, outcome.solver, elapsed, assignments, outcome.reason)
 

@@ -33,6 +33,7 @@ from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.topology_messages import (
     groups_to_proto,
     known_preference,
+    level_from_proto,
     paths_from_proto,
     preference_from_proto,
     preference_to_proto,
@@ -101,6 +102,7 @@ def _demand(job: allocator_pb2.JobDemand) -> JobDemand:
         unsuitable_kinds=tuple(job.unsuitable_kinds),
         needs=tuple(NeedCount(need.text, need.nodes) for need in job.needs),
         topology=preference_from_proto(job.topology, f"jobs[{job.id}].topology"),
+        topology_level=level_from_proto(job, f"jobs[{job.id}]"),
     )
 
 
@@ -140,7 +142,7 @@ def _demand_to_proto(job: JobDemand) -> allocator_pb2.JobDemand:
     message.share_weight = 0.0 if job.share_weight == 1 else job.share_weight
     message.boot_seconds = job.boot_seconds
     message.current_nodes.extend(job.current_nodes)
-    message.topology = preference_to_proto(job.topology)
+    message.topology, message.topology_level = preference_to_proto(job.topology), job.topology_level
     if job.needs:
         message.unsuitable_kinds.extend(job.unsuitable_kinds)
         message.needs.extend(resources_pb2.NeedCount(text=need.text, nodes=need.nodes) for need in job.needs)
@@ -232,6 +234,7 @@ def job_from_proto(job: resources_pb2.Job) -> CachedJob:
             member=member,
             needs=needs_from_proto(job.spec.needs),
             topology=known_preference(job.spec.topology),
+            topology_level=job.spec.topology_level,
         ),
         state=job_state_of(job.state),
         admitted=job.admitted,

@@ -8,6 +8,7 @@ import grpc
 
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
 from malletrain.model.node_needs import in_words
+from malletrain.model.topology import level_in_words
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.v1 import resources_pb2, scavenger_pb2
@@ -52,14 +53,19 @@ def unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> list[str
     counts: dict[bytes, scavenger_pb2.CountSuitableNodesResponse] = {}
     lines = []
     for job in jobs:
-        key = job.spec.needs.SerializeToString(deterministic=True)
-        if not key or (key not in counts and len(counts) >= _MAX_ASKED):
+        request = scavenger_pb2.CountSuitableNodesRequest(needs=job.spec.needs)
+        if requires_group(job):
+            request.topology, request.topology_level = job.spec.topology, job.spec.topology_level
+        key = request.SerializeToString(deterministic=True)
+        if not (job.spec.needs.ByteSize() or requires_group(job)) or (key not in counts and len(counts) >= _MAX_ASKED):
             continue
         if key not in counts:
-            request = scavenger_pb2.CountSuitableNodesRequest(needs=job.spec.needs)
             counts[key] = stubs.scavenger.CountSuitableNodes(request, timeout=DEADLINE_SECONDS)
-        if (found := counts[key]).known_nodes and found.suitable_nodes < job.spec.min_nodes:
+        least = job.spec.min_nodes
+        if (found := counts[key]).known_nodes and found.suitable_nodes < least:
             lines.append(_too_few(job, found))
+        elif found.HasField("largest_group_nodes") and found.known_nodes > 0 and found.largest_group_nodes < least:
+            lines.append(_too_small(job, found))
     return lines
 
 
@@ -69,6 +75,23 @@ def tell_of_unsuited(stubs: ServiceStubs, jobs: Iterable[resources_pb2.Job]) -> 
         return unsuited(stubs, jobs)
     except grpc.RpcError:
         return []  # the jobs are submitted and shown all the same
+
+
+def requires_group(job: resources_pb2.Job) -> bool:
+    """Whether all nodes of a job must be in one group."""
+    return job.spec.topology == resources_pb2.TOPOLOGY_PREFERENCE_REQUIRE
+
+
+def _too_small(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:
+    level = level_in_words(job.spec.topology_level)
+    least = f"{job.spec.min_nodes} node{'' if job.spec.min_nodes == 1 else 's'}"
+    known = f"of the {found.known_nodes} known nodes, idle or not"
+    groups = (
+        f"{found.groups} such groups have nodes that suit it, the largest has {found.largest_group_nodes}"
+        if found.groups
+        else "none that suits it is known to be in one"
+    )
+    return f"{job.id} can't start as the site is: it needs {least} at least in one {level}; {known}, {groups}"
 
 
 def _too_few(job: resources_pb2.Job, found: scavenger_pb2.CountSuitableNodesResponse) -> str:

@@ -100,7 +100,11 @@ def submit(
     pool: Annotated[str, typer.Option(help="Pool or partition that its nodes must be of.")] = "",
     exclude: Annotated[str, typer.Option(help="Nodes that it must not have, e.g. n07,n[11-13].")] = "",
     topology: Annotated[
-        str, typer.Option(help="prefer: nodes near each other, in few racks or on few switches; none: any.")
+        str,
+        typer.Option(
+            help="prefer: nodes near each other, in few racks or on few switches; require: all in one of the innermost "
+            "groups, require=2 in one of level 2; none: any."
+        ),
     ] = "none",
     burst_buffer: Annotated[
         str, typer.Option(help="Burst buffer that it holds until its end, e.g. 2TB, 500GB or 2000 (GB).")

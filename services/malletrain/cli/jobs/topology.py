@@ -5,16 +5,19 @@ from __future__ import annotations
 import grpc
 
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
-from malletrain.model.topology import NodeTree, TopologyPreference, spans_in_words
+from malletrain.model.topology import NodeTree, TopologyPreference, level_in_words, spans_in_words
 from malletrain.runtime.topology_messages import known_preference
 from malletrain.v1 import resources_pb2, scavenger_pb2
 
 
 def topology_in_words(stubs: ServiceStubs, job: resources_pb2.Job) -> str:
     """What a job prefers, and how many groups it spans; empty where it has no preference."""
-    if known_preference(job.spec.topology) is TopologyPreference.NONE:
+    preference = known_preference(job.spec.topology)
+    if preference is TopologyPreference.NONE:
         return ""
     preferred = "nodes near each other preferred"
+    if preference is TopologyPreference.REQUIRE:
+        preferred = f"all nodes in one {level_in_words(job.spec.topology_level)}"
     try:
         nodes = stubs.scavenger.ListNodes(scavenger_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS).nodes
     except grpc.RpcError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from malletrain.allocator.problem.allocation_problem import AllocationProblem
+from malletrain.allocator.problem.group_table import requires_group
 from malletrain.allocator.problem.objective import ScaleValues, objective_of, scale_values
 from malletrain.allocator.solvers.choice_table import best_counts, groups_of
 
@@ -60,7 +61,7 @@ def values_of(problem: AllocationProblem, after: Mapping[str, int]) -> PlanValue
     wide = replace(problem, nodes=(*problem.nodes, _another(problem)))
     wider = [scale_values(job, wide) for job in wide.jobs]
     jobs = tuple(_of_job(job.id, values, after.get(job.id, 0)) for job, values in zip(problem.jobs, wider, strict=True))
-    if problem.kinds:
+    if problem.kinds or any(map(requires_group, problem.jobs)):
         return PlanValues(jobs, None, None)
     groups, pool = groups_of(problem), len(problem.nodes)
     now = objective_of(per_job, best_counts(per_job, pool, groups))

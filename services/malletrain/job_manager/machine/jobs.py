@@ -68,6 +68,7 @@ class JobSpec:
     project: str = ""
     needs: NodeNeeds = NO_NEEDS
     topology: TopologyPreference = TopologyPreference.NONE
+    topology_level: int = 0
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.
