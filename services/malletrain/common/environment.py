@@ -73,5 +73,7 @@ NODE_ADDRESS = "MALLETRAIN_NODE_ADDRESS"
 """Address of a worker's node, as other nodes see it; only where feeds share across nodes."""
 BATCH_PER_WORKER = "MALLETRAIN_BATCH_PER_WORKER"
 """Samples per worker and pass of an `ElasticTraining`; not set: what the script says. Precedes a script's own."""
-OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER})
+STEP_TIMES = "MALLETRAIN_STEP_TIMES"
+"""0: the client does not measure how long each worker's own part of a step takes; not set, or 1: it does."""
+OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER, STEP_TIMES})
 """Those that a user may set for a job; all others are MalleTrain's own."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.jobs.jobs import all_jobs
-from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines
+from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines, slow_nodes
 from malletrain.cli.shared.output import JsonOption, ago, duration, print_json, print_table, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, connect
 from malletrain.v1 import scavenger_pb2
@@ -25,10 +25,17 @@ def nodes(as_json: Annotated[bool, JsonOption] = False) -> None:
         *placeholder_failures(status.placeholders, now),
         *drains(status.drained, now),
         *quarantines(status.quarantined, now),
+        *slow_nodes(status.slow),
     ]:
         typer.echo(line, err=True)
     if as_json:
-        idle = [to_dict(node) | {"jobId": holders.get(node.name, "")} for node in found]
+        slow = {node.name: to_dict(node) for node in status.slow}
+        idle = [
+            to_dict(node)
+            | {"jobId": holders.get(node.name, "")}
+            | ({"slow": slow[node.name]} if node.name in slow else {})
+            for node in found
+        ]
         print_json([*idle, *({"name": node.name, "quarantined": to_dict(node)} for node in status.quarantined)])
         return
     with_features = any(node.features for node in found)
