@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import grpc
 
+from malletrain.client.own_times import WorkerTimes
 from malletrain.client.ring import RingRecord
 from malletrain.common import environment as env
 from malletrain.common.addresses import is_loopback
@@ -101,6 +102,7 @@ class MonitorStream:
         saves: monitor_pb2.SaveReport | None = None,
         phase: monitor_pb2.PhaseReport | None = None,
         phases_ns: Mapping[int, int] = MappingProxyType({}),
+        worker_times: Sequence[WorkerTimes] = (),
     ) -> None:
         """Send records without waiting.
 
@@ -112,6 +114,7 @@ class MonitorStream:
             saves: How its newest save went; None: it has tried none.
             phase: The phase that the trainer is in; None: none.
             phases_ns: How long it was in phases in the step of a record, by sequence number; 0 where there is none.
+            worker_times: What workers have told of their steps.
         """
         request = monitor_pb2.ReportRequest(
             job_id=identity.job_id,
@@ -122,6 +125,7 @@ class MonitorStream:
             lineage=identity.lineage,
             saves=saves,
             phase=phase,
+            worker_times=[monitor_pb2.WorkerTimes(**times._asdict()) for times in worker_times],
         )
         if records:
             batch = request.batch

@@ -30,6 +30,7 @@ from malletrain.client.ring import (
     create_ring,
 )
 from malletrain.client.sidecar_process import SidecarProcess, StartSidecar, start_sidecar
+from malletrain.client.step_times import StepTimesTeller
 from malletrain.client.termination import Termination
 from malletrain.client.warn_once import WarnOnce, describe
 from malletrain.common.environment import JOB_ID
@@ -92,6 +93,7 @@ class Client:
         self._commit_interval = CommitInterval()
         self._saves = SavesNoted()
         self._save_phase_failed = False
+        self._step_times = StepTimesTeller(environ, modules)
         self.report, self._expire = make_report(self, clock)
         self._phases = Phases(self._ring_for_phases, clock, self._warnings)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -128,6 +130,8 @@ class Client:
             return None, 1
         rank = read_rank(self._environ, self._modules)
         self._workers = rank.workers
+        if full:
+            self._step_times.tell(rank.rank, rank.workers)
         if rank.rank != 0:
             self._close_ring()
             return None, 1

@@ -47,6 +47,7 @@ from malletrain.client.ring import (
     RingRecord,
     open_ring,
 )
+from malletrain.client.step_times import StepTimesReader
 from malletrain.common import environment as env
 from malletrain.common.backoff import Backoff
 from malletrain.common.job_folder import STOP_REQUESTS_FOLDER
@@ -77,6 +78,7 @@ class Sidecar:
         trainer_lives: Callable[[], bool],
         stopping: Callable[[], None],
         read_token: Callable[[], str] = str,
+        step_times: StepTimesReader | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -89,6 +91,7 @@ class Sidecar:
             trainer_lives: Returns whether the trainer still runs.
             stopping: Called before the trainer gets STOP.
             read_token: Returns the job's token, which may have been renewed; empty: there is none.
+            step_times: Reads what the workers tell of their steps; None: nobody does.
             monotonic: Monotonic clock in seconds.
             time_ns: The trainer's clock in nanoseconds since the epoch.
         """
@@ -105,6 +108,7 @@ class Sidecar:
         self._reader = RingReader(ring.words, after=self._outbox.floor)
         self._phase_reader = PhaseReader(ring)
         self._phases = PhaseTimes()
+        self._step_times = step_times or StepTimesReader(None)
         self._told_phase = ""
         self._events: SimpleQueue[StreamEvent] = SimpleQueue()
         self._stream: MonitorStream | None = None
@@ -135,6 +139,8 @@ class Sidecar:
         self._phases.see(self._phase_reader.read())
         self._phases.take(records, self._outbox.floor)
         self._outbox.add(records, lost)
+        if records:
+            self._step_times.look(records[-1].workers, now)
         if self._stream is None and now >= self._connect_at:
             self._connect(now)
         if self._stream is not None:
@@ -210,7 +216,8 @@ class Sidecar:
     def _post(self, stream: MonitorStream, records: Sequence[RingRecord], now: float) -> None:
         phase, feed, saves = self._present_phase(), feed_report(self._ring), save_report(self._ring)
         present = phase if phase.name else None
-        stream.send(self._identity, records, self._outbox.dropped, feed, saves, present, self._phases.in_steps)
+        told = self._step_times.take()
+        stream.send(self._identity, records, self._outbox.dropped, feed, saves, present, self._phases.in_steps, told)
         self._sent_at, self._told_phase = now, phase.name
 
     def _present_phase(self) -> monitor_pb2.PhaseReport:
@@ -296,6 +303,7 @@ def _serve(
         lambda: os.getppid() == trainer,
         _note_stop,
         lambda: read_job_token(token_file),
+        StepTimesReader(_job_folder()),
     )
 
     def end(signum: int, frame: object) -> None:
@@ -313,14 +321,19 @@ def _note_stop() -> None:
 
     It knows the worker's process, which leads the session; the trainer may have been started by a wrapper.
     """
-    if not (job_directory := os.environ.get(env.JOB_DIR)):
+    if (job_folder := _job_folder()) is None:
         return
-    folder = Path(job_directory) / STOP_REQUESTS_FOLDER
+    folder = job_folder / STOP_REQUESTS_FOLDER
     try:
         folder.mkdir(exist_ok=True)
         (folder / str(os.getsid(0))).touch()
     except OSError as error:
         _log(f"the supervisor can't be told that the trainer was asked to stop: {error}")
+
+
+def _job_folder() -> Path | None:
+    found = os.environ.get(env.JOB_DIR)
+    return Path(found) if found else None
 
 
 def _log(message: str) -> None:

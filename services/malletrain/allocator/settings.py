@@ -33,6 +33,11 @@ class AllocatorSettings(BaseModel):
     max_nodes_per_owner: int = Field(
         default=0, ge=0, description="Most nodes of all jobs of one owner together in a plan; 0: no limit."
     )
+    avoid_slow_nodes: bool = Field(
+        default=False,
+        description="Whether nodes that count as slow are left out of plans for jobs that may have more than one node, "
+        "as long as they have enough others.",
+    )
     cost_model: CostModel = Field(default=CostModel.STALL, description="How rescaling is charged.")
     objective_metric: ObjectiveMetric = Field(
         default=ObjectiveMetric.THROUGHPUT, description="How a job's progress is measured."
@@ -116,7 +121,12 @@ class AllocatorSettings(BaseModel):
     def planner_options(self) -> PlannerOptions:
         """The settings that a plan depends on."""
         return PlannerOptions(
-            self.forward, self.cost_model, self.objective_metric, self.span_pools, self.max_nodes_per_owner
+            self.forward,
+            self.cost_model,
+            self.objective_metric,
+            self.span_pools,
+            self.max_nodes_per_owner,
+            self.avoid_slow_nodes,
         )
 
     @property

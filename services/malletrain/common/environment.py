@@ -75,5 +75,7 @@ BATCH_PER_WORKER = "MALLETRAIN_BATCH_PER_WORKER"
 """Samples per worker and pass of an `ElasticTraining`; not set: what the script says. Precedes a script's own."""
 COLLECTIVE_SECONDS = "MALLETRAIN_COLLECTIVE_SECONDS"
 """Backend `torchrun`: how long a collective of the workers may take, in whole seconds."""
-OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER, COLLECTIVE_SECONDS})
+STEP_TIMES = "MALLETRAIN_STEP_TIMES"
+"""0: the client does not measure how long each worker's own part of a step takes; not set, or 1: it does."""
+OF_USERS = frozenset({FEED, FEED_FOLDER, FEED_ACROSS_NODES, BATCH_PER_WORKER, COLLECTIVE_SECONDS, STEP_TIMES})
 """Those that a user may set for a job; all others are MalleTrain's own."""

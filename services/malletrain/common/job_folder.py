@@ -46,6 +46,8 @@ FEEDS_FOLDER = "feeds"
 """Where the feeds of a fleet's nodes listen, one file each, in the folder of its first member. The feeds write them."""
 OBSERVED_FOLDER = "observed"
 """What `malletrain check` has seen of each worker's steps, in a file PID.jsonl."""
+STEP_TIMES_FOLDER = "step-times"
+"""How long each worker's own part of a step takes, in a file for each rank. The workers write them."""
 OWN_FILES = (
     LAUNCH_FILE,
     SUPERVISOR_FILE,
@@ -65,6 +67,7 @@ OWN_FOLDERS = {
     SAVING_FOLDER: "",
     SHARDED_FOLDER: "",
     FEEDS_FOLDER: ".json",
+    STEP_TIMES_FOLDER: "",
 }
 """Folders whose files MalleTrain writes, with the ends of their names."""
 

@@ -34,6 +34,7 @@ class NodeNeeds:
         gpus: Least number of GPUs.
         cores: Least number of cores, as the scheduler counts them.
         memory_mib: Least memory in MiB.
+        well: Whether it must not count as slow; no field of a job, but the operator's choice.
     """
 
     gpu: str = ""
@@ -44,6 +45,7 @@ class NodeNeeds:
     gpus: int = 0
     cores: int = 0
     memory_mib: int = 0
+    well: bool = False
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
@@ -65,6 +67,7 @@ class NodeTraits(NamedTuple):
         cores: How many cores it has, as the scheduler counts them; 0: not known.
         memory_mib: Its memory in MiB; 0: not known.
         gpu_memory_mib: Memory of each of its GPUs in MiB, of different ones the least; 0: none, or not known.
+        slow: Whether it counts as slow.
     """
 
     pool: str = ""
@@ -74,6 +77,7 @@ class NodeTraits(NamedTuple):
     cores: int = 0
     memory_mib: int = 0
     gpu_memory_mib: int = 0
+    slow: bool = False
 
 
 class NeedError(Exception):
@@ -159,6 +163,8 @@ def needs_of(needs: NodeNeeds) -> tuple[Need, ...]:
         count = len(set(needs.excluded_nodes))
         named = f"not {needs.excluded_nodes[0]}" if count == 1 else f"none of {count} excluded nodes"
         found.append(Need(named, NodeNeeds(excluded_nodes=needs.excluded_nodes)))
+    if needs.well:
+        found.append(Need("not slow", NodeNeeds(well=True)))
     return tuple(found)
 
 
@@ -210,6 +216,7 @@ def as_asked(nodes: Mapping[str, NodeTraits], asked: Iterable[NodeNeeds]) -> dic
     The memory of alike nodes may differ by a few MiB, so that there would be as many different traits as nodes.
     """
     needs = list(asked)
+    well = any(need.well for need in needs)
     steps = {field: sorted({0, *(getattr(need, field) for need in needs)}) for field in MAX_AMOUNTS}
 
     def lowered(traits: NodeTraits) -> NodeTraits:
@@ -217,7 +224,8 @@ def as_asked(nodes: Mapping[str, NodeTraits], asked: Iterable[NodeNeeds]) -> dic
             steps[field][bisect_right(steps[field], getattr(traits, field)) - 1]
             for field in ("gpus", "cores", "memory_mib", "gpu_memory_mib")
         )
-        return NodeTraits(traits.pool, traits.gpu_type, traits.features, gpus, cores, memory_mib, gpu_memory_mib)
+        slow = traits.slow and well
+        return NodeTraits(traits.pool, traits.gpu_type, traits.features, gpus, cores, memory_mib, gpu_memory_mib, slow)
 
     by_traits = {traits: lowered(traits) for traits in frozenset(nodes.values())}
     return {name: by_traits[traits] for name, traits in nodes.items()}
@@ -251,6 +259,8 @@ def has_traits(needs: NodeNeeds, traits: NodeTraits) -> bool:
     if needs.gpus > traits.gpus or needs.gpu_memory_mib > traits.gpu_memory_mib:
         return False
     if needs.cores > traits.cores or needs.memory_mib > traits.memory_mib:
+        return False
+    if needs.well and traits.slow:
         return False
     if not needs.constraint:
         return True

@@ -23,10 +23,14 @@ class MonitorSnapshot:
     Attributes:
         waiting: Messages that wait to be stored.
         jobs: By job heard of lately: samples processed, samples lost, and present throughput in samples/s.
+        slow_workers: Workers that are slower than the others of their jobs.
+        slow_nodes: Nodes that jobs call slow.
     """
 
     waiting: int = 0
     jobs: tuple[JobRow, ...] = ()
+    slow_workers: int = 0
+    slow_nodes: int = 0
 
 
 class MonitorMetrics:
@@ -101,6 +105,14 @@ class MonitorMetrics:
 
 def _rendered(taken: MonitorSnapshot, most: int) -> Iterator[Metric]:
     yield GaugeMetricFamily("malletrain_monitor_messages_waiting", "Messages that wait to be stored.", taken.waiting)
+    yield GaugeMetricFamily(
+        "malletrain_monitor_slow_workers",
+        "Workers that take longer for their own part of a step than the others of their jobs.",
+        taken.slow_workers,
+    )
+    yield GaugeMetricFamily(
+        "malletrain_monitor_slow_nodes", "Nodes that jobs of at least one owner call slow.", taken.slow_nodes
+    )
     samples = CounterMetricFamily(
         "malletrain_monitor_job_samples", "Samples that a job has processed, lost ones included.", labels=["job_id"]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,12 +35,17 @@ from malletrain.monitor.report_budget import ReportBudget
 from malletrain.monitor.report_streams import CommandRouter, ReportStream
 from malletrain.monitor.settings import MonitorSettings
 from malletrain.monitor.store import MonitorStore
+from malletrain.monitor.stragglers.judging import WorkerTime
+from malletrain.monitor.stragglers.slow_nodes import StragglerBook
 from malletrain.monitor.wire import (
     commands_of,
     listed_scaling_message,
     parse_report,
+    parse_worker_times,
+    places_of,
     progress_message,
     scaling_message,
+    slow_node_message,
 )
 from malletrain.runtime.access.certificate_renewal import CertificateRenewal
 from malletrain.runtime.access.credentials import ServiceCredential
@@ -177,6 +182,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
         self._router = CommandRouter(section.command_seconds, new_id)
         self._inbox: asyncio.Queue[tuple[ReportStream, ReportedBatch | None, int]] = asyncio.Queue(_INBOX_MESSAGES)
         self._budget = ReportBudget()
+        self._stragglers = StragglerBook(section.straggler_options())
         self._reporter_ended = asyncio.Event()
         self._acknowledged = 0
         self._progress: Hub[list[monitor_pb2.Progress]] = Hub(merge=newest_of_each(lambda entry: entry.job_id))
@@ -284,6 +290,15 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
                     yield monitor_pb2.WatchProgressResponse(progress=progress)
 
     @override
+    async def ListSlowNodes(
+        self, request: monitor_pb2.ListSlowNodesRequest, context: Any
+    ) -> monitor_pb2.ListSlowNodesResponse:
+        """Nodes that jobs call slow, with the number of owners of these."""
+        del request, context
+        nodes = map(slow_node_message, self._stragglers.slow_nodes(self._clock.monotonic()))
+        return monitor_pb2.ListSlowNodesResponse(nodes=nodes)
+
+    @override
     async def SendCommand(
         self, request: monitor_pb2.SendCommandRequest, context: Any
     ) -> monitor_pb2.SendCommandResponse:
@@ -307,7 +322,11 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
 
     def _progress_of(self, *job_ids: str) -> list[monitor_pb2.Progress]:
         now = self._clock.monotonic()
-        return [progress_message(tracker, now) for tracker in self._machine.trackers.select(job_ids)]
+        book = self._stragglers
+        return [
+            progress_message(tracker, now, book.slow_workers(tracker.job_id), book.measured(tracker.job_id, now))
+            for tracker in self._machine.trackers.select(job_ids)
+        ]
 
     async def _read(
         self, stream: ReportStream, requests: AsyncIterator[monitor_pb2.ReportRequest], caller: Identity
@@ -317,17 +336,32 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
             size = request.ByteSize()
             await self._budget.take(request.job_id, size)
             try:
-                batch = parse_report(request)
+                batch, worker_times = parse_report(request), parse_worker_times(request)
                 if stream.identify(batch):
                     self._budget.open(batch.job_id)
                     stream.counted = True
                     self._router.join(stream, self._clock.monotonic())
+                if worker_times:
+                    self._compare_workers(batch.job_id, worker_times)
                 await self._inbox.put((stream, batch, size))
             except BaseException:
                 self._budget.give_back(request.job_id, size)
                 raise
         await self._inbox.put((stream, None, 0))
         self._reporter_ended.set()
+
+    def _compare_workers(self, job_id: str, told: Sequence[WorkerTime]) -> None:
+        for change in self._stragglers.take(job_id, told, self._clock.monotonic()):
+            worker = change.worker
+            self._log.warning(
+                "a worker is slower than the others of its job" if change.slow else "a worker is no longer slow",
+                job_id=job_id,
+                rank=worker.rank,
+                node=worker.node,
+                share=round(worker.share, 3),
+                own_seconds=round(worker.own_seconds, 4),
+                others_seconds=round(worker.others_seconds, 4),
+            )
 
     async def _follow_jobs(self, peers: Peers) -> None:
         request = job_manager_pb2.WatchJobsRequest(without_progress=True, in_pieces=True)
@@ -338,6 +372,7 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
 
     async def _take_jobs(self, message: job_manager_pb2.WatchJobsResponse) -> None:
         self._budget.note_owners(((job.id, job.owner) for job in message.jobs), snapshot=message.snapshot)
+        self._stragglers.place(places_of(message), all_jobs=message.snapshot)
         if message.snapshot:
             self._apply(JobsKept(tuple(job.id for job in message.jobs)))
         self._apply(commands_of(message))
@@ -425,7 +460,10 @@ class MonitorService(monitor_pb2_grpc.MonitorServiceServicer):
 
     def _snapshot(self) -> MonitorSnapshot:
         heard = self._machine.trackers.heard_lately(self._clock.monotonic())
-        return MonitorSnapshot(self._inbox.qsize(), tuple(map(_job_row, heard)))
+        book, now = self._stragglers, self._clock.monotonic()
+        return MonitorSnapshot(
+            self._inbox.qsize(), tuple(map(_job_row, heard)), book.all_slow_workers(), len(book.slow_nodes(now))
+        )
 
     async def _publish_loop(self) -> None:
         while True:

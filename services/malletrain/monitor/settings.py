@@ -7,6 +7,7 @@ from dataclasses import fields
 from pydantic import BaseModel, ConfigDict, Field
 
 from malletrain.monitor.machine.options import MonitorOptions
+from malletrain.monitor.stragglers.slow_nodes import StragglerOptions
 
 
 class MonitorSettings(BaseModel):
@@ -63,6 +64,21 @@ class MonitorSettings(BaseModel):
         gt=0,
         description="Silence after which single steps of a job are forgotten; its points stay.",
     )
+
+    straggler_share: float = Field(
+        default=0.25,
+        gt=0,
+        le=100,
+        description="A worker is slow whose own part of a step is longer than that of its job's others by more than "
+        "this, relative to theirs.",
+    )
+    straggler_memory_seconds: float = Field(
+        default=86400.0, gt=0, description="How long a node counts as called slow by a job."
+    )
+
+    def straggler_options(self) -> StragglerOptions:
+        """When workers are slow."""
+        return StragglerOptions(self.straggler_share, self.straggler_memory_seconds)
 
     def options(self) -> MonitorOptions:
         """The settings as Monitor's machine takes them."""

@@ -17,6 +17,8 @@ from malletrain.monitor.machine.progress import (
 )
 from malletrain.monitor.machine.stimuli import ScalesCommanded
 from malletrain.monitor.machine.trackers import JobScaling, JobTracker
+from malletrain.monitor.stragglers.judging import SlowWorker, WorkerTime
+from malletrain.monitor.stragglers.slow_nodes import JobPlace, SlowNode
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -34,6 +36,9 @@ _MAX_PHASE_LENGTH = 31
 _MAX_RECORDS = 16_384
 """Of one message. Sidecars send 2,048."""
 
+_MAX_WORKER_TIMES = 4096
+_MAX_STEP_SECONDS = 1e6
+_TOLD_SLOW_WORKERS = 16
 MAX_WORKERS = 2**24
 """Largest number of worker processes that is accepted."""
 
@@ -83,6 +88,41 @@ def parse_report(request: monitor_pb2.ReportRequest) -> ReportedBatch:
     )
 
 
+def parse_worker_times(request: monitor_pb2.ReportRequest) -> tuple[WorkerTime, ...]:
+    """Check what a reporter tells of its job's workers.
+
+    Raises:
+        InvalidInputError: a field is outside its range.
+    """
+    if len(request.worker_times) > _MAX_WORKER_TIMES:
+        raise InvalidInputError("worker_times", f"at most {_MAX_WORKER_TIMES} entries", len(request.worker_times))
+    return tuple(_parse_times(f"worker_times[{index}]", times) for index, times in enumerate(request.worker_times))
+
+
+def _parse_times(field: str, times: monitor_pb2.WorkerTimes) -> WorkerTime:
+    _check_range(f"{field}.rank", times.rank, 0, _MAX_WORKER_TIMES - 1)
+    _check_text(f"{field}.node", times.node, least=1)
+    _check_range(f"{field}.steps", times.steps, 1, MAX_POSITION)
+    if not 0 <= times.step_seconds <= _MAX_STEP_SECONDS:
+        raise InvalidInputError(f"{field}.step_seconds", f"0 to {_MAX_STEP_SECONDS:.0f}", times.step_seconds)
+    if not 0 <= times.own_seconds <= times.step_seconds:
+        raise InvalidInputError(f"{field}.own_seconds", "0 to step_seconds", times.own_seconds)
+    return WorkerTime(times.rank, times.node, times.steps, times.own_seconds, times.step_seconds)
+
+
+def places_of(message: job_manager_pb2.WatchJobsResponse) -> list[JobPlace]:
+    """On which nodes jobs are."""
+    return [
+        JobPlace(job.id, job.owner, frozenset(() if job.state in FINAL_JOB_STATES else job.confirmed_nodes))
+        for job in message.jobs
+    ]
+
+
+def slow_node_message(node: SlowNode) -> monitor_pb2.SlowNode:
+    """A node that jobs call slow."""
+    return monitor_pb2.SlowNode(name=node.name, share=node.share, owners=node.owners, job_id=node.job_id)
+
+
 def _parse_phase(phase: monitor_pb2.PhaseReport) -> PhaseSeen:
     if not 0 < len(phase.name) <= _MAX_PHASE_LENGTH or not phase.name.isprintable():
         raise InvalidInputError("phase.name", f"1 to {_MAX_PHASE_LENGTH} printable characters", phase.name[:300])
@@ -128,12 +168,16 @@ def _command_of(message: resources_pb2.ScaleCommand) -> ScaleCommand:
     )
 
 
-def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
+def progress_message(
+    tracker: JobTracker, now: float, slow: Sequence[SlowWorker] = (), measured: int = 0
+) -> monitor_pb2.Progress:
     """Progress of a job.
 
     Args:
         tracker: The job.
         now: Monotonic time in seconds.
+        slow: Its workers that are slow, the slowest first.
+        measured: Of how many of its workers that is known.
     """
     progress, phase = tracker.progress, tracker.phase(now)
     return monitor_pb2.Progress(
@@ -154,6 +198,17 @@ def progress_message(tracker: JobTracker, now: float) -> monitor_pb2.Progress:
         saves=None
         if tracker.saves is None
         else monitor_pb2.SaveReport(failures=tracker.saves.failures, reason=tracker.saves.reason),
+        slow_workers=[
+            monitor_pb2.SlowWorker(
+                rank=worker.rank,
+                node=worker.node,
+                share=worker.share,
+                own_seconds=worker.own_seconds,
+                others_seconds=worker.others_seconds,
+            )
+            for worker in slow[:_TOLD_SLOW_WORKERS]
+        ],
+        measured_workers=measured,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 import structlog
 
+from malletrain.common.tasks import start_task
 from malletrain.model.node_needs import NeedError, TraitCensus, check_needs
 from malletrain.model.topology import TopologyPreference
 from malletrain.runtime.access.credentials import ServiceCredential
@@ -20,6 +21,7 @@ from malletrain.runtime.clock_steps import WatchedClock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.kernel.flight_recorder import FlightRecorder
+from malletrain.runtime.kernel.peers import Peers
 from malletrain.runtime.node_names import check_node_names
 from malletrain.runtime.node_needs_messages import needs_from_proto
 from malletrain.runtime.server import ServiceHost
@@ -35,6 +37,7 @@ from malletrain.scavenger.machine.recording import RecordedScavenger
 from malletrain.scavenger.machine.stays import StayEstimator
 from malletrain.scavenger.machine.stimuli import ClockMoved, NodeFailure
 from malletrain.scavenger.settings import ScavengerSettings
+from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source, past_lengths
 from malletrain.scavenger.state_file import DRAINS, QUARANTINE, RECLAIM_COOLDOWNS, ScavengerStateFile
@@ -46,6 +49,7 @@ from malletrain.scavenger.wire import (
     placeholder_message,
     quarantine_message,
     query_message,
+    slow_node_message,
     suitable_in_groups,
     suitable_message,
 )
@@ -87,7 +91,8 @@ def create(
         settings.state_dir / "debug", RecordedScavenger(), settings.validate_state, min_stimuli=_MIN_RECORDED
     )
     releaser = Releaser(open_channel(settings.peer("job_manager"), credential), section.release_deadline_seconds)
-    service = ScavengerService(source, machine, recorder, releaser, state_file, section, clock, metrics)
+    slow = SlowNodeWatch(Peers(settings, credential))
+    service = ScavengerService(source, machine, recorder, releaser, state_file, section, clock, metrics, slow)
     watched.follow(service.move_times)
     return service
 
@@ -121,6 +126,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         section: ScavengerSettings,
         clock: Clock,
         metrics: ScavengerMetrics | None = None,
+        slow: SlowNodeWatch | None = None,
     ) -> None:
         """Take over the parts; `run` starts them.
 
@@ -133,6 +139,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             section: Settings.
             clock: Wall clock.
             metrics: Metrics for Prometheus.
+            slow: Follows which nodes are called slow; None: nobody says so.
         """
         self._source = source
         self._machine = machine
@@ -143,6 +150,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         self._failed = False
         self._metrics = metrics or ScavengerMetrics()
         self._spans = EventSpans()
+        self._slow = slow or SlowNodeWatch(None)
         self._events = IdleEvents(source, machine, recorder, state_file, clock, self._metrics, self._spans)
         self._withdrawals = Withdrawals(self._events, releaser, state_file, clock, self._metrics, self._spans)
         self._log = structlog.get_logger(__name__)
@@ -156,11 +164,14 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
     async def run(self) -> None:
         """Follow the source and the debounce deadlines, until cancelled."""
         self._events.exclude()
+        watching = start_task(self._slow.run(), "slow nodes")
         try:
             await self._events.run()
         except Exception:
             self._failed = True
             raise
+        finally:
+            watching.cancel()
 
     async def close(self) -> None:
         """End the streams; give nodes back that are held, and end the replay of a trace.
@@ -171,6 +182,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         if not self._failed:
             await self._source.close()
         await self._releaser.close()
+        await self._slow.close()
 
     def move_times(self, seconds: float) -> None:
         """The wall clock was set by so many seconds: debounces, cooldowns and quarantines last as long as before."""
@@ -207,7 +219,9 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
         """What expected stays are computed from, as far as the caller does not know it."""
         del context
         await self._events.first_observation()
-        return await self._events.stays(request.known)
+        stays = await self._events.stays(request.known)
+        stays.slow_nodes.extend(self._slow.counting)
+        return stays
 
     async def ReclaimNodes(
         self, request: scavenger_pb2.ReclaimNodesRequest, context: _Context
@@ -269,6 +283,7 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
             quarantined=self._quarantined(),
             placeholders=[placeholder_message(entry) for entry in status.placeholders],
             drained=drain_messages(self._withdrawals.drains),
+            slow=map(slow_node_message, self._slow.nodes),
         )
 
     async def CountSuitableNodes(
@@ -291,7 +306,13 @@ class ScavengerService(scavenger_pb2_grpc.ScavengerServiceServicer):
 
     def _gauges(self) -> Gauges:
         machine, quarantined = self._machine, self._withdrawals.quarantined()
-        return Gauges(self._source.status(), len(machine.idle.since()), len(quarantined), machine.newest.stale)
+        return Gauges(
+            self._source.status(),
+            len(machine.idle.since()),
+            len(quarantined),
+            machine.newest.stale,
+            len(self._slow.counting),
+        )
 
     def _quarantined(self) -> list[scavenger_pb2.QuarantinedNode]:
         return [quarantine_message(name, record) for name, record in self._withdrawals.quarantined().items()]

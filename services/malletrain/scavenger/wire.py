@@ -14,6 +14,7 @@ from malletrain.scavenger.machine.idle_set import IdleNode
 from malletrain.scavenger.machine.machine import ScavengerMachine
 from malletrain.scavenger.machine.observations import NO_FACTS, Observation
 from malletrain.scavenger.machine.quarantine import NodeFailureRecord
+from malletrain.scavenger.machine.slow_nodes import NodeSlowness
 from malletrain.scavenger.machine.stay_changes import StayingNode, StayNews
 from malletrain.scavenger.sources.base import PlaceholderStatus, QueryStatus
 from malletrain.v1 import resources_pb2, scavenger_pb2
@@ -182,6 +183,11 @@ def quarantine_message(name: str, record: NodeFailureRecord) -> scavenger_pb2.Qu
         by=record.by,
         since=timestamp(record.at),
     )
+
+
+def slow_node_message(node: NodeSlowness) -> scavenger_pb2.SlowNodeStatus:
+    """A node that is called slow."""
+    return scavenger_pb2.SlowNodeStatus(name=node.name, counts=node.counts, reason=node.reason)
 
 
 def drain_messages(drains: DrainSet) -> list[scavenger_pb2.DrainedNode]:

@@ -183,6 +183,7 @@ def _planned(
         current_nodes=tuple(node for node in usable if node in own),
         owner=jobs[0].owner,
         share_weight=statistics.fmean(job.share_weight for job in jobs),
+        takes_slow=True,
     )
     live = LiveFleet(
         terms,

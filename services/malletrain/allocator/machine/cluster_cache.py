@@ -155,8 +155,9 @@ class ClusterCache:
             if known is None:
                 continue
             # Of what a node is besides, joins alone tell.
-            node = known._replace(expected_stay_seconds=node.expected_stay_seconds, pool=node.pool, gpus=node.gpus)
-            self._nodes[node.name] = node
+            self._nodes[node.name] = known._replace(
+                expected_stay_seconds=node.expected_stay_seconds, pool=node.pool, gpus=node.gpus, slow=node.slow
+            )
 
     def update_jobs(self, jobs: Iterable[CachedJob], *, snapshot: bool = False) -> None:
         """Take over changed jobs, or all of them with `snapshot`. Jobs in a final state are forgotten."""

@@ -39,6 +39,7 @@ class StayReport:
         curve: The curve; None with `same_curve`, and where there is none yet.
         complete: Whether `nodes` are all.
         nodes: Nodes by name.
+        slow: Names of nodes that count as slow, idle or not: all of them, each time.
     """
 
     token: str
@@ -48,6 +49,7 @@ class StayReport:
     curve: SurvivalCurve | None
     complete: bool
     nodes: dict[str, NodeTimes]
+    slow: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -63,12 +65,14 @@ class NodeStays:
     _horizon: float = 0.0
     _ahead: float = 0.0
     _nodes: dict[str, NodeTimes] = field(default_factory=dict)
+    _slow: frozenset[str] = frozenset()
 
     def take(self, report: StayReport, now: float) -> None:
         """Take over a report that has come at `now`, in seconds since the epoch by our own clock."""
         self.token = report.token
         self._horizon = report.horizon_seconds
         self._ahead = report.time - now
+        self._slow = report.slow
         if not report.same_curve:
             self._curve = report.curve
         if report.complete:
@@ -83,4 +87,5 @@ class NodeStays:
         since, until = [times.since for times in known], [times.until for times in known]
         stays = expected_stays(self._curve, self._horizon, now + self._ahead, since, until)
         pools, gpus = [times.pool for times in known], [times.gpus for times in known]
-        return list(map(PlannableNode, names, stays, pools, gpus))
+        refreshed = list(map(PlannableNode, names, stays, pools, gpus))
+        return [node._replace(slow=node.name in self._slow) for node in refreshed] if self._slow else refreshed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from malletrain.allocator.fleets.members import FleetMember, LateRate
@@ -18,7 +18,7 @@ from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardT
 from malletrain.allocator.problem.kinds import with_kinds
 from malletrain.allocator.problem.pools import join, split
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
-from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits
+from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
 
@@ -39,6 +39,7 @@ class PlannableNode(NamedTuple):
         memory_mib: Its memory in MiB; 0: not known.
         gpu_memory_mib: Memory of each of its GPUs in MiB; 0: none, or not known.
         topology: The groups that it is in, from the outermost level; empty: not known.
+        slow: Whether it counts as slow.
     """
 
     name: str
@@ -51,12 +52,20 @@ class PlannableNode(NamedTuple):
     memory_mib: int = 0
     gpu_memory_mib: int = 0
     topology: GroupPath = ()
+    slow: bool = False
 
     @property
     def traits(self) -> NodeTraits:
         """What jobs choose it by."""
         return NodeTraits(
-            self.pool, self.gpu_type, self.features, self.gpus, self.cores, self.memory_mib, self.gpu_memory_mib
+            self.pool,
+            self.gpu_type,
+            self.features,
+            self.gpus,
+            self.cores,
+            self.memory_mib,
+            self.gpu_memory_mib,
+            self.slow,
         )
 
 
@@ -77,6 +86,7 @@ class PlannableJob:
         needs: What it needs of each of its nodes.
         topology: Whether it matters how near its nodes are to each other.
         topology_level: The level of the group that all its nodes must be in, as `topology.group_of` takes it.
+        takes_slow: Whether slow nodes are never left out for it: it stands for a fleet, which divides its nodes itself.
     """
 
     id: str
@@ -91,6 +101,7 @@ class PlannableJob:
     needs: NodeNeeds = NO_NEEDS
     topology: TopologyPreference = TopologyPreference.NONE
     topology_level: int = 0
+    takes_slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,7 @@ class PlannerOptions:
         objective_metric: How progress is measured.
         span_pools: Whether a job may have nodes of several pools at once.
         max_nodes_per_owner: Most nodes of all jobs of an owner together; 0: no limit.
+        avoid_slow_nodes: Whether jobs of more than one node are given no nodes that count as slow.
     """
 
     forward: ForwardTime
@@ -179,6 +191,7 @@ class PlannerOptions:
     objective_metric: ObjectiveMetric
     span_pools: bool = False
     max_nodes_per_owner: int = 0
+    avoid_slow_nodes: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,6 +229,8 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     nodes = plan_input.free_to_plan
     names = {node.name for node in nodes}
     jobs = plan_input.planned_jobs
+    if options.avoid_slow_nodes:
+        jobs = without_slow_nodes(jobs, nodes)
     owners = dict.fromkeys(job.owner for job in jobs)
     limit = options.max_nodes_per_owner
     # Who owns the jobs does not matter where all are one owner's and there is no limit.
@@ -240,6 +255,25 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     if not any(job.needs for job in jobs):
         return problem
     return with_kinds(problem, [(node.name, node.traits) for node in nodes], [job.needs for job in jobs])
+
+
+def without_slow_nodes(jobs: Sequence[PlannableJob], nodes: Sequence[PlannableNode]) -> tuple[PlannableJob, ...]:
+    """The jobs, of which those of more than one node need nodes that are not slow, and give up those that are.
+
+    A job of which the other nodes are too few takes slow ones, too: it would not run at all.
+    """
+    slow = {node.name for node in nodes if node.slow}
+    if not slow:
+        return tuple(jobs)
+    census = TraitCensus({node.name: node.traits for node in nodes})
+
+    def avoiding(job: PlannableJob) -> PlannableJob:
+        needs = replace(job.needs, well=True)
+        if job.max_nodes < 2 or job.takes_slow or job.member is not None or census.count(needs) < job.min_nodes:
+            return job
+        return replace(job, needs=needs, current_nodes=tuple(name for name in job.current_nodes if name not in slow))
+
+    return tuple(map(avoiding, jobs))
 
 
 def _paths(nodes: Sequence[PlannableNode], jobs: Sequence[PlannableJob]) -> dict[str, GroupPath]:

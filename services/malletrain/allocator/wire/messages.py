@@ -214,6 +214,7 @@ def stays_from_proto(message: scavenger_pb2.GetStaysResponse) -> StayReport:
             )
             for node in message.nodes
         },
+        slow=frozenset(message.slow_nodes),
     )
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Annotated
 
 from malletrain.cli.jobs.job_output import (
+    LABEL_CELLS,
     event_dict,
     is_whole,
     job_dict,
@@ -14,6 +15,7 @@ from malletrain.cli.jobs.job_output import (
     reason_of,
     run_in_words,
     saves_in_words,
+    slow_workers_in_words,
 )
 from malletrain.cli.jobs.naming import JobArgument, job_of
 from malletrain.cli.jobs.needs import needs_in_words
@@ -40,8 +42,6 @@ from malletrain.observer.outlook import Outlook
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
-
-_LABEL_CELLS = 18
 
 
 def job(
@@ -98,7 +98,7 @@ def _print_facts(
         **({"project": found.spec.project} if found.spec.project else {}),
         **({"command": " ".join(found.spec.command)} if is_whole(found) else {}),
         **({"runs as": run_in_words(found.spec)} if is_whole(found) else {}),
-        "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * _LABEL_CELLS}"),
+        "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
@@ -115,6 +115,7 @@ def _print_facts(
         "throughput": f"{progress.rate:,.1f} samples/s" if progress.rate else "not measured yet",
         **({} if found.HasField("end_time") else {"done in": eta_in_words(seen)}),
         **({"saves": saves_in_words(found)} if found.saves_fail else {}),
+        **({"slow workers": slow} if (slow := slow_workers_in_words(progress)) else {}),
         "rescales": f"{found.rescales}, preemptions {found.preemptions}, restarts {found.restarts}",
     }
     if found.last_failure and found.state != resources_pb2.JOB_STATE_FAILED:
@@ -128,5 +129,5 @@ def _print_facts(
     facts |= metric_facts(found.metrics, facts)
     console = open_console(soft_wrap=True)
     for label, value in facts.items():
-        console.print(f"[bold]{label:>{_LABEL_CELLS - 2}}[/]  ", end="")
+        console.print(f"[bold]{label:>{LABEL_CELLS - 2}}[/]  ", end="")
         console.print(value, markup=False, highlight=False)

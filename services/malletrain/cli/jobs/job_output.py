@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from malletrain.cli.shared.output import to_dict
-from malletrain.v1 import job_manager_pb2, resources_pb2
+from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 
+LABEL_CELLS = 18
+"""Columns of the labels of a job's facts."""
 _HIDDEN = ("reason", "metrics", "saveError")
 _HIDDEN_IN_SPEC = ("command", "workingDirectory", "environment", "family", "launchNote", "project")
 
@@ -40,6 +42,16 @@ def event_dict(event: job_manager_pb2.JobEvent) -> dict[str, Any]:
 def metric_facts(metrics: Mapping[str, float], others: Collection[str]) -> dict[str, str]:
     """Rows for a trainer's metrics. The trainer chooses their names, which must not stand in place of other rows."""
     return {f"metric {name}" if name in others else name: f"{value:g}" for name, value in sorted(metrics.items())}
+
+
+def slow_workers_in_words(progress: monitor_pb2.Progress) -> str:
+    """Which workers hold up the others; empty where none does, or where that can't be measured."""
+    found = [
+        f"rank {worker.rank} on {worker.node}: {worker.own_seconds * 1e3:,.1f} ms of its own in a step, "
+        f"the others {worker.others_seconds * 1e3:,.1f} ms"
+        for worker in progress.slow_workers
+    ]
+    return f"\n{' ' * LABEL_CELLS}".join(found)
 
 
 def saves_in_words(found: resources_pb2.Job) -> str:

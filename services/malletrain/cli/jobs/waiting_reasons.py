@@ -70,6 +70,15 @@ def quarantines(entries: Iterable[scavenger_pb2.QuarantinedNode], now: float) ->
     return lines
 
 
+def slow_nodes(entries: Iterable[scavenger_pb2.SlowNodeStatus]) -> list[str]:
+    """A line for each node that is called slow.
+
+    Args:
+        entries: From GetStatus.
+    """
+    return [f"{'slow' if entry.counts else 'called slow'}: {entry.name}: {one_line(entry.reason)}" for entry in entries]
+
+
 def too_large(jobs: Iterable[resources_pb2.Job], idle: int) -> list[str]:
     """A line for each job that has not started and is larger than what is idle.
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from malletrain.cli.jobs.jobs import all_jobs
-from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines
+from malletrain.cli.jobs.waiting_reasons import drains, placeholder_failures, quarantines, slow_nodes
 from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, listing, print_listing
 from malletrain.cli.shared.output import duration, to_dict
@@ -30,9 +30,11 @@ def nodes(*, view: ListingView) -> None:
         *placeholder_failures(status.placeholders, now),
         *drains(status.drained, now),
         *quarantines(status.quarantined, now),
+        *slow_nodes(status.slow),
     ]:
         typer.echo(line, err=True)
-    rows = [_row(node, holders.get(node.name, ""), now) for node in found]
+    slow = {node.name: to_dict(node) for node in status.slow}
+    rows = [_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in found]
     if view.as_json:
         rows += [ListingRow((node.name,), partial(_quarantined_dict, node)) for node in status.quarantined]
     print_listing(_COLUMNS, rows, view, nothing="no idle nodes")
@@ -50,7 +52,7 @@ _COLUMNS = (
 )
 
 
-def _row(node: resources_pb2.Node, job: str, now: float) -> ListingRow:
+def _row(node: resources_pb2.Node, job: str, now: float, slow: dict[str, Any] | None) -> ListingRow:
     """A node with a cell for each of `_COLUMNS`."""
     idle = max(0.0, now - unix_seconds(node.idle_since))
     stay = node.expected_stay_seconds
@@ -64,7 +66,7 @@ def _row(node: resources_pb2.Node, job: str, now: float) -> ListingRow:
         ",".join(node.features) or "-",
         "/".join(node.topology) or "-",
     ]
-    return ListingRow(cells, lambda: to_dict(node) | {"jobId": job})
+    return ListingRow(cells, lambda: to_dict(node) | {"jobId": job} | ({"slow": slow} if slow else {}))
 
 
 def _quarantined_dict(node: scavenger_pb2.QuarantinedNode) -> dict[str, Any]:

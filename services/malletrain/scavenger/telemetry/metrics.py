@@ -38,12 +38,14 @@ class Gauges:
         idle: Number of nodes that count as idle.
         quarantined: Number of quarantined nodes.
         stale: Whether the last good answer is too old.
+        slow: Number of nodes that count as slow.
     """
 
     source: SourceStatus
     idle: int
     quarantined: int
     stale: bool
+    slow: int = 0
 
 
 class ScavengerMetrics:
@@ -105,6 +107,9 @@ def _rendered(gauges: Gauges) -> Iterator[Metric]:
         "malletrain_scavenger_quarantined_nodes",
         "Nodes that are left alone because work kept failing there, or because their check has failed.",
         gauges.quarantined,
+    )
+    yield GaugeMetricFamily(
+        "malletrain_scavenger_slow_nodes", "Nodes that count as slow, by jobs of several owners.", gauges.slow
     )
     yield GaugeMetricFamily(
         "malletrain_scavenger_idle_set_stale",

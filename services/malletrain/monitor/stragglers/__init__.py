@@ -1,0 +1,1 @@
+"""Which workers hold up the others of their job, and which nodes jobs of several owners call slow. Pure."""

@@ -1,0 +1,52 @@
+"""Which nodes count as slow, and what is only told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+LEAST_OWNERS = 2
+"""Jobs of so many owners have to call a node slow: never is it by one's word."""
+
+
+class CalledSlow(NamedTuple):
+    """A node that jobs call slow.
+
+    Attributes:
+        name: Its name.
+        share: How much slower its workers are than the others of their jobs, by the job that says the most.
+        owners: Of how many owners jobs say so.
+        job_id: A job that says so.
+    """
+
+    name: str
+    share: float
+    owners: int
+    job_id: str
+
+
+class NodeSlowness(NamedTuple):
+    """A node that is called slow.
+
+    Attributes:
+        name: Its name.
+        counts: Whether it counts as slow, or is only told.
+        reason: Who says so, for people.
+    """
+
+    name: str
+    counts: bool
+    reason: str
+
+
+def judged(called: Iterable[CalledSlow]) -> tuple[NodeSlowness, ...]:
+    """Which nodes are slow, by name."""
+    return tuple(
+        NodeSlowness(
+            node.name,
+            node.owners >= LEAST_OWNERS,
+            f"its workers take {node.share:.0%} longer than the others of their jobs, "
+            f"by jobs of {node.owners} {'owner' if node.owners == 1 else 'owners'} ({node.job_id})",
+        )
+        for node in sorted(called)
+    )
