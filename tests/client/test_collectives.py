@@ -52,3 +52,9 @@ def test_without_a_word_from_the_launcher_it_ends_with_the_error(launcher: Launc
         code = running.workers[0].exitcode
     assert code == 1, log(launcher)
     assert "3000ms" in log(launcher)
+
+
+def test_the_last_save_may_take_longer(launcher: Launcher) -> None:
+    with launcher.generation(2, "slow") as running:
+        assert running.join(PATIENCE) == [0, 0], log(launcher) + (launcher.folder / "1.log").read_text()
+    assert (launcher.folder / "completed.json").exists()

@@ -22,9 +22,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from malletrain.client import should_commit, should_stop
 from malletrain.client.broadcast import broadcast_integers, broadcast_object, control_device
+from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps, group_backend, present_device
 from malletrain.client.extra_state import ExtraState
 from malletrain.client.job_context import read_collective_seconds
@@ -63,7 +63,7 @@ def init(backend: str | None = None) -> None:
         ValueError: MALLETRAIN_COLLECTIVE_SECONDS is no time.
     """
     seconds = read_collective_seconds(os.environ)
-    timeout = timedelta(seconds=seconds)
+    timeout = collective_limit.begin(seconds)
     # When NCCL itself hangs, its own watch ends the process. torch reads this when it makes the group.
     os.environ.setdefault(_NCCL_HEARTBEAT, str(math.ceil(seconds)))
     if "RANK" not in os.environ:
@@ -110,14 +110,20 @@ class DistributedTraining(Training):
         self._device = control_device() if dist.is_initialized() else torch.device("cpu")
         state = PlainTrainingState()
         # One worker reads for all: they have the same state, and a parallel file system has less to do.
-        content = self._checkpoints.load() if self.rank == 0 else None
-        if self.workers > 1:
-            content = broadcast_object(content, self._device)
+        with collective_limit.raised():
+            content = self._checkpoints.load() if self.rank == 0 else None
+            if self.workers > 1:
+                content = broadcast_object(content, self._device)
         if content is not None:
             self._restore(content, state)
         self._sampler.set_scale(self.rank, self.workers)
         self._applied = AppliedSteps(plain_model)
         return state, content is not None
+
+    def finish(self, metrics: Mapping[str, float] | None = None) -> None:
+        """As `Training.finish`."""
+        with collective_limit.raised():
+            super().finish(metrics)
 
     def _count(self) -> None:
         self._applied.note()

@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import FSDPModule
 
 from malletrain.client import current_job, done, should_stop
+from malletrain.client.collective_limit import collective_limit
 from malletrain.client.devices import AppliedSteps
 from malletrain.client.distributed import DistributedTraining, PlainTrainingState, init
 from malletrain.client.lr_scaling import RateRamp
@@ -114,6 +115,10 @@ class ShardedTraining(DistributedTraining):
         Args:
             metrics: Names and numbers, shown with the job.
         """
+        with collective_limit.raised():
+            self._finish(metrics or {})
+
+    def _finish(self, metrics: Mapping[str, float]) -> None:
         self._say_if_schedules_are_apart()
         if not self._is_saved():
             self._save()
@@ -123,7 +128,7 @@ class ShardedTraining(DistributedTraining):
         self._holder.remove()
         if self.rank == 0:
             self._sharded.remove_old()
-            done({**self._sharded.costs(), **self._copies.costs(), **(metrics or {})}, self.samples)
+            done({**self._sharded.costs(), **self._copies.costs(), **metrics}, self.samples)
         self._broadcast([0, 0])
 
     def _join(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> PlainTrainingState:
@@ -136,7 +141,8 @@ class ShardedTraining(DistributedTraining):
         if path is not None:
             began = time.monotonic()
             shards = self._shards()
-            self._sharded.load_shards(path, shards)
+            with collective_limit.raised():
+                self._sharded.load_shards(path, shards)
             set_state_dict(model, optimizer, model_state_dict=shards["model"], optim_state_dict=shards["optimizer"])
             self._restore_plain(self._sharded.load_plain(path), state)
             if self.rank == 0:
