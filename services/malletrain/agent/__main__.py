@@ -90,6 +90,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--check-memory-mib", type=int, default=usual.least_memory_mib, help="least available memory")
     check.add_argument("--check-ecc-errors", type=int, default=usual.most_ecc_errors, help="most of a GPU's memory")
     check.add_argument("--check-folder", action="append", default=[], help="a folder that must be writable")
+    check.add_argument("--check-speed-seconds", type=float, default=0.0, help="how long speed is measured; 0: not (0)")
     check.add_argument("--check-script", default="", help="program that ends with 0 if the node, its argument, is well")
     check.add_argument("--check-script-seconds", type=float, default=usual.script_seconds, help="its time limit")
 
@@ -105,6 +106,7 @@ def _check_limits(given: argparse.Namespace) -> CheckLimits | None:
         tuple(given.check_folder),
         given.check_script,
         given.check_script_seconds,
+        given.check_speed_seconds,
     )
 
 

@@ -25,6 +25,7 @@ _SECONDS = 20.0
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 _MOST_HOSTS = 8
 _SHOWN_NODES = 3
+_TOLD_SLOW_NODES = 8
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,16 @@ def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
     finally:
         channel.close()
     yield from map(judge_placeholders, status.placeholders)
+    yield from judge_slow_nodes(status.slow)
+
+
+def judge_slow_nodes(called: Iterable[scavenger_pb2.SlowNodeStatus]) -> Iterator[Finding]:
+    """Which nodes count as slow; nothing where none does. Pure."""
+    slow = [node for node in called if node.counts]
+    if slow:
+        told = "; ".join(f"{node.name}: {one_line(node.reason)}" for node in slow[:_TOLD_SLOW_NODES])
+        found = f"{len(slow)} count{'s' * (len(slow) == 1)} as slow: {told}"
+        yield judge("nodes", False, found, "look at clocks, cooling and other processes there; see docs/slow-nodes.md")
 
 
 def judge_placeholders(status: scavenger_pb2.PlaceholderStatus) -> Finding:
