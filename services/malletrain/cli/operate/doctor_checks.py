@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from malletrain.cli.shared.settings import AllSettings
 from malletrain.cli.shared.stubs import explain
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
@@ -177,6 +179,37 @@ def judge_end(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Find
         f"set scavenger.{scheduler}.hold.give_back_at_exit = {str(stops).lower()}, as job_manager.stop_jobs_on_exit"
     )
     return judge("end of services", stops == gives_back or not hold.held, found, remedy)
+
+
+def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
+    """The check that agents make of their nodes, for nodes that are this machine; nothing where there are none.
+
+    All of them are one machine, so that what fails is not left out, as a node of a cluster is, but told.
+
+    Args:
+        section: Settings of the Scavenger.
+    """
+    check, name = section.node_check, "nodes of this machine"
+    if section.source not in ("static", "trace") or not check.enabled:
+        return
+    # Only a script tells one name from another.
+    named = (
+        section.nodes[:_MOST_HOSTS] if check.script and section.source == "static" else (section.nodes[:1] or ("this",))
+    )
+    for node in named:
+        command = [sys.executable, "-P", "-m", "malletrain.agent.node_check", node, *check.agent_options(alone=False)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_SECONDS + check.seconds + check.script_seconds
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            yield judge(name, False, one_line(str(error)), "see the message")
+            return
+        if done.returncode:
+            said = one_line(done.stdout or done.stderr)
+            yield judge(name, False, f"{node}: {said}", "mend it, or change scavenger.node_check")
+            return
+    yield judge(name, True, "nothing is known against this machine", "")
 
 
 def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
