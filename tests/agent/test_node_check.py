@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -83,3 +85,18 @@ async def test_a_script_that_others_could_have_written_and_a_folder_that_is_miss
     found = await check_node("n1", CheckLimits(5.0, 1, folders=(f"{tmp_path}/no",), script=str(script)))
     assert "everybody can write" in found
     assert "no can't be written to (No such file or directory)" in found
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("folder", "status"), [("", 0), ("missing", 1)])
+def test_the_check_by_itself_says_why(tmp_path: Path, folder: str, status: int) -> None:
+    options = ["--check-seconds", "60", "--check-memory-mib", "0", "--check-folder", str(tmp_path / folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "malletrain.agent.node_check", "n1", *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert ("can't be written to" in done.stdout) == bool(status)

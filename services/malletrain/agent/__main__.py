@@ -13,7 +13,7 @@ from pathlib import Path
 
 from malletrain.agent.agent import Agent, AgentConfig
 from malletrain.agent.first_certificate import read_from_standard_input, take_from_pbs_script
-from malletrain.agent.node_check.judging import CheckLimits
+from malletrain.agent.node_check.options import add_options, limits_of
 from malletrain.common.tasks import end_process
 from malletrain.tls.files import CertificateFileError
 from malletrain.tls.sources import RenewableCertificate
@@ -47,7 +47,7 @@ def main() -> int:
         default=0,
         help="largest share of memory of all standby processes, which fork workers, in MiB; 0: none is kept (0)",
     )
-    _add_check(parser)
+    add_options(parser)
     given = parser.parse_args()
     if given.marks is not None and _was_just_taken(given.marks / given.node):
         print(f"malletrain.agent: node {given.node} has just been taken, nothing is started", file=sys.stderr)
@@ -71,7 +71,7 @@ def main() -> int:
         stay_seconds=given.stay,
         in_slurm=bool(slurm_job),
         standby_memory_bytes=max(0, given.standby_mib) << 20,
-        check=_check_limits(given),
+        check=limits_of(given),
     )
     _raise_file_limit()
     try:
@@ -81,31 +81,6 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - nothing of ours is left on the node: the agent must not stay either
         end_process(error)
     return 0
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    """The options of the check of the node."""
-    check, usual = parser.add_argument_group("check of the node before its first worker"), CheckLimits()
-    check.add_argument("--check-seconds", type=float, default=0.0, help="time limit; 0: the node is not checked (0)")
-    check.add_argument("--check-memory-mib", type=int, default=usual.least_memory_mib, help="least available memory")
-    check.add_argument("--check-ecc-errors", type=int, default=usual.most_ecc_errors, help="most of a GPU's memory")
-    check.add_argument("--check-folder", action="append", default=[], help="a folder that must be writable")
-    check.add_argument("--check-script", default="", help="program that ends with 0 if the node, its argument, is well")
-    check.add_argument("--check-script-seconds", type=float, default=usual.script_seconds, help="its time limit")
-
-
-def _check_limits(given: argparse.Namespace) -> CheckLimits | None:
-    """What the node must have; None: it is not checked."""
-    if given.check_seconds <= 0:
-        return None
-    return CheckLimits(
-        given.check_seconds,
-        given.check_memory_mib,
-        given.check_ecc_errors,
-        tuple(given.check_folder),
-        given.check_script,
-        given.check_script_seconds,
-    )
 
 
 def _certificate(file: Path | None, source: str | None) -> RenewableCertificate:

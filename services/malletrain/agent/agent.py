@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from malletrain.agent.job_owner import JobOwner
 from malletrain.agent.node_cgroups import NodeCgroups
 from malletrain.agent.node_check.judging import CheckLimits
-from malletrain.agent.node_check.running import check_node
+from malletrain.agent.node_check.running import check_node, measure_speed
 from malletrain.agent.registration import Registration, RegistryAddress
 from malletrain.agent.report_forwarder import ReportForwarder
 from malletrain.agent.session import SupervisorSession
@@ -143,7 +143,10 @@ class Agent:
         """
         config = self._config
         if config.check is not None:
-            introduction.unfit = await check_node(config.node, config.check)
+            unfit, speed = await asyncio.gather(check_node(config.node, config.check), measure_speed(config.check))
+            introduction.unfit = unfit
+            if speed is not None:
+                introduction.speed.hash_seconds, introduction.speed.copy_seconds = speed
         if introduction.unfit:
             self._log(f"no worker must start here: {introduction.unfit}")
         await self._registration.run(introduction)

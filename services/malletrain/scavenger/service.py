@@ -31,6 +31,7 @@ from malletrain.scavenger.job_manager_client import Releaser
 from malletrain.scavenger.machine.drains import Drain, read_drains
 from malletrain.scavenger.machine.idle_set import IdleSet
 from malletrain.scavenger.machine.machine import ScavengerMachine
+from malletrain.scavenger.machine.node_speeds import read_speeds
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.machine.quarantine import Quarantine, QuarantinePolicy, read_records
 from malletrain.scavenger.machine.recording import RecordedScavenger
@@ -40,7 +41,7 @@ from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.slow_node_watch import SlowNodeWatch
 from malletrain.scavenger.sources.base import NodeSource
 from malletrain.scavenger.sources.build import build_source, past_lengths
-from malletrain.scavenger.state_file import DRAINS, QUARANTINE, RECLAIM_COOLDOWNS, ScavengerStateFile
+from malletrain.scavenger.state_file import DRAINS, NODE_SPEEDS, QUARANTINE, RECLAIM_COOLDOWNS, ScavengerStateFile
 from malletrain.scavenger.telemetry.event_spans import EventSpans
 from malletrain.scavenger.telemetry.metrics import Gauges, ScavengerMetrics
 from malletrain.scavenger.wire import (
@@ -77,7 +78,13 @@ def create(
     metrics = ScavengerMetrics()
     clock = watched = WatchedClock(clock)
     state_file = ScavengerStateFile(settings.state_dir)
-    source = build_source(section, settings, state_file, clock, credential, metrics.reclaim_step)
+    slow = SlowNodeWatch(
+        Peers(settings, credential),
+        read_speeds(state_file.section(NODE_SPEEDS), section.slow_node_share),
+        lambda name: _pool_of(machine.newest, name),
+        lambda content: state_file.try_write(NODE_SPEEDS, content),
+    )
+    source = build_source(section, settings, state_file, clock, credential, metrics.reclaim_step, slow.note_speed)
     stays = StayEstimator(
         [*past_lengths(section), *source.past_lengths()], horizon_seconds=section.stay_horizon_seconds
     )
@@ -91,10 +98,15 @@ def create(
         settings.state_dir / "debug", RecordedScavenger(), settings.validate_state, min_stimuli=_MIN_RECORDED
     )
     releaser = Releaser(open_channel(settings.peer("job_manager"), credential), section.release_deadline_seconds)
-    slow = SlowNodeWatch(Peers(settings, credential))
     service = ScavengerService(source, machine, recorder, releaser, state_file, section, clock, metrics, slow)
     watched.follow(service.move_times)
     return service
+
+
+def _pool_of(newest: Observation, name: str) -> str | None:
+    """The pool of a node; None: the source does not know it."""
+    facts = newest.facts.get(name)
+    return facts.pool_key if facts is not None else None
 
 
 def _stored_cooldowns(state_file: ScavengerStateFile) -> dict[str, float]:

@@ -107,6 +107,13 @@ class ScavengerSettings(BaseModel):
         default=30.0, gt=0, description="What JobManager gets to free reclaimed nodes where the caller has no deadline."
     )
 
+    slow_node_share: float = Field(
+        default=0.2,
+        gt=0,
+        le=100,
+        description="A node is slow that takes longer for our own measure than the median of its pool by more than "
+        "this, relative to that.",
+    )
     quarantine_failures: float = Field(
         default=3.0,
         ge=1,

@@ -1,13 +1,16 @@
-"""Follows which nodes are called slow: asks Monitor now and then, and tells the operator what has changed."""
+"""Follows which nodes are slow: by the jobs that Monitor knows of, and by our own measure. Tells what has changed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import grpc.aio
 import structlog
 
 from malletrain.runtime.kernel.peers import Peers
+from malletrain.scavenger.machine.node_speeds import NodeSpeed, NodeSpeeds
 from malletrain.scavenger.machine.slow_nodes import CalledSlow, NodeSlowness, judged
 from malletrain.v1 import monitor_pb2
 
@@ -16,17 +19,32 @@ _ANSWER_SECONDS = 5.0
 
 
 class SlowNodeWatch:
-    """The newest answer of Monitor; while it does not answer, the one before counts."""
+    """While Monitor does not answer, its answer before counts."""
 
-    def __init__(self, peers: Peers | None, ask_seconds: float = _ASK_SECONDS) -> None:
+    def __init__(
+        self,
+        peers: Peers | None,
+        speeds: NodeSpeeds | None = None,
+        pool_of: Callable[[str], str | None] = lambda _: "",
+        store: Callable[[Mapping[str, Any]], object] = lambda _: None,
+        ask_seconds: float = _ASK_SECONDS,
+    ) -> None:
         """Know of no slow node.
 
         Args:
             peers: Where Monitor is; None: nobody is asked. Closed by `close`.
+            speeds: Measures of nodes so far; None: there are none.
+            pool_of: The pool of a node; None: there is no such node any more.
+            store: Stores the measures.
             ask_seconds: Time between two questions.
         """
         self._peers = peers
+        self._speeds = speeds or NodeSpeeds()
+        self._pool_of = pool_of
+        self._store = store
         self._ask_seconds = ask_seconds
+        self._called: tuple[CalledSlow, ...] = ()
+        self._unstored = False
         self._log = structlog.get_logger(__name__)
         self.nodes: tuple[NodeSlowness, ...] = ()
 
@@ -35,11 +53,16 @@ class SlowNodeWatch:
         """Names of the nodes that count as slow."""
         return [node.name for node in self.nodes if node.counts]
 
+    def note_speed(self, name: str, speed: NodeSpeed) -> None:
+        """An agent has told how fast its node is."""
+        self._unstored |= self._speeds.take(name, speed)
+
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Ask and judge again and again, until cancelled."""
         while True:
             if self._peers is not None:
                 await self._ask(self._peers)
+            self.judge()
             await asyncio.sleep(self._ask_seconds)
 
     async def _ask(self, peers: Peers) -> None:
@@ -48,7 +71,14 @@ class SlowNodeWatch:
         except grpc.aio.AioRpcError as error:
             self._log.debug("no slow nodes are known", code=error.code().name)
             return
-        self.take(judged(CalledSlow(node.name, node.share, node.owners, node.job_id) for node in answer.nodes))
+        self._called = tuple(CalledSlow(node.name, node.share, node.owners, node.job_id) for node in answer.nodes)
+
+    def judge(self) -> None:
+        """Judge what is known by now, and store measures that are new."""
+        self.take(judged(self._called, self._speeds.slow(self._pool_of)))
+        if self._unstored:
+            self._unstored = False
+            self._store(self._speeds.to_json())
 
     def take(self, nodes: tuple[NodeSlowness, ...]) -> None:
         """Take over which nodes are slow; what changes is logged."""

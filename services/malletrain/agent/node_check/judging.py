@@ -31,6 +31,7 @@ class CheckLimits:
         folders: Folders that must be writable.
         script: Path of the operator's own check on the node; empty: there is none.
         script_seconds: Its time limit.
+        speed_seconds: How long its speed is measured; 0: it is not.
     """
 
     seconds: float = 1.0
@@ -39,6 +40,7 @@ class CheckLimits:
     folders: tuple[str, ...] = ()
     script: str = ""
     script_seconds: float = 5.0
+    speed_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

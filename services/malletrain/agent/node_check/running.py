@@ -22,6 +22,8 @@ from malletrain.common.untrusted_json import UntrustedJsonError, parse_object
 _BOOT_SECONDS = 10.0
 """How long an interpreter may take to start on a busy machine, which says nothing of what is measured."""
 _NO_PROGRAM = f"no program starts within {_BOOT_SECONDS:g} s"
+_MOST_SPEED_SECONDS = 5.0
+"""The work takes a second at most, and may be interrupted by others."""
 _MAX_LINE_BYTES = 32 << 10
 _MAX_SAID_BYTES = 4 << 10
 _PIECE = 64 << 10
@@ -38,6 +40,29 @@ async def check_node(node: str, limits: CheckLimits) -> str:
     checks = [_measured(limits)] + ([_scripted(node, limits)] if limits.script else [])
     found = await asyncio.gather(*checks)
     return shown("; ".join(reason for reasons in found for reason in reasons))
+
+
+async def measure_speed(limits: CheckLimits) -> tuple[float, float] | None:
+    """How fast this node is: seconds of one core to hash 1 MiB, and to copy 32 MiB.
+
+    Returns:
+        Both; None where that is not wanted, or where it can't be measured, which is nothing against the node.
+    """
+    if limits.speed_seconds <= 0:
+        return None
+    command = (sys.executable, "-P", "-m", "malletrain.agent.node_check.speed", f"{limits.speed_seconds:g}")
+    try:
+        async with _program(command, os.environ) as process:
+            async with asyncio.timeout(_BOOT_SECONDS):
+                await process.stdout.readline()
+            async with asyncio.timeout(_MOST_SPEED_SECONDS):
+                found = parse_object(await process.stdout.readline())
+    except (OSError, ValueError, TimeoutError, UntrustedJsonError):
+        return None
+    match found:
+        case {"hash_seconds": float() as hashing, "copy_seconds": float() as copying}:
+            return hashing, copying
+    return None
 
 
 async def _measured(limits: CheckLimits) -> list[str]:

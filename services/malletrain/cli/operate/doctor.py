@@ -22,6 +22,7 @@ from malletrain.cli.operate.doctor_access import examine_cgroups, examine_key, e
 from malletrain.cli.operate.doctor_certificates import examine_certificates
 from malletrain.cli.operate.doctor_checks import (
     Finding,
+    examine_own_nodes,
     examine_placeholders,
     judge,
     judge_end,
@@ -168,6 +169,7 @@ def examine(settings: AllSettings) -> Iterator[Finding]:
         lambda: examine_tracing(settings.tracing),
     ]
     yield from (check() for check in checks)
+    yield from examine_own_nodes(settings.scavenger)
     pythons = {"the services": sys.executable, "job_manager.trainer_python": trainer}
     yield from examine_interpreters(pythons, settings.state_dir)
     yield from (_port(service, settings.peer(service)) for service in SERVICES)

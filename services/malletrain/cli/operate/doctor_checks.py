@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from malletrain.cli.shared.settings import AllSettings
 from malletrain.cli.shared.stubs import explain
 from malletrain.runtime.channel import DEADLINE_SECONDS, open_blocking_channel
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.schedulers.settings import HoldSettings
 from malletrain.v1 import scavenger_pb2, scavenger_pb2_grpc
 
@@ -25,6 +27,7 @@ _SECONDS = 20.0
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 _MOST_HOSTS = 8
 _SHOWN_NODES = 3
+_TOLD_SLOW_NODES = 8
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,37 @@ def judge_end(scheduler: str, hold: HoldSettings, settings: AllSettings) -> Find
     return judge("end of services", stops == gives_back or not hold.held, found, remedy)
 
 
+def examine_own_nodes(section: ScavengerSettings) -> Iterator[Finding]:
+    """The check that agents make of their nodes, for nodes that are this machine; nothing where there are none.
+
+    All of them are one machine, so that what fails is not left out, as a node of a cluster is, but told.
+
+    Args:
+        section: Settings of the Scavenger.
+    """
+    check, name = section.node_check, "nodes of this machine"
+    if section.source not in ("static", "trace") or not check.enabled:
+        return
+    # Only a script tells one name from another.
+    named = (
+        section.nodes[:_MOST_HOSTS] if check.script and section.source == "static" else (section.nodes[:1] or ("this",))
+    )
+    for node in named:
+        command = [sys.executable, "-P", "-m", "malletrain.agent.node_check", node, *check.agent_options(alone=False)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_SECONDS + check.seconds + check.script_seconds
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            yield judge(name, False, one_line(str(error)), "see the message")
+            return
+        if done.returncode:
+            said = one_line(done.stdout or done.stderr)
+            yield judge(name, False, f"{node}: {said}", "mend it, or change scavenger.node_check")
+            return
+    yield judge(name, True, "nothing is known against this machine", "")
+
+
 def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
     """How the placeholders of a running Scavenger fare; nothing if none runs.
 
@@ -198,6 +232,16 @@ def examine_placeholders(settings: AllSettings) -> Iterator[Finding]:
     finally:
         channel.close()
     yield from map(judge_placeholders, status.placeholders)
+    yield from judge_slow_nodes(status.slow)
+
+
+def judge_slow_nodes(called: Iterable[scavenger_pb2.SlowNodeStatus]) -> Iterator[Finding]:
+    """Which nodes count as slow; nothing where none does. Pure."""
+    slow = [node for node in called if node.counts]
+    if slow:
+        told = "; ".join(f"{node.name}: {one_line(node.reason)}" for node in slow[:_TOLD_SLOW_NODES])
+        found = f"{len(slow)} count{'s' * (len(slow) == 1)} as slow: {told}"
+        yield judge("nodes", False, found, "look at clocks, cooling and other processes there; see docs/slow-nodes.md")
 
 
 def judge_placeholders(status: scavenger_pb2.PlaceholderStatus) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from malletrain.scavenger.machine.node_speeds import NodeSpeed
 from malletrain.tls.names import PeerNode, node_name
 
 
@@ -20,6 +21,7 @@ class RegisteredAgent:
         version: Version of MalleTrain that it runs; empty: 0.1.0 or earlier.
         certificate: What its certificate says of its node; None: it is the one that agents of 0.1 share.
         unfit: Why no worker must start on its node; empty: nothing is known against it.
+        speed: How fast its node is; None: it has not been measured.
     """
 
     node: str
@@ -29,6 +31,7 @@ class RegisteredAgent:
     version: str = ""
     certificate: PeerNode | None = None
     unfit: str = ""
+    speed: NodeSpeed | None = None
 
     @property
     def name(self) -> str:

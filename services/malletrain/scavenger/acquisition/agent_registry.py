@@ -39,6 +39,7 @@ from malletrain.scavenger.acquisition.agent_admission import (
     wrong_clock,
 )
 from malletrain.scavenger.acquisition.node_certificates import NodeCertificates
+from malletrain.scavenger.machine.node_speeds import MAX_SECONDS, NodeSpeed, SpeedTold, ignore_speed
 from malletrain.scavenger.sources.base import SourceError
 from malletrain.scavenger.telemetry.metrics import AGENT_LEFT, ReclaimTimer, ignore_time
 from malletrain.tls.credentials import peer_certificate, peer_node, server_credentials
@@ -108,6 +109,7 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         expects: Callable[[str], bool] = lambda _: True,
         clock: Clock | None = None,
         most_clock_seconds: float = math.inf,
+        speed_told: SpeedTold = ignore_speed,
     ) -> None:
         """Begin without agents.
 
@@ -122,9 +124,11 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
                 accepted: it has ended.
             clock: Wall clock; None: the system's.
             most_clock_seconds: By how much a node's clock may differ from it before its first worker.
+            speed_told: Told how fast nodes are, each time that an agent says so.
         """
         self._clock = clock or SystemClock()
         self._most_clock_seconds = most_clock_seconds
+        self._speed_told = speed_told
         self._expects = expects
         self._certificates = certificates
         self._histories: dict[str, NodeHistory] = {}
@@ -321,6 +325,8 @@ class AgentRegistry(agent_pb2_grpc.AgentRegistryServiceServicer):
         if self._present.get(entry.node, entry).placeholder != entry.placeholder:
             self._forget(entry.node)
         self._present[entry.node] = entry
+        if entry.speed is not None:
+            self._speed_told(entry.node, entry.speed)
         if entry.unfit and entry.node not in self._leaving:
             self._log.warning("node is not well", node=entry.node, reason=entry.unfit)
             self._unfit[entry.node] = entry.unfit
@@ -425,4 +431,19 @@ def _introduced(request: pb.RegisterRequest | None, peer: str, certificate: Peer
         version=told.version,
         certificate=certificate,
         unfit=told.unfit[:_MAX_UNFIT_LENGTH],
+        speed=_speed_of(told),
     )
+
+
+def _speed_of(told: pb.AgentIntroduction) -> NodeSpeed | None:
+    """How fast the agent's node is; None: it does not say.
+
+    Raises:
+        InvalidInputError: the figures can't be times.
+    """
+    if not told.HasField("speed"):
+        return None
+    speed = NodeSpeed(told.speed.hash_seconds, told.speed.copy_seconds)
+    if not speed.valid:
+        raise InvalidInputError("introduction.speed", f"times above 0, at most {MAX_SECONDS:g} s", tuple(speed))
+    return speed

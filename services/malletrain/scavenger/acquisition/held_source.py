@@ -21,6 +21,7 @@ from malletrain.scavenger.acquisition.pbs_batch_client import PbsBatchClient
 from malletrain.scavenger.acquisition.placeholder_controller import PlaceholderController
 from malletrain.scavenger.acquisition.slurm_batch_client import SlurmBatchClient
 from malletrain.scavenger.acquisition.ssh_agents import SshAgentStarter
+from malletrain.scavenger.machine.node_speeds import SpeedTold, ignore_speed
 from malletrain.scavenger.machine.observations import Observation
 from malletrain.scavenger.machine.placeholder_validation import validate_held
 from malletrain.scavenger.machine.placeholders import PlaceholderPolicy
@@ -251,6 +252,7 @@ def build_held_source(
     reclaim_timer: ReclaimTimer = ignore_time,
     check: NodeCheckSettings | None = None,
     gpu_nice: int | None = None,
+    speed_told: SpeedTold = ignore_speed,
 ) -> HeldSource:
     """A source of the nodes that are held.
 
@@ -265,6 +267,7 @@ def build_held_source(
         reclaim_timer: Told how long agents take to leave.
         check: How nodes are checked before their first worker; None: they are not.
         gpu_nice: Where single GPUs of Slurm's nodes are held, by how much what runs there yields CPU time to others.
+        speed_told: Told how fast nodes are.
 
     Raises:
         InvalidInputError: the certificates can't be made or used.
@@ -286,6 +289,7 @@ def build_held_source(
         lambda node: by_ssh or controller.expects(node),
         clock,
         check.most_clock_seconds if check is not None and check.enabled else math.inf,
+        speed_told,
     )
     client = _batch_client(scheduler, section, of_nodes.issue, installation, registry, check, gpu_nice)
     validate = settings.validate_state
@@ -346,7 +350,7 @@ def _batch_client(
         section.margin_seconds,
         section.marks if section.ssh else "",
         section.standby_memory_mib,
-        () if check is None else check.agent_options(),
+        () if check is None else check.agent_options(alone=gpu_nice is None),
     )
     if section.ssh:
         return SshAgentStarter(run_command, agent, registry, section.ssh, section.log)

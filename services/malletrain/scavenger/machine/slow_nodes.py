@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
+
+from malletrain.scavenger.machine.node_speeds import SlowByMeasure
 
 LEAST_OWNERS = 2
 """Jobs of so many owners have to call a node slow: never is it by one's word."""
@@ -39,14 +41,22 @@ class NodeSlowness(NamedTuple):
     reason: str
 
 
-def judged(called: Iterable[CalledSlow]) -> tuple[NodeSlowness, ...]:
-    """Which nodes are slow, by name."""
-    return tuple(
-        NodeSlowness(
-            node.name,
-            node.owners >= LEAST_OWNERS,
+def judged(called: Collection[CalledSlow], measured: Iterable[SlowByMeasure] = ()) -> tuple[NodeSlowness, ...]:
+    """Which nodes are slow, by name.
+
+    Args:
+        called: Nodes that jobs call slow.
+        measured: Nodes that are slower than their pools by our own measure, which counts by itself.
+    """
+    owners = {node.name: node.owners for node in called}
+    reasons: dict[str, list[str]] = {}
+    counts = {name for name, number in owners.items() if number >= LEAST_OWNERS}
+    for slow in measured:
+        counts.add(slow.name)
+        reasons.setdefault(slow.name, []).append(f"its {slow.what} takes {slow.share:.0%} longer than its pool's")
+    for node in called:
+        reasons.setdefault(node.name, []).append(
             f"its workers take {node.share:.0%} longer than the others of their jobs, "
-            f"by jobs of {node.owners} {'owner' if node.owners == 1 else 'owners'} ({node.job_id})",
+            f"by jobs of {node.owners} {'owner' if node.owners == 1 else 'owners'} ({node.job_id})"
         )
-        for node in sorted(called)
-    )
+    return tuple(NodeSlowness(name, name in counts, "; ".join(said)) for name, said in sorted(reasons.items()))

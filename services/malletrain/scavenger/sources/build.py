@@ -11,6 +11,7 @@ from malletrain.runtime.clock import Clock
 from malletrain.runtime.config import Settings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.scavenger.idle_trace import Trace, window
+from malletrain.scavenger.machine.node_speeds import SpeedTold, ignore_speed
 from malletrain.scavenger.machine.observations import NodeFacts, gpu_memory_of
 from malletrain.scavenger.settings import ScavengerSettings
 from malletrain.scavenger.sources.base import NodeSource, PlaceholderView
@@ -31,6 +32,7 @@ def build_source(
     clock: Clock,
     credential: ServiceCredential | None = None,
     reclaim_timer: ReclaimTimer = ignore_time,
+    speed_told: SpeedTold = ignore_speed,
 ) -> NodeSource:
     """The source that the settings name, with the topology that they say.
 
@@ -41,14 +43,15 @@ def build_source(
         clock: Wall clock.
         credential: What is shown to JobManager by a source that holds nodes.
         reclaim_timer: Told how long each step of giving nodes back takes.
+        speed_told: Told how fast nodes are that are held.
 
     Raises:
         InvalidInputError: a setting or the trace can't be used.
     """
     if section.topology:
         paths = paths_of(section.topology, section.nodes if section.source == "static" else None)
-        return PlacedSource(_source(section, settings, state_file, clock, credential, reclaim_timer), paths)
-    return _source(section, settings, state_file, clock, credential, reclaim_timer)
+        return PlacedSource(_source(section, settings, state_file, clock, credential, reclaim_timer, speed_told), paths)
+    return _source(section, settings, state_file, clock, credential, reclaim_timer, speed_told)
 
 
 def _source(
@@ -58,13 +61,14 @@ def _source(
     clock: Clock,
     credential: ServiceCredential | None,
     reclaim_timer: ReclaimTimer,
+    speed_told: SpeedTold,
 ) -> NodeSource:
     if section.source == "static":
         if not section.nodes:
             raise InvalidInputError("scavenger.nodes", "at least one node for the static source")
         return StaticSource(section.nodes, clock, _static_facts(section))
     if section.source in ("slurm", "pbs", "slurm+pbs"):
-        return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer)
+        return _scheduler_source(section, settings, state_file, clock, credential, reclaim_timer, speed_told)
     if section.trace is None:
         raise InvalidInputError("scavenger.trace", "the path of a trace, as the source is a trace")
     trace = _section_of(_read("scavenger.trace", section.trace), section)
@@ -115,6 +119,7 @@ def _scheduler_source(
     clock: Clock,
     credential: ServiceCredential | None,
     reclaim_timer: ReclaimTimer,
+    speed_told: SpeedTold,
 ) -> NodeSource:
     # The parsers' libraries take time to load, and other sources don't need them.
     from malletrain.scavenger.acquisition.demand import JobManagerDemand
@@ -140,6 +145,7 @@ def _scheduler_source(
             *(scheduler, hold, watched, settings, section.debounce_seconds, clock, demand, reclaim_timer),
             section.node_check,
             of_slurm.gpu_share.nice if scheduler == "slurm" and of_slurm.units == "gpus" else None,
+            speed_told,
         )
 
     if section.source == "slurm":

@@ -109,7 +109,9 @@ def _rendered(gauges: Gauges) -> Iterator[Metric]:
         gauges.quarantined,
     )
     yield GaugeMetricFamily(
-        "malletrain_scavenger_slow_nodes", "Nodes that count as slow, by jobs of several owners.", gauges.slow
+        "malletrain_scavenger_slow_nodes",
+        "Nodes that count as slow, by jobs of several owners or by our own measure.",
+        gauges.slow,
     )
     yield GaugeMetricFamily(
         "malletrain_scavenger_idle_set_stale",

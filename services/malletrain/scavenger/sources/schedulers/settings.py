@@ -42,6 +42,13 @@ class NodeCheckSettings(BaseModel):
         "that the node is well. Nobody else may be able to write it. Empty: none is run.",
     )
     script_seconds: float = Field(default=5.0, gt=0, le=10, description="How long that program may take.")
+    speed_seconds: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="How long a node's speed is measured at an agent's start, by one core at the lowest priority; 0: "
+        "it is not. Never where units are gpus: a main job may be on the node.",
+    )
     retry_seconds: float = Field(
         default=60.0,
         gt=0,
@@ -50,14 +57,19 @@ class NodeCheckSettings(BaseModel):
     )
     longest_retry_seconds: float = Field(default=3600.0, gt=0, description="The longest such time.")
 
-    def agent_options(self) -> tuple[str, ...]:
-        """The options of an agent that say so."""
+    def agent_options(self, *, alone: bool = True) -> tuple[str, ...]:
+        """The options of an agent that say so.
+
+        Args:
+            alone: Whether no main job is on the agent's node.
+        """
         if not self.enabled:
             return ()
         return (
             *("--check-seconds", f"{self.seconds:g}", "--check-memory-mib", f"{self.least_memory_mib}"),
             *("--check-ecc-errors", f"{self.most_ecc_errors}"),
             *(word for folder in self.folders for word in ("--check-folder", folder)),
+            *(("--check-speed-seconds", f"{self.speed_seconds:g}") if alone and self.speed_seconds else ()),
             *(("--check-script", self.script) if self.script else ()),
             *(("--check-script-seconds", f"{self.script_seconds:g}") if self.script else ()),
         )
