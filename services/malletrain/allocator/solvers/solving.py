@@ -105,7 +105,7 @@ def _solve_by_kind(
     """
     per_job, groups = [scale_values(job, problem) for job in problem.jobs], groups_of(problem)
     table = KindTable.of(problem)
-    answer = _answer(kinds_model(per_job, table, groups), seconds, process)
+    answer = _answer(kinds_model(per_job, table, groups, problem.max_nodes), seconds, process)
     found = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
     if found is not None and not can_be_placed(problem, found):
         found = None
@@ -135,7 +135,7 @@ def _checked(
         return None
     counts = read(solution)
     permitted = all(count in scales.sizes for scales, count in zip(per_job, counts, strict=True))
-    within = sum(counts) <= len(problem.nodes) and all(group.keeps(counts) for group in groups_of(problem))
+    within = sum(counts) <= problem.capacity and all(group.keeps(counts) for group in groups_of(problem))
     return counts if permitted and within else None
 
 
@@ -150,12 +150,12 @@ def _judge(
     if found is not None and answer.proven:
         return found, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
-    pool, groups = len(problem.nodes), groups_of(problem)
+    pool, groups = problem.capacity, groups_of(problem)
     if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _MAX_DP:
         return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
     if found is not None:
         return found, _Outcome("FEASIBLE", solver, reason)
-    return present_counts(per_job, groups), _Outcome("UNCHANGED", "present", reason)
+    return present_counts(per_job, pool, groups), _Outcome("UNCHANGED", "present", reason)
 
 
 def _model(
@@ -164,15 +164,18 @@ def _model(
     if formulation is Formulation.COUNTS:
         groups = groups_of(problem)
         # The reduction holds only if the pool is the jobs' only constraint.
-        slim = list(per_job) if groups else reduced(per_job, len(problem.nodes))
-        return counts_model(slim, len(problem.nodes), groups), lambda solution: read_counts(slim, solution)
+        slim = list(per_job) if groups else reduced(per_job, problem.capacity)
+        return counts_model(slim, problem.capacity, groups), lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 
 
-def present_counts(per_job: Sequence[ScaleValues], groups: Sequence[OwnerGroup] = ()) -> list[int]:
-    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond their owner's limit."""
-    counts = [scales.current if scales.current in scales.sizes else 0 for scales in per_job]
+def present_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[OwnerGroup] = ()) -> list[int]:
+    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond a limit."""
+    counts, free = list[int](), pool
+    for scales in per_job:
+        counts.append(scales.current if scales.current in scales.sizes and scales.current <= free else 0)
+        free -= counts[-1]
     for group in groups:
         left = group.limit
         for job in group.jobs:
