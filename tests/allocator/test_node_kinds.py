@@ -151,7 +151,7 @@ def test_without_an_answer_in_time_there_is_a_plan_all_the_same(problem: Allocat
     check(problem, {entry.job_id: entry.nodes for entry in answer.assignments})
     assert answer.status == {"greedy": "FEASIBLE", "present": "UNCHANGED"}.get(answer.solver, "OPTIMAL")
     per_job = [scale_values(demand, problem) for demand in problem.jobs]
-    present = present_counts(per_job, groups_of(problem))
+    present = present_counts(per_job, problem.capacity, groups_of(problem))
     if can_be_placed(problem, present):
         assert answer.objective >= objective_of(per_job, present) - 1e-9
     for entry, demand in zip(answer.assignments, problem.jobs, strict=True):

@@ -182,7 +182,7 @@ def test_weights_multiply_what_a_job_is_worth() -> None:
 
 def test_present_nodes_beyond_the_limit_are_given_up_by_later_jobs() -> None:
     scales = [job_of([0.0, 1.0, 2.0], current) for current in (2, 2, 1)]
-    assert present_counts(scales, (OwnerGroup("ada", (0, 1, 2), 3),)) == [2, 0, 1]
+    assert present_counts(scales, 9, (OwnerGroup("ada", (0, 1, 2), 3),)) == [2, 0, 1]
 
 
 def test_pools_share_a_limit_and_keep_what_is_held_there() -> None:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from malletrain.allocator.auto_tuning.machine import FORWARD_S, AutoTune
 from malletrain.allocator.machine.options import MachineOptions
 from malletrain.allocator.problem.allocation_problem import CostModel, Formulation, ObjectiveMetric
 from malletrain.allocator.problem.forward_time import FORWARD_SECONDS, SURVIVAL_SHARE, ForwardPolicy, ForwardTime
 from malletrain.allocator.problem.planner import PlannerOptions
+from malletrain.allocator.problem.pools import PoolTerms
+
+_MAX_POOLS = 64
+_MAX_POOL_NAME = 256
+
+
+class PoolSettings(BaseModel):
+    """What differs in one pool, or in all pools of a partition."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    forward_seconds: float | None = Field(default=None, gt=0, description="As allocator.forward_seconds.")
+    forward_policy: ForwardPolicy | None = Field(default=None, description="As allocator.forward_policy.")
+    forward_share: float | None = Field(default=None, gt=0, le=1, description="As allocator.forward_share.")
+    objective_metric: ObjectiveMetric | None = Field(default=None, description="As allocator.objective_metric.")
+    max_nodes: int | None = Field(default=None, ge=0, description="Most nodes of the pool that jobs have together.")
+    max_nodes_per_owner: int | None = Field(
+        default=None, ge=1, description="Most nodes of the pool that all jobs of one owner have together."
+    )
 
 
 class AllocatorSettings(BaseModel):
@@ -41,6 +61,10 @@ class AllocatorSettings(BaseModel):
     cost_model: CostModel = Field(default=CostModel.STALL, description="How rescaling is charged.")
     objective_metric: ObjectiveMetric = Field(
         default=ObjectiveMetric.THROUGHPUT, description="How a job's progress is measured."
+    )
+    pools: dict[str, PoolSettings] = Field(
+        default_factory=dict,
+        description="What differs in single pools, by the name of a pool (main/a100x4) or of a partition (main).",
     )
     formulation: Formulation = Field(default=Formulation.AUTO, description="Which model solves the problem.")
     time_limit_seconds: float = Field(
@@ -112,6 +136,22 @@ class AllocatorSettings(BaseModel):
             raise ValueError("expected two numbers of seconds above 0, the lesser one first")
         return value
 
+    @field_validator("pools")
+    @classmethod
+    def _named(cls, pools: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
+        if len(pools) > _MAX_POOLS:
+            raise ValueError(f"expected at most {_MAX_POOLS} pools")
+        for name in pools:
+            if not name.strip() or name != name.strip() or len(name) > _MAX_POOL_NAME or not name.isprintable():
+                raise ValueError(f"expected names of pools, as `malletrain nodes` shows them, got {name[:80]!r}")
+        return pools
+
+    @model_validator(mode="after")
+    def _one_pool_per_job(self) -> Self:
+        if self.pools and self.span_pools:
+            raise ValueError("pools: expected nothing where span_pools is set: jobs may have nodes of several pools")
+        return self
+
     @property
     def forward(self) -> ForwardTime:
         """T_fwd as it is configured."""
@@ -127,6 +167,21 @@ class AllocatorSettings(BaseModel):
             self.span_pools,
             self.max_nodes_per_owner,
             self.avoid_slow_nodes,
+            {name: self._terms(pool) for name, pool in self.pools.items()},
+        )
+
+    def _terms(self, pool: PoolSettings) -> PoolTerms:
+        own = (pool.forward_seconds, pool.forward_policy, pool.forward_share)
+        forward = ForwardTime(
+            pool.forward_seconds or self.forward_seconds,
+            pool.forward_policy or self.forward_policy,
+            pool.forward_share or self.forward_share,
+        )
+        return PoolTerms(
+            forward if any(value is not None for value in own) else None,
+            pool.objective_metric,
+            pool.max_nodes,
+            pool.max_nodes_per_owner,
         )
 
     @property

@@ -88,7 +88,8 @@ class KindOptima:
         self._per_job = list(per_job)
         groups = GroupTable.of(problem)
         self._table = kind_table(groups) if groups.options else KindTable.of(problem)
-        self._most = {job: groups.most_nodes(job) for job in groups.options}
+        self._rooms = {job: groups.most_nodes(job) for job in groups.options}
+        self._most = problem.capacity
         self._groups = groups_of(problem)
         self._pool = len(problem.nodes)
         self._process = process
@@ -115,11 +116,11 @@ class KindOptima:
         scales = self._per_job[job]
         size, one = int(scales.sizes[place]), slice(place, place + 1)
         limit = min((group.limit for group in self._groups if job in group.jobs), default=size)
-        room = self._most.get(job, max(self._table.suitable_nodes(job), sum(self._table.held[job])))
-        if size > min(limit, room):
+        room = self._rooms.get(job, max(self._table.suitable_nodes(job), sum(self._table.held[job])))
+        if size > min(limit, room, self._most):
             return IMPOSSIBLE
         only = replace(scales, sizes=scales.sizes[one], values=scales.values[one], costs=scales.costs[one])
-        return self._solve([*self._per_job[:job], only, *self._per_job[job + 1 :]], self._table, self._pool)
+        return self._solve([*self._per_job[:job], only, *self._per_job[job + 1 :]], self._table, self._most)
 
     def _solve(self, per_job: Sequence[ScaleValues], table: KindTable, most: int) -> float:
         answer = self._process.solve(kinds_model(per_job, table, self._groups, most), _SECONDS)

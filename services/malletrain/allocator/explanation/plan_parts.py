@@ -10,7 +10,7 @@ from malletrain.allocator.problem.allocation_problem import AllocationProblem
 from malletrain.allocator.problem.kinds import restricted
 from malletrain.allocator.problem.planner import PlanProblem
 from malletrain.allocator.problem.scale_pins import with_pinned
-from malletrain.allocator.wire.messages import problem_from_proto
+from malletrain.allocator.wire.messages import metric_from_proto, metric_to_proto, problem_from_proto
 from malletrain.v1 import allocator_pb2
 
 
@@ -30,6 +30,8 @@ def parts_to_proto(problem: PlanProblem, pool_of: Mapping[str, str]) -> list[all
             forward_seconds=part.whole.forward_seconds,
             owner_limits=part.whole.owner_limits,
             pinned_job_ids=list(part.pinned),
+            objective_metric=metric_to_proto(part.whole.objective_metric),
+            max_nodes=part.whole.max_nodes,
         )
         for part in problem.parts
     ]
@@ -45,7 +47,13 @@ def parts_of(plan: allocator_pb2.Plan) -> list[PlannedPart]:
 
 
 def _part(problem: AllocationProblem, part: allocator_pb2.PlanPart) -> AllocationProblem:
-    own = replace(problem, forward_seconds=part.forward_seconds, owner_limits=dict(part.owner_limits))
+    own = replace(
+        problem,
+        forward_seconds=part.forward_seconds,
+        owner_limits=dict(part.owner_limits),
+        objective_metric=metric_from_proto(part.objective_metric, problem.objective_metric),
+        max_nodes=part.max_nodes if part.HasField("max_nodes") else None,
+    )
     if not part.nodes:
         return own
     inside, ids = frozenset(part.nodes), frozenset(part.job_ids)

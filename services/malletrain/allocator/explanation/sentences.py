@@ -38,6 +38,8 @@ def of_part(account: PartAccount, part: AllocationProblem, pool: str) -> list[st
     found.append(f"one free node more{which} would be worth {in_units(account.one_more_gain)} {unit}")
     if part.nodes:
         found.append(f"one node less to give would cost {in_units(account.one_fewer_loss)} {unit}")
+    if part.max_nodes is not None:
+        found.append(f"jobs may have {_nodes(part.capacity)} of it together")
     if account.pinned:
         cost = f"without that the plan would be worth {in_units(account.pin_cost)} {unit} more"
         found.append(f"the scale of jobs with {_nodes(account.pinned)} is pinned: {cost}")
@@ -111,6 +113,9 @@ def _more(account: JobAccount, part: AllocationProblem) -> str:
     match account.more_reason:
         case Reason.POOL_TOO_SMALL:
             return f"{head}the pool has {_nodes(len(part.nodes))}, and {more.nodes} is its next permitted scale"
+        case Reason.POOL_LIMIT:
+            shared = f"jobs may have {_nodes(part.capacity)} of the pool together"
+            return f"{head}{shared}, and {more.nodes} is its next permitted scale"
         case Reason.UNSUITABLE_NODES:
             return (
                 f"{head}{account.suitable} of the pool's {_nodes(len(part.nodes))} suit it; {_binding(job, more.nodes)}"

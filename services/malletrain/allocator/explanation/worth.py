@@ -50,6 +50,7 @@ class Reason(Enum):
     WAITS = auto()
     UNSUITABLE_NODES = auto()
     GROUP_TOO_SMALL = auto()
+    POOL_LIMIT = auto()
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class ByCounts:
 
     def optima(self, problem: AllocationProblem, per_job: Sequence[ScaleValues]) -> Optima:
         """See `Solving`."""
-        return ForcedOptima(per_job, len(problem.nodes), groups_of(problem))
+        return ForcedOptima(per_job, problem.capacity, groups_of(problem))
 
     def counts(self, problem: AllocationProblem) -> list[int]:
         """See `Solving`."""
@@ -217,7 +218,7 @@ class PartExplainer:
         self.part = part
         self._solving = solving or ByCounts()
         self._rest = part.problem.rest
-        self._pool = len(self._rest.nodes)
+        self._pool = self._rest.capacity
         self._values = [_values(job, self._rest) for job in self._rest.jobs]
         self._optima = self._solving.optima(self._rest, self._values)
         self._index = {job.id: index for index, job in enumerate(self._rest.jobs)}
@@ -231,11 +232,12 @@ class PartExplainer:
         taken = {job.id: self.part.count(job.id) for job in whole.jobs if job.id in pinned}
         set_value = sum(_value_at(_values(job, whole), taken[job.id]) for job in whole.jobs if job.id in taken)
         planned = self._objective + set_value
-        best = self._optima.best(self._pool)
+        best, nodes = self._optima.best(self._pool), len(self._rest.nodes)
+        more, fewer = self._rest.within_limit(nodes + 1), self._rest.within_limit(max(0, nodes - 1))
         return PartAccount(
             objective=planned,
-            one_more_gain=self._rounded(self._optima.best(self._pool + 1) - best),
-            one_fewer_loss=self._rounded(best - self._optima.best(self._pool - 1)) if self._pool else 0.0,
+            one_more_gain=self._rounded(self._optima.best(more) - best),
+            one_fewer_loss=self._rounded(best - self._optima.best(fewer)),
             pin_cost=self._rounded(self._best_of(whole) - planned) if taken else 0.0,
             unused=len(whole.nodes) - sum(map(len, self.part.assignments.values())),
             pinned=sum(taken.values()),
@@ -298,7 +300,7 @@ class PartExplainer:
 
     def _best_of(self, problem: AllocationProblem) -> float:
         per_job = [_values(job, problem) for job in problem.jobs]
-        return self._solving.optima(problem, per_job).best(len(problem.nodes))
+        return self._solving.optima(problem, per_job).best(problem.capacity)
 
     def _pinned(self, job_id: str) -> JobAccount:
         whole = self.part.problem.whole
@@ -350,7 +352,7 @@ class PartExplainer:
             return Reason.MAXIMUM if job.curve[-1].nodes >= job.max_nodes else Reason.CURVE_END
         limit = self._rest.owner_limits.get(job.owner)
         if more.nodes > self._pool:
-            return Reason.POOL_TOO_SMALL
+            return Reason.POOL_TOO_SMALL if more.nodes > len(self._rest.nodes) else Reason.POOL_LIMIT
         if not more.possible and more.nodes > self._suitable(self._index[job.id]):
             return Reason.GROUP_TOO_SMALL if requires_group(job) else Reason.UNSUITABLE_NODES
         if limit is not None and more.nodes > limit:
@@ -379,7 +381,7 @@ class PartExplainer:
 
 def _values(job: JobDemand, problem: AllocationProblem) -> ScaleValues:
     """Scales of up to one node more than the problem has."""
-    choices = scale_rates(job, problem.objective_metric, len(problem.nodes) + 1)
+    choices = scale_rates(job, problem.objective_metric, problem.within_limit(len(problem.nodes) + 1))
     return choices.values_from(len(job.current_nodes), problem.forward_seconds, problem.cost_model)
 
 

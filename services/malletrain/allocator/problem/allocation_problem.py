@@ -122,6 +122,7 @@ class AllocationProblem:
             all jobs.
         paths: The groups that nodes are in, such as their racks, by node; may have other nodes besides. Empty where no
             job minds.
+        max_nodes: Most nodes of all jobs together; None: no limit.
     """
 
     nodes: tuple[str, ...]
@@ -133,6 +134,16 @@ class AllocationProblem:
     owner_limits: Mapping[str, int] = field(default_factory=dict)
     kinds: tuple[NodeKind, ...] = ()
     paths: Mapping[str, GroupPath] = field(default_factory=dict)
+    max_nodes: int | None = None
+
+    @property
+    def capacity(self) -> int:
+        """How many nodes jobs can have together."""
+        return self.within_limit(len(self.nodes))
+
+    def within_limit(self, nodes: int) -> int:
+        """How many of so many nodes jobs may have together."""
+        return nodes if self.max_nodes is None else min(nodes, self.max_nodes)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ _ASSUMED_CHANGES = 10.0
 """With `expected`, so many changes are assumed before any is seen, with the gaps that lead to `ForwardTime.seconds`."""
 
 
+MAX_BOOT = 0.5
+"""As a fraction of T_fwd, the longest boot that counts: a job that boots slowly would otherwise never start."""
+
+
 class ForwardPolicy(StrEnum):
     """Where T_fwd comes from."""
 

@@ -177,7 +177,7 @@ def scale_rates(job: JobDemand, metric: ObjectiveMetric, pool: int) -> ScaleRate
 
 def scale_values(job: JobDemand, problem: AllocationProblem) -> ScaleValues:
     """The permitted scales of one of a problem's jobs, with their values."""
-    choices = scale_rates(job, problem.objective_metric, len(problem.nodes))
+    choices = scale_rates(job, problem.objective_metric, problem.capacity)
     return choices.values_from(len(job.current_nodes), problem.forward_seconds, problem.cost_model)
 
 

@@ -14,15 +14,19 @@ from malletrain.allocator.problem.allocation_problem import (
     JobDemand,
     ObjectiveMetric,
 )
-from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.forward_time import (
+    MAX_BOOT,
+    NOTHING_OBSERVED,
+    ForwardTime,
+    ObservedChanges,
+    start_seconds,
+)
 from malletrain.allocator.problem.kinds import with_kinds
-from malletrain.allocator.problem.pools import join, split
+from malletrain.allocator.problem.pools import PoolTerms, join, split, terms_of
 from malletrain.allocator.problem.scale_pins import PinnedProblem, ScalePin, apply_pins
 from malletrain.model.node_needs import NO_NEEDS, NodeNeeds, NodeTraits, TraitCensus
 from malletrain.model.scaling import RescaleStall, ScalingPoint
 from malletrain.model.topology import GroupPath, TopologyPreference
-
-_MAX_BOOT = 0.5
 
 
 class PlannableNode(NamedTuple):
@@ -160,7 +164,7 @@ class PlanInput:
         stall_seconds = self.curves[job_id].scale_up_seconds
         stall = start_seconds(stall_seconds)
         booting = max(0.0, self.growth_seconds.get(job_id, 0.0) - stall_seconds)
-        return min(stall + booting, stall / (1 - _MAX_BOOT))
+        return min(stall + booting, stall / (1 - MAX_BOOT))
 
     @property
     def free_to_plan(self) -> tuple[PlannableNode, ...]:
@@ -184,6 +188,7 @@ class PlannerOptions:
         span_pools: Whether a job may have nodes of several pools at once.
         max_nodes_per_owner: Most nodes of all jobs of an owner together; 0: no limit.
         avoid_slow_nodes: Whether jobs of more than one node are given no nodes that count as slow.
+        pools: What differs in single pools, by their names (`pools.terms_of`); nothing where jobs may span pools.
     """
 
     forward: ForwardTime
@@ -192,6 +197,12 @@ class PlannerOptions:
     span_pools: bool = False
     max_nodes_per_owner: int = 0
     avoid_slow_nodes: bool = False
+    pools: Mapping[str, PoolTerms] = field(default_factory=dict)
+
+    @property
+    def pools_limit_owners(self) -> bool:
+        """Whether owners have a limit in some pool."""
+        return any(terms.max_nodes_per_owner is not None for terms in self.pools.values())
 
 
 @dataclass(frozen=True)
@@ -217,11 +228,27 @@ class PlanProblem:
 
 def plan_problem(plan_input: PlanInput, options: PlannerOptions) -> PlanProblem:
     """The problem of the next plan: built, split by pools, pinned scales assigned."""
-    whole = build_problem(plan_input, options)
-    several = not options.span_pools and len({node.pool for node in plan_input.nodes}) > 1
+    names = {node.pool for node in plan_input.nodes}
+    several = not options.span_pools and len(names) > 1
+    terms = PoolTerms() if several or not names else terms_of(options.pools, min(names))
+    whole = build_problem(plan_input, _with_terms(options, terms))
+    whole = replace(whole, max_nodes=terms.max_nodes)
     pools = {node.name: node.pool for node in plan_input.nodes} if several else {}
-    parts = split(whole, pools, options.forward, plan_input.changes)
+    parts = split(whole, pools, options.forward, plan_input.changes, options.pools)
     return PlanProblem(whole, tuple(apply_pins(part, plan_input.pins) for part in parts))
+
+
+def _with_terms(options: PlannerOptions, terms: PoolTerms) -> PlannerOptions:
+    """The options of an installation with one pool, with what differs in this pool."""
+    most = terms.max_nodes_per_owner
+    if most is not None and options.max_nodes_per_owner:
+        most = min(most, options.max_nodes_per_owner)
+    return replace(
+        options,
+        forward=terms.forward or options.forward,
+        objective_metric=terms.objective_metric or options.objective_metric,
+        max_nodes_per_owner=options.max_nodes_per_owner if most is None else most,
+    )
 
 
 def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationProblem:
@@ -234,7 +261,7 @@ def build_problem(plan_input: PlanInput, options: PlannerOptions) -> AllocationP
     owners = dict.fromkeys(job.owner for job in jobs)
     limit = options.max_nodes_per_owner
     # Who owns the jobs does not matter where all are one owner's and there is no limit.
-    named = bool(limit) or len(owners) > 1
+    named = bool(limit) or len(owners) > 1 or options.pools_limit_owners
     stays = (node.expected_stay_seconds for node in nodes)
     forward = options.forward.of(stays, plan_input.changes, (plan_input.start_seconds(job.id) for job in jobs))
     demands = []
@@ -288,7 +315,7 @@ def _boot_seconds(growth_seconds: float, curve: JobCurve, forward_seconds: float
 
     It counts as half of T_fwd at most: a job that boots slowly would otherwise never start.
     """
-    return max(0.0, min(growth_seconds - curve.scale_up_seconds, _MAX_BOOT * forward_seconds))
+    return max(0.0, min(growth_seconds - curve.scale_up_seconds, MAX_BOOT * forward_seconds))
 
 
 def _demand(job: PlannableJob, curve: JobCurve, idle: set[str], named: bool, boot_seconds: float) -> JobDemand:

@@ -4,12 +4,59 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from malletrain.allocator.problem.allocation_problem import Allocation, AllocationProblem, Assignment, JobDemand
-from malletrain.allocator.problem.forward_time import NOTHING_OBSERVED, ForwardTime, ObservedChanges, start_seconds
+from malletrain.allocator.problem.allocation_problem import (
+    Allocation,
+    AllocationProblem,
+    Assignment,
+    JobDemand,
+    ObjectiveMetric,
+)
+from malletrain.allocator.problem.forward_time import (
+    MAX_BOOT,
+    NOTHING_OBSERVED,
+    ForwardTime,
+    ObservedChanges,
+    start_seconds,
+)
 from malletrain.allocator.problem.group_table import largest_group, requires_group
 from malletrain.allocator.problem.kinds import restricted, suitable_nodes
+
+
+@dataclass(frozen=True)
+class PoolTerms:
+    """What an operator chooses for one pool. None: what holds for all pools.
+
+    Attributes:
+        forward: Where T_fwd comes from.
+        objective_metric: How progress is measured.
+        max_nodes: Most nodes of all jobs together.
+        max_nodes_per_owner: Most nodes of all jobs of an owner together, within what its limit leaves for the pool.
+    """
+
+    forward: ForwardTime | None = None
+    objective_metric: ObjectiveMetric | None = None
+    max_nodes: int | None = None
+    max_nodes_per_owner: int | None = None
+
+    def most(self, nodes: int) -> int:
+        """How many of so many nodes jobs may have together."""
+        return nodes if self.max_nodes is None else min(nodes, self.max_nodes)
+
+
+PoolRules = Mapping[str, PoolTerms]
+"""By name of a pool, or of a partition for all its pools that are not named themselves."""
+_NO_TERMS = PoolTerms()
+
+
+def terms_of(rules: PoolRules, pool: str) -> PoolTerms:
+    """What holds for a pool such as `main/a100x4`: what is said of it, else of its partition `main`."""
+    while pool not in rules and "/" in pool:
+        pool = pool.rpartition("/")[0]
+    return rules.get(pool, _NO_TERMS)
+
 
 _WORST_FIRST = ("UNCHANGED", "FEASIBLE", "OPTIMAL")
 
@@ -19,8 +66,9 @@ def split(
     pool_of: Mapping[str, str],
     forward: ForwardTime,
     changes: ObservedChanges = NOTHING_OBSERVED,
+    rules: PoolRules = MappingProxyType({}),
 ) -> tuple[AllocationProblem, ...]:
-    """Split a problem into one part per pool, each with its own T_fwd.
+    """Split a problem into one part per pool, each with its own T_fwd, and with the terms that hold for it.
 
     A job stays in the pool that has most of its nodes. A job without nodes goes to the pool with the most nodes per
     job, among the pools that are large enough for it; the next plan may choose another one while it has no nodes. Of a
@@ -34,6 +82,7 @@ def split(
         pool_of: Pool of each node; nodes that are missing are in the pool "".
         forward: How T_fwd is computed.
         changes: How often jobs have changed their scale, in all pools.
+        rules: What the operator has chosen for single pools.
 
     Returns:
         The parts; the problem itself if there is only one pool.
@@ -45,11 +94,17 @@ def split(
         members.setdefault(pool_of.get(node, ""), []).append(node)
     if len(members) < 2:
         return (problem,)
-    homes = _homes(problem, members, pool_of)
-    limits = {owner: _shares(problem, owner, members, homes) for owner in problem.owner_limits}
+    terms = {pool: terms_of(rules, pool) for pool in members}
+    homes = _homes(problem, members, pool_of, terms)
+    limits = {owner: _shares(problem, owner, members, homes, terms) for owner in problem.owner_limits}
     return tuple(
         _part(
-            problem, pool, nodes, homes, (forward, changes), {owner: shares[pool] for owner, shares in limits.items()}
+            problem,
+            pool,
+            nodes,
+            homes,
+            (forward, changes, terms[pool]),
+            {owner: shares[pool] for owner, shares in limits.items()},
         )
         for pool, nodes in members.items()
     )
@@ -73,7 +128,10 @@ def join(problem: AllocationProblem, answers: Sequence[Allocation]) -> Allocatio
 
 
 def _homes(
-    problem: AllocationProblem, members: Mapping[str, Sequence[str]], pool_of: Mapping[str, str]
+    problem: AllocationProblem,
+    members: Mapping[str, Sequence[str]],
+    pool_of: Mapping[str, str],
+    terms: Mapping[str, PoolTerms],
 ) -> dict[str, str]:
     homes: dict[str, str] = {}
     for job in problem.jobs:
@@ -81,12 +139,13 @@ def _homes(
             # The pool with most of its nodes; the first one among equals.
             homes[job.id] = Counter(pool_of.get(node, "") for node in job.current_nodes).most_common(1)[0][0]
     crowd = Counter(homes.values())
-    sizes = {pool: len(nodes) for pool, nodes in members.items()}
+    sizes = {pool: terms[pool].most(len(nodes)) for pool, nodes in members.items()}
     # Those first that have the fewest pools to choose from.
     for job in sorted(problem.jobs, key=lambda job: not (job.unsuitable_kinds or requires_group(job))):
         if job.id not in homes:
             chooses = job.unsuitable_kinds or requires_group(job)
-            usable = _suitable(problem, job, members) if chooses else sizes
+            suitable = _suitable(problem, job, members) if chooses else sizes
+            usable = {pool: terms[pool].most(count) for pool, count in suitable.items()}
             roomy = [pool for pool, count in usable.items() if count >= job.min_nodes] or list(members)
             homes[job.id] = max(roomy, key=lambda pool: usable[pool] / (crowd[pool] + 1))
             crowd[homes[job.id]] += 1
@@ -102,7 +161,11 @@ def _suitable(problem: AllocationProblem, job: JobDemand, members: Mapping[str, 
 
 
 def _shares(
-    problem: AllocationProblem, owner: str, members: Mapping[str, Sequence[str]], homes: Mapping[str, str]
+    problem: AllocationProblem,
+    owner: str,
+    members: Mapping[str, Sequence[str]],
+    homes: Mapping[str, str],
+    terms: Mapping[str, PoolTerms],
 ) -> dict[str, int]:
     """An owner's limit divided among the pools, in nodes; their sum is at most the limit."""
     owned = [job for job in problem.jobs if job.owner == owner]
@@ -112,7 +175,10 @@ def _shares(
         held[pool] += len(job.current_nodes)
         usable[pool] += min(job.max_nodes, job.curve[-1].nodes)
     held = _divide(problem.owner_limits[owner], held)
-    more = {pool: max(0, min(usable[pool], len(nodes)) - held[pool]) for pool, nodes in members.items()}
+    for pool, nodes in members.items():
+        own = terms[pool].max_nodes_per_owner
+        usable[pool] = min(usable[pool], terms[pool].most(len(nodes)), len(nodes) if own is None else own)
+    more = {pool: max(0, usable[pool] - held[pool]) for pool in members}
     rest = _divide(problem.owner_limits[owner] - sum(held.values()), more)
     return {pool: held[pool] + rest[pool] for pool in members}
 
@@ -134,7 +200,7 @@ def _part(
     pool: str,
     nodes: Sequence[str],
     homes: Mapping[str, str],
-    forward: tuple[ForwardTime, ObservedChanges],
+    forward: tuple[ForwardTime, ObservedChanges, PoolTerms],
     limits: Mapping[str, int],
 ) -> AllocationProblem:
     inside = frozenset(nodes)
@@ -144,14 +210,21 @@ def _part(
         for job in problem.jobs
         if homes[job.id] == pool
     )
-    time, changes = forward
+    time, changes, terms = forward
+    seconds = (terms.forward or time).of(
+        stays.values(), changes, [start_seconds(job.scale_up_seconds, job.boot_seconds) for job in jobs]
+    )
+    if terms.forward is not None:
+        jobs = tuple(replace(job, boot_seconds=min(job.boot_seconds, MAX_BOOT * seconds)) for job in jobs)
+    if (most := terms.max_nodes_per_owner) is not None:
+        limits = {owner: min(most, limits.get(owner, most)) for owner in dict.fromkeys(job.owner for job in jobs)}
     return replace(
         problem,
         nodes=tuple(nodes),
         jobs=jobs,
-        forward_seconds=time.of(
-            stays.values(), changes, [start_seconds(job.scale_up_seconds, job.boot_seconds) for job in jobs]
-        ),
+        forward_seconds=seconds,
+        objective_metric=terms.objective_metric or problem.objective_metric,
+        max_nodes=terms.max_nodes,
         expected_stay_seconds=stays,
         owner_limits=limits,
         kinds=restricted(problem.kinds, inside),

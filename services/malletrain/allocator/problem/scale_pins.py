@@ -62,7 +62,7 @@ def apply_pins(problem: AllocationProblem, pins: Mapping[str, ScalePin]) -> Pinn
     """
     if not any(job.id in pins for job in problem.jobs):
         return with_pinned(problem, {})
-    pool = len(problem.nodes)
+    pool = problem.capacity
     present = {job.id: len(job.current_nodes) for job in problem.jobs}
     sizes = {job.id: permitted_sizes(job, pool).tolist() for job in problem.jobs if job.id in pins}
     counts = _within_limits(problem, pinned_counts(present, sizes, pins, pool))
@@ -126,6 +126,7 @@ def _without(problem: AllocationProblem, pinned: Mapping[str, tuple[str, ...]]) 
             owner: limit - sum(len(pinned[job.id]) for job in problem.jobs if job.id in pinned and job.owner == owner)
             for owner, limit in problem.owner_limits.items()
         },
+        max_nodes=None if problem.max_nodes is None else max(0, problem.max_nodes - len(taken)),
     )
 
 

@@ -32,6 +32,8 @@ def validate(problem: AllocationProblem) -> None:
     for owner, limit in problem.owner_limits.items():
         if limit < 0:
             raise InvalidInputError(f"owner_limits[{owner!r}]", "at least 0", limit)
+    if problem.max_nodes is not None and problem.max_nodes < 0:
+        raise InvalidInputError("max_nodes", "at least 0", problem.max_nodes)
     _unique_ids(problem.jobs)
     for index, job in enumerate(problem.jobs):
         _check_job(f"jobs[{index}]", job, problem.objective_metric)

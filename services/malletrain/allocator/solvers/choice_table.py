@@ -146,7 +146,7 @@ class ChoiceTable:
 
 def choose(problem: AllocationProblem) -> Choice:
     """The optimum of a valid problem, by dynamic programming. Only the pool and owners' limits constrain the jobs."""
-    pool = len(problem.nodes)
+    pool = problem.capacity
     table = ChoiceTable.of([scale_rates(job, problem.objective_metric, pool) for job in problem.jobs])
     currents = [len(job.current_nodes) for job in problem.jobs]
     parameters = ObjectiveParameters(problem.forward_seconds, problem.cost_model)

@@ -46,6 +46,9 @@ def node_model(problem: AllocationProblem) -> NodeModel:
         builder.row([(row[node], 1.0) for row in assigned], upper=1.0)  # Eq. 5
     for job, row in zip(problem.jobs, assigned, strict=True):
         _JobRows(builder, problem, job, row, scale).add()
+    if problem.max_nodes is not None:
+        everything = [(variable, 1.0) for row in assigned for variable in row]
+        builder.row(everything, upper=float(problem.max_nodes))
     for group in owner_groups([job.owner for job in problem.jobs], problem.owner_limits):
         builder.row([(variable, 1.0) for job in group.jobs for variable in assigned[job]], upper=float(group.limit))
     return NodeModel(builder.build(), assigned)

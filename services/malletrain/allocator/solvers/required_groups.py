@@ -69,7 +69,7 @@ def solve_in_groups(table: GroupTable, solve_model: SolveModel) -> GroupedCounts
         _limited(scale_values(job, problem), table.most_nodes(index) if index in table.options else None)
         for index, job in enumerate(problem.jobs)
     ]
-    owners, pool = groups_of(problem), len(problem.nodes)
+    owners, pool = groups_of(problem), problem.capacity
     sure = {index: own[0] for index, own in table.options.items() if len(own) == 1}
     bound = best_counts(per_job, pool, owners or _limits(table, sure))
     if (placed := settled(table, bound)) is not None:
@@ -103,14 +103,14 @@ def _by_highs(
 ) -> tuple[GroupedCounts | None, str]:
     """What HiGHS finds; None where that is nothing that can be placed. And why it is no proven optimum."""
     kinds = kind_table(table)
-    answer = solve_model(kinds_model(per_job, kinds, owners))
+    answer = solve_model(kinds_model(per_job, kinds, owners, table.problem.max_nodes))
     reason = f"highs-groups: {answer.problem or 'its solution is not feasible'}"
     if answer.solution is None:
         return None, reason
     counts, places = read_counts(per_job, answer.solution), read_groups(per_job, kinds, answer.solution)
     chosen = {job: own[places.get(job, 0)] for job, own in table.options.items() if counts[job]}
     placed = table.within(chosen, counts)
-    kept = sum(counts) <= len(table.problem.nodes) and all(group.keeps(counts) for group in owners)
+    kept = sum(counts) <= table.problem.capacity and all(group.keeps(counts) for group in owners)
     if not kept or not all(counts[job] <= option.room for job, option in chosen.items()):
         return None, reason
     if not can_be_placed(placed, counts):
@@ -174,7 +174,7 @@ def _greedy(
     if owners:
         return  # what is wanted keeps their limits
     staying = [index for index, job in enumerate(table.problem.jobs) if wanted[index] >= len(job.current_nodes)]
-    found = best_counts(fixed, len(table.problem.nodes), _limits(table, chosen, staying))
+    found = best_counts(fixed, table.problem.capacity, _limits(table, chosen, staying))
     yield _in_turn(table, chosen, fixed, found)
 
 

@@ -107,7 +107,7 @@ def _solve_by_kind(
     """
     per_job, groups = [scale_values(job, problem) for job in problem.jobs], groups_of(problem)
     table = KindTable.of(problem)
-    answer = _answer(kinds_model(per_job, table, groups), seconds, process)
+    answer = _answer(kinds_model(per_job, table, groups, problem.max_nodes), seconds, process)
     found = _checked(per_job, problem, lambda solution: read_counts(per_job, solution), answer.solution)
     if found is not None and not can_be_placed(problem, found):
         found = None
@@ -116,8 +116,8 @@ def _solve_by_kind(
     reason = f"highs-kinds: {answer.problem or 'its solution is not feasible'}"
     in_turn = placeable_counts(table, [scales.sizes.tolist() for scales in per_job], wanted)
     choices = [(found, _Outcome("FEASIBLE", "highs-kinds", reason)), (in_turn, _Outcome("FEASIBLE", "greedy", reason))]
-    present = _present(problem, per_job, groups)
-    if present is not None and can_be_placed(problem, present):
+    present = present_counts(per_job, problem.capacity, groups)
+    if can_be_placed(problem, present):
         choices.append((present, _Outcome("UNCHANGED", "present", reason)))
     possible = [(counts, outcome) for counts, outcome in choices if counts is not None]
     return max(possible, key=lambda choice: objective_of(per_job, choice[0]))
@@ -140,7 +140,7 @@ def _checked(
         return None
     counts = read(solution)
     permitted = all(count in scales.sizes for scales, count in zip(per_job, counts, strict=True))
-    within = sum(counts) <= len(problem.nodes) and all(group.keeps(counts) for group in groups_of(problem))
+    within = sum(counts) <= problem.capacity and all(group.keeps(counts) for group in groups_of(problem))
     return counts if permitted and within else None
 
 
@@ -155,22 +155,14 @@ def _judge(
     if found is not None and answer.proven:
         return found, _Outcome("OPTIMAL", solver)
     reason = f"{solver}: {answer.problem or 'its solution is not feasible'}"
-    pool, groups = len(problem.nodes), groups_of(problem)
+    pool, groups = problem.capacity, groups_of(problem)
     if sum(len(scales.sizes) for scales in per_job) * (pool + 1) <= _MAX_DP:
         return best_counts(per_job, pool, groups), _Outcome("OPTIMAL", "dp", reason)
-    present = _present(problem, per_job, groups)
+    present = present_counts(per_job, pool, groups)
     # BFTrainer, §3.6: at a time-out the better of the present map and of the best solution so far.
-    if found is not None and (present is None or objective_of(per_job, found) > objective_of(per_job, present)):
+    if found is not None and objective_of(per_job, found) > objective_of(per_job, present):
         return found, _Outcome("FEASIBLE", solver, reason)
-    return present or [0] * len(per_job), _Outcome("UNCHANGED", "present", reason)
-
-
-def _present(
-    problem: AllocationProblem, per_job: Sequence[ScaleValues], groups: Sequence[OwnerGroup]
-) -> list[int] | None:
-    """The present scales; None where they can't stay, since nodes have left that jobs are still said to have."""
-    counts = present_counts(per_job, groups)
-    return counts if sum(counts) <= len(problem.nodes) else None
+    return present, _Outcome("UNCHANGED", "present", reason)
 
 
 def _model(
@@ -179,15 +171,18 @@ def _model(
     if formulation is Formulation.COUNTS:
         groups = groups_of(problem)
         # The reduction holds only if the pool is the jobs' only constraint.
-        slim = list(per_job) if groups else reduced(per_job, len(problem.nodes))
-        return counts_model(slim, len(problem.nodes), groups), lambda solution: read_counts(slim, solution)
+        slim = list(per_job) if groups else reduced(per_job, problem.capacity)
+        return counts_model(slim, problem.capacity, groups), lambda solution: read_counts(slim, solution)
     nodes = node_model(problem)
     return nodes.model, lambda solution: read_node_counts(nodes, solution)
 
 
-def present_counts(per_job: Sequence[ScaleValues], groups: Sequence[OwnerGroup] = ()) -> list[int]:
-    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond their owner's limit."""
-    counts = [scales.current if scales.current in scales.sizes else 0 for scales in per_job]
+def present_counts(per_job: Sequence[ScaleValues], pool: int, groups: Sequence[OwnerGroup] = ()) -> list[int]:
+    """The present scales in nodes; 0 for jobs whose scale is no longer permitted, or beyond a limit."""
+    counts, free = list[int](), pool
+    for scales in per_job:
+        counts.append(scales.current if scales.current in scales.sizes and scales.current <= free else 0)
+        free -= counts[-1]
     for group in groups:
         left = group.limit
         for job in group.jobs:

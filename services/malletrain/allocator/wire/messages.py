@@ -79,6 +79,7 @@ def problem_from_proto(message: allocator_pb2.AllocationProblem) -> AllocationPr
         owner_limits=dict(message.owner_limits),
         kinds=tuple(NodeKind(tuple(kind.nodes)) for kind in message.kinds),
         paths=paths_from_proto(message.groups, frozenset(message.nodes)),
+        max_nodes=message.max_nodes if message.HasField("max_nodes") else None,
     )
     validate(problem)
     return problem
@@ -114,16 +115,26 @@ def problem_to_proto(problem: AllocationProblem) -> allocator_pb2.AllocationProb
         cost_model={CostModel.PAPER: allocator_pb2.COST_MODEL_PAPER, CostModel.STALL: allocator_pb2.COST_MODEL_STALL}[
             problem.cost_model
         ],
-        objective_metric={
-            ObjectiveMetric.THROUGHPUT: allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT,
-            ObjectiveMetric.SCALING_EFFICIENCY: allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY,
-        }[problem.objective_metric],
+        objective_metric=metric_to_proto(problem.objective_metric),
         jobs=map(_demand_to_proto, problem.jobs),
         expected_stay_seconds=problem.expected_stay_seconds,
         owner_limits=problem.owner_limits,
         kinds=[allocator_pb2.NodeKind(nodes=kind.nodes) for kind in problem.kinds],
         groups=groups_to_proto(problem.paths, problem.nodes),
+        max_nodes=problem.max_nodes,
     )
+
+
+def metric_to_proto(metric: ObjectiveMetric) -> allocator_pb2.ObjectiveMetric.ValueType:
+    """The protobuf value of a metric."""
+    if metric is ObjectiveMetric.SCALING_EFFICIENCY:
+        return allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY
+    return allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT
+
+
+def metric_from_proto(value: allocator_pb2.ObjectiveMetric.ValueType, unspecified: ObjectiveMetric) -> ObjectiveMetric:
+    """The metric of a message; `unspecified` where it names none that this version knows."""
+    return _METRICS.get(value, unspecified) if value else unspecified
 
 
 _remembered: MemoryByJob[allocator_pb2.JobDemand] = MemoryByJob()

@@ -55,5 +55,20 @@ def plan(
     print_table(columns, rows)
     for decision in found.fleets:
         typer.echo(f"{decision.fleet_id}: {decision_in_words(decision)}")
+    for part in found.parts if len(found.parts) > 1 else ():
+        typer.echo(_part_in_words(part))
+    if found.problem.HasField("max_nodes"):
+        typer.echo(f"all jobs together may have {found.problem.max_nodes} nodes")
     for owner, limit in sorted(found.problem.owner_limits.items()):
         typer.echo(f"{owner} may have {limit} nodes")
+
+
+def _part_in_words(part: allocator_pb2.PlanPart) -> str:
+    """How far ahead the plan looks in a pool, and what else holds there."""
+    metric = {
+        allocator_pb2.OBJECTIVE_METRIC_THROUGHPUT: ", by throughput",
+        allocator_pb2.OBJECTIVE_METRIC_SCALING_EFFICIENCY: ", by scaling efficiency",
+    }.get(part.objective_metric, "")
+    limit = f", all jobs together may have {part.max_nodes}" if part.HasField("max_nodes") else ""
+    name = part.pool or "the pool without a name"
+    return f"{name}: {len(part.nodes)} nodes, looks {part.forward_seconds:g} s ahead{metric}{limit}"

@@ -63,10 +63,11 @@ def values_of(problem: AllocationProblem, after: Mapping[str, int]) -> PlanValue
     jobs = tuple(_of_job(job.id, values, after.get(job.id, 0)) for job, values in zip(problem.jobs, wider, strict=True))
     if problem.kinds or any(map(requires_group, problem.jobs)):
         return PlanValues(jobs, None, None)
-    groups, pool = groups_of(problem), len(problem.nodes)
+    groups, pool = groups_of(problem), problem.capacity
     now = objective_of(per_job, best_counts(per_job, pool, groups))
-    more = objective_of(wider, best_counts(wider, pool + 1, groups))
-    last = now - objective_of(per_job, best_counts(per_job, pool - 1, groups)) if pool else None
+    more = objective_of(wider, best_counts(wider, wide.capacity, groups))
+    fewer = problem.within_limit(len(problem.nodes) - 1)
+    last = now - objective_of(per_job, best_counts(per_job, fewer, groups)) if problem.nodes else None
     return PlanValues(jobs, max(0.0, more - now), last)
 
 

@@ -26,6 +26,8 @@ def _needs(job: allocator_pb2.JobExplanation) -> str:
             return f"{_nodes(more.nodes)} in its pool: that is its next permitted scale"
         case allocator_pb2.SCALE_REASON_GROUP_TOO_SMALL:
             return f"{_nodes(more.nodes)} that suit it in one group"
+        case allocator_pb2.SCALE_REASON_POOL_LIMIT:
+            return "a higher limit of the pool (max_nodes)"
         case allocator_pb2.SCALE_REASON_OWNER_LIMIT:
             return f"a higher limit of {job.owner}" if job.owner else "a higher limit of its owner"
         case allocator_pb2.SCALE_REASON_TIE:
