@@ -60,6 +60,8 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         project=spec.project,
         needs=needs_to_proto(spec.needs),
         topology=preference_to_proto(spec.topology),
+        array=None if spec.array is None else resources_pb2.ArraySpec(max_admitted=spec.array.max_admitted),
+        array_parameters=spec.array_parameters,
     )
 
 
@@ -102,6 +104,7 @@ def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:
         save_error=job.save_error,
         last_failure=job.last_failure,
         left_out_scales=job.left_out_scales,
+        array_id=job.array_id,
     )
 
 

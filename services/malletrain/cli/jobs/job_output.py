@@ -9,7 +9,7 @@ from malletrain.cli.shared.output import to_dict
 from malletrain.v1 import job_manager_pb2, resources_pb2
 
 _HIDDEN = ("reason", "metrics", "saveError")
-_HIDDEN_IN_SPEC = ("command", "workingDirectory", "environment", "family", "launchNote", "project")
+_HIDDEN_IN_SPEC = ("command", "workingDirectory", "environment", "family", "launchNote", "project", "arrayParameters")
 
 
 def is_whole(job: resources_pb2.Job) -> bool:

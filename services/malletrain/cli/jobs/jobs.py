@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.job_array import in_words
 from malletrain.cli.jobs.job_output import job_dict, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
@@ -16,6 +17,7 @@ from malletrain.cli.shared.output import JsonOption, ago, print_json, print_tabl
 from malletrain.cli.shared.owner_output import owner_shares, print_owners
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.model.burst_buffer import burst_buffer_in_words
+from malletrain.runtime.errors import NotFoundError, quoted
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
 
@@ -28,6 +30,7 @@ def jobs(
     ] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs that this user submitted.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
+    array: Annotated[str, typer.Option(metavar="ID", help="Only jobs of this array, e.g. a000012.")] = "",
     owners: Annotated[
         bool, typer.Option("--owners", help="The owners instead of the jobs: what they use, have used, and weigh.")
     ] = False,
@@ -36,7 +39,7 @@ def jobs(
     """List jobs, oldest first."""
     if mine and owner:
         raise typer.BadParameter("expected one of --mine and --owner", param_hint="--mine")
-    if owners and (mine or owner or state):
+    if owners and (mine or owner or state or array):
         raise typer.BadParameter("expected no other option than --json beside it", param_hint="--owners")
     if owners:
         with connect() as stubs:
@@ -45,6 +48,8 @@ def jobs(
     states = [parse_state(name) for name in state or []]
     with connect() as stubs:
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner))
+        if array and not (found := [job for job in found if job.array_id == array]):
+            raise NotFoundError(f"no such job of array {quoted(array)} is known")
         quota = quota_of(stubs)
         known = ask(stubs, found)
         tell_why_jobs_wait(stubs, found)
@@ -77,6 +82,10 @@ def jobs(
         columns.insert(1, "fleet")
         for job, row in zip(found, rows, strict=True):
             row.insert(1, job.fleet_id)
+    if any(job.array_id for job in found):
+        columns[1:1] = ["array", "parameters"]
+        for job, row in zip(found, rows, strict=True):
+            row[1:1] = [job.array_id, shorten(in_words(job.spec.array_parameters), _NAME_CELLS)]
     if any(job.spec.burst_buffer_gb for job in found):
         columns.insert(-2, "burst buffer")
         for job, row in zip(found, rows, strict=True):
