@@ -19,7 +19,7 @@ __path__ = extend_path(__path__, __name__)
 
 if TYPE_CHECKING:
     from malletrain.api.call_files import CallFileError
-    from malletrain.api.connection import Connection, connect, job, jobs, submit
+    from malletrain.api.connection import Connection, connect, job, jobs, submit, submit_array
     from malletrain.api.errors import (
         InvalidInputError,
         JobFailedError,
@@ -63,6 +63,7 @@ __all__ = [
     "jobs",
     "local",
     "submit",
+    "submit_array",
 ]
 
 _PLACES = {
@@ -80,6 +81,7 @@ _PLACES = {
     "jobs": "malletrain.api.connection",
     "local": "malletrain.api.local",
     "submit": "malletrain.api.connection",
+    "submit_array": "malletrain.api.connection",
 }
 """In which module each name is; errors are in `malletrain.api.errors`."""
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import malletrain
 from malletrain import LocalCluster
 from malletrain.api.connection import default_connection
 from tests.support.waiting import wait_until
-from tests.system.deployment import service_pids
+from tests.system.deployment import run_command, service_pids
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -77,6 +78,20 @@ def test_errors_are_exceptions_with_the_field(cluster: LocalCluster) -> None:
     assert caught.value.field == "state"
     with pytest.raises(malletrain.NotFoundError, match="j999999"):
         malletrain.job("j999999")
+
+
+def test_a_job_file_is_submitted_and_printed_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('command = ["true"]\nname = "of a file"\nmin = 2\nmax = 2\nbackend = "command"\nenv.SEED = "1"\n')
+    words = ["submit", str(file), "--name", "of the line", "--env", "OTHER=2", "--weight", "2"]
+    done = run_command(*words, cwd=cluster.folder, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.strip()
+    shown = run_command("job", job_id, "--toml", cwd=cluster.folder, timeout=PATIENCE)
+    found = tomllib.loads(shown.stdout)
+    assert (found["name"], found["min"], found["max"], found["weight"]) == ("of the line", 2, 2, 2)
+    assert found["env"] == {"SEED": "1", "OTHER": "2"}
+    malletrain.job(job_id).cancel()
 
 
 @pytest.mark.long
@@ -149,3 +164,31 @@ def test_services_that_do_not_start_say_why() -> None:
         malletrain.local(nodes=1, settings={"scavenger.source": "nowhere"})
     with pytest.raises(malletrain.InvalidInputError, match="nodes"):
         malletrain.local(nodes=0)
+
+
+@pytest.mark.long
+def test_an_array_is_submitted_listed_and_cancelled_as_one(cluster: LocalCluster, tmp_path: Path) -> None:
+    assert cluster._process is not None
+    jobs = malletrain.submit_array(
+        until_exists(tmp_path / "{name}"), {"name": ["a", "b", "c"]}, at_once=1, backend="command", workdir=tmp_path
+    )
+    array = jobs[0].array_id
+    assert [job.parameters["name"] for job in jobs] == ["a", "b", "c"]
+    wait_until(lambda: jobs[0].state == "RUNNING", PATIENCE, "the first job")
+    os.kill(service_pids(cluster._process.pid)["job_manager"], signal.SIGKILL)
+    (tmp_path / "a").touch()
+    assert jobs[0].wait(PATIENCE) == "COMPLETED"
+    wait_until(lambda: jobs[1].state == "RUNNING", PATIENCE, "the second job")
+    assert jobs[2].state == "QUEUED"
+    shown = run_command("jobs", "--array", array, cwd=cluster.folder, timeout=PATIENCE)
+    assert shown.stdout.count(f" {array} ") == 3
+    assert "name=b" in shown.stdout
+    ended = run_command("cancel", array, cwd=cluster.folder, timeout=PATIENCE)
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == [jobs[1].id, jobs[2].id]
+    assert jobs.wait(PATIENCE) == ["COMPLETED", "CANCELLED", "CANCELLED"]
+    words = ["submit", "--array", "n=1,2 %1", "--backend", "command", "--", sys.executable, "-c", "print({n})"]
+    done = run_command(*words, cwd=cluster.folder, timeout=PATIENCE)
+    assert done.stdout.strip().startswith("a0"), done.stderr
+    with pytest.raises(malletrain.InvalidInputError) as caught:
+        malletrain.submit_array(["true"], {"lr": [1]})
+    assert caught.value.field == "parameters"

@@ -17,7 +17,8 @@ from malletrain.api.errors import (
     UnavailableError,
     as_exception,
 )
-from malletrain.api.options import NAMES, JobOptions, spec_of
+from malletrain.api.options import JobOptions, spec_of
+from malletrain.caller.option_values import NAMES
 from malletrain.v1 import resources_pb2
 
 COMMAND = ["python", "train.py"]

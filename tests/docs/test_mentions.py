@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import typer
 
+from malletrain.caller.job_file import read_job_file
+from malletrain.cli.jobs.needs import parse_nodes
 from malletrain.cli.main import application
 from malletrain.runtime.settings_file import SERVICES
 from tests.docs.markdown import PAGES, anchors, fences, links, name_of, spans
@@ -82,7 +84,10 @@ def test_settings_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     known = setting_names()
     for block in fences(text, "toml"):
-        assert set(_keys(tomllib.loads(block), "")) <= known
+        if "command" in (found := tomllib.loads(block)):
+            assert read_job_file(block, page.name, parse_nodes).command == tuple(found["command"])
+        else:
+            assert set(_keys(found, "")) <= known
     for span in spans(text):
         if re.fullmatch(rf"({'|'.join(SECTIONS)})\.[a-z_.]+", span):
             assert span in known or span.endswith((".py", ".proto")) or _is_module(span), span

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -15,7 +15,7 @@ import grpc
 
 from malletrain.api.errors import as_exception, in_python
 from malletrain.api.job import Job, JobList
-from malletrain.api.options import JobOptions, spec_of
+from malletrain.api.options import JobOptions, array_specs_of, spec_of
 from malletrain.api.watcher import JobWatcher
 from malletrain.caller.credentials import caller_credential
 from malletrain.caller.settings import CallerSettings, caller_settings
@@ -97,6 +97,17 @@ class Connection:
             UnavailableError: JobManager does not answer.
         """
         return self.submit_specs([spec_of(command, options)])[0]
+
+    def submit_array(
+        self,
+        command: Sequence[str],
+        parameters: Mapping[str, Sequence[object]],
+        at_once: int = 0,
+        **options: Unpack[JobOptions],
+    ) -> JobList:
+        """Submit a job for each combination of parameters, all at once; see `malletrain.submit_array`."""
+        specs = array_specs_of(command, parameters, at_once, options)
+        return JobList(self, self.submit_specs(specs))
 
     def submit_specs(self, specs: Iterable[resources_pb2.JobSpec]) -> list[Job]:
         """Submit several jobs at once, all of them or none.
@@ -254,6 +265,31 @@ def submit(command: Sequence[str], **options: Unpack[JobOptions]) -> Job:
         UnavailableError: JobManager does not answer.
     """
     return default_connection().submit(command, **options)
+
+
+def submit_array(
+    command: Sequence[str],
+    parameters: Mapping[str, Sequence[object]],
+    at_once: int = 0,
+    **options: Unpack[JobOptions],
+) -> JobList:
+    """Submit a job for each combination of parameters, all at once or none.
+
+        jobs = malletrain.submit_array(
+            ["python", "train.py", "--lr", "{lr}"], {"lr": [0.1, 0.01], "seed": range(5)}, env={"SEED": "{seed}"}
+        )
+        jobs.wait()
+
+    Args:
+        command: Program and arguments; in them and in `env`, `{lr}` stands for the value of the parameter `lr`.
+        parameters: Values of each parameter; at most 1000 combinations.
+        at_once: Most of its jobs that take part in plans at the same time; 0: as many as there are places.
+        **options: As `malletrain.api.options.JobOptions`.
+
+    Raises:
+        InvalidInputError: an argument is not as expected: `error.field` names it.
+    """
+    return default_connection().submit_array(command, parameters, at_once, **options)
 
 
 def jobs(state: str | Iterable[str] = (), owner: str = "", mine: bool = False) -> JobList:

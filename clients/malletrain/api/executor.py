@@ -20,7 +20,8 @@ from malletrain.api.call_files import CallResult, FunctionCall, cloudpickle, rea
 from malletrain.api.connection import Connection, default_connection
 from malletrain.api.errors import JobFailedError
 from malletrain.api.job import Job
-from malletrain.api.options import NAMES, JobOptions, checked_options, spec_of, unknown_option
+from malletrain.api.options import JobOptions, spec_of
+from malletrain.caller.option_values import NAMES, checked_options, unknown_option
 from malletrain.common.trusted_files import reason_for_distrust
 from malletrain.model.job_state import JobState
 from malletrain.runtime.errors import InvalidInputError, MalleTrainError

@@ -66,6 +66,16 @@ class Job:
         return tuple(self._message.spec.command)
 
     @property
+    def parameters(self) -> dict[str, str]:
+        """By which values it differs from the other jobs of its array; empty where the caller may not see them."""
+        return dict(self._message.spec.array_parameters)
+
+    @property
+    def array_id(self) -> str:
+        """Identifier of its array, e.g. `a000012`; empty: it is a member of none."""
+        return self._message.array_id
+
+    @property
     def note(self) -> str:
         """What was found of how its script is started, and what to change where that does not fit; empty: nothing."""
         return self._message.spec.launch_note

@@ -33,7 +33,8 @@ _SERVED = "stop with Ctrl-C"
 class LocalCluster(Connection):
     """Five services and some virtual nodes on this machine, and the connection to them.
 
-    They end with the block, with `close`, and at the end of this process, also if it is killed.
+    They end with the block, with `close`, and at the end of this process, also if it is killed; a folder that was not
+    named is left behind only then.
 
     Attributes:
         folder: State folder; removed at the end unless it was named.
@@ -155,4 +156,5 @@ trainer_python = {json.dumps(sys.executable)}
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else "they say nothing; is malletrain[head] installed?"
+    last = lines[-1][:500] if lines else "they say nothing"
+    return f"{last}; pip install 'malletrain[head]'" if last.startswith("ModuleNotFoundError") else last

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from difflib import get_close_matches
-from os import PathLike, fspath
-from pathlib import Path
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TypedDict
 
 from malletrain.api.errors import in_python
+from malletrain.caller.job_array import ArrayRequest, array_specs, checked_array
 from malletrain.caller.job_request import JobRequest, job_spec
+from malletrain.caller.option_values import checked_command, checked_options
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.v1 import resources_pb2
 
@@ -92,115 +90,28 @@ class JobOptions(TypedDict, total=False):
     leave_grace: float
 
 
-_OPTIONAL = frozenset(
-    {"max_nodes", "scale_up", "scale_down", "max_restarts", "gpu_memory", "gpus", "cores", "memory", "workdir"}
-)
-_WHOLE = frozenset({"min_nodes", "max_nodes", "slots", "target_samples", "max_restarts", "gpus", "cores"})
-_MAX_INTEGER = {"target_samples": 2**63 - 1}
-_INT32 = 2**31 - 1
+def array_specs_of(
+    command: Sequence[str], parameters: Mapping[str, Sequence[object]], at_once: int, options: Mapping[str, object]
+) -> list[resources_pb2.JobSpec]:
+    """The specifications of an array.
 
-
-def _whole(name: str, value: object) -> int:
-    most = _MAX_INTEGER.get(name, _INT32)
-    if isinstance(value, bool) or not isinstance(value, int) or not -most <= value <= most:
-        raise InvalidInputError(name, "a whole number", value)
-    return value
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInputError(name, "a finite number", value)
-    return float(value)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidInputError(name, "a text", value)
-    return value
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInputError(name, "True or False", value)
-    return value
-
-
-def _wholes(name: str, value: object) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidInputError(name, "a list of whole numbers", value)
-    return tuple(_whole(f"{name}[{place}]", number) for place, number in enumerate(value))
-
-
-def _texts(name: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidInputError(name, "a list of texts", value)
-    return tuple(_text(f"{name}[{place}]", entry) for place, entry in enumerate(value))
-
-
-def _variables(name: str, value: object) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise InvalidInputError(name, "a dictionary of texts", value)
-    # Values may be secrets, and are not quoted.
-    for key, entry in value.items():
-        _text(name, key)
-        if not isinstance(entry, str):
-            raise InvalidInputError(f"{name}[{key!r}]", f"a text, and not {type(entry).__name__}")
-    return dict(value)
-
-
-def _curve(name: str, value: object) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, Mapping):
-        raise InvalidInputError(name, "a dictionary of samples per second by number of nodes", value)
-    return tuple((_whole(name, nodes), _number(f"{name}[{nodes}]", rate)) for nodes, rate in value.items())
-
-
-def _folder(name: str, value: object) -> Path:
-    if not isinstance(value, str | PathLike):
-        raise InvalidInputError(name, "a path", value)
-    return Path(fspath(value))
-
-
-_OTHERS: dict[str, Callable[[str, Any], object]] = {
-    "permitted": _wholes,
-    "exclude": _texts,
-    "env": _variables,
-    "curve": _curve,
-    "workdir": _folder,
-    "cold": _flag,
-}
-_NUMBERS = frozenset(
-    {
-        *("scale_up", "scale_down", "weight", "start_limit", "step_limit", "evaluation_limit", "save_limit"),
-        *("release_grace", "leave_grace"),
-    }
-)
-NAMES = tuple(entry.name for entry in fields(JobRequest) if entry.name != "command")
-"""Names of all options."""
-
-
-def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """The options as `JobRequest` takes them.
+    Args:
+        command: Program and arguments, with `{lr}` for the value of the parameter `lr`.
+        parameters: Values of each parameter.
+        at_once: Most of its jobs that take part in plans at the same time; 0: no limit of its own.
+        options: As `JobOptions`.
 
     Raises:
-        InvalidInputError: there is no such option, and which is the nearest; or a value is of another type.
+        InvalidInputError: an argument is not as expected; the error names it.
     """
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name not in NAMES:
-            raise unknown_option(name, NAMES)
-        if value is None and name in _OPTIONAL:
-            continue
-        kind = _whole if name in _WHOLE else _number if name in _NUMBERS else _OTHERS.get(name, _text)
-        found[name] = kind(name, value)
-    return found
-
-
-def unknown_option(name: str, known: Sequence[str]) -> InvalidInputError:
-    """The error about an option that there is not."""
-    near = get_close_matches(name, known, 1)
-    return InvalidInputError(
-        name, f"an option of jobs; do you mean {near[0]}?" if near else f"one of {', '.join(known)}"
-    )
+    if not isinstance(parameters, Mapping) or any(isinstance(values, str) for values in parameters.values()):
+        raise InvalidInputError("parameters", "a dictionary of lists of values", parameters)
+    words, values = checked_command(command), checked_options(options)
+    texts = {str(name): [str(value) for value in listed] for name, listed in parameters.items()}
+    try:
+        return array_specs(JobRequest(command=words, **values), checked_array(ArrayRequest(texts, at_once)))
+    except InvalidInputError as error:
+        raise (error.at("parameters") if error.field == "--array" else in_python(error)) from None
 
 
 def spec_of(command: Sequence[str], options: Mapping[str, object]) -> resources_pb2.JobSpec:
@@ -213,10 +124,8 @@ def spec_of(command: Sequence[str], options: Mapping[str, object]) -> resources_
     Raises:
         InvalidInputError: an argument is not as expected; the error names it.
     """
-    words = _texts("command", command)
-    if not words:
-        raise InvalidInputError("command", "a program and its arguments", command)
+    words, values = checked_command(command), checked_options(options)
     try:
-        return job_spec(JobRequest(command=words, **checked_options(options)))
+        return job_spec(JobRequest(command=words, **values))
     except InvalidInputError as error:
         raise in_python(error) from None

@@ -57,6 +57,7 @@ class JobRequest:
         workdir: Folder that the workers start in; None: the present one.
         start_limit, step_limit, evaluation_limit, save_limit: Longest start, step, evaluation and save, in seconds; 0:
             the defaults.
+        array: Parameters and their values (`malletrain.caller.job_array`), e.g. `lr=0.1,0.01 %2`; empty: it is one job.
         release_grace, leave_grace: Seconds to save and end on a node that is taken, and before a start at another
             scale; 0: the defaults.
     """
@@ -96,10 +97,11 @@ class JobRequest:
     save_limit: float = 0.0
     release_grace: float = 0.0
     leave_grace: float = 0.0
+    array: str = ""
 
 
 def job_spec(request: JobRequest) -> resources_pb2.JobSpec:
-    """The specification of a job. The files of its command are looked at, and never run.
+    """The specification of a job, its `array` left out. The files of its command are looked at, and never run.
 
     Raises:
         InvalidInputError: a value is not as expected; the error names the option of `malletrain submit`.

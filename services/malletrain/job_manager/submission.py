@@ -18,6 +18,7 @@ from malletrain.job_manager.limits import DEFAULT_GRACES, LongestGraces, check_l
 from malletrain.job_manager.machine.jobs import (
     DEFAULT_MAX_RESTARTS,
     MAX_GPUS_PER_NODE,
+    ArraySpec,
     JobProfileMode,
     JobSpec,
     LauncherBackend,
@@ -43,6 +44,10 @@ _MAX_SCALES = 512
 _MAX_NAME_LENGTH = 128
 _MAX_NOTE_LENGTH = 512
 _EXECUTABLE = 0o111
+_MAX_ADMITTED = 1_000_000
+_MAX_PARAMETERS = 32
+_MAX_PARAMETER_LENGTH = 256
+_PARAMETER = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MAX_FOLDERS = 100
 """In PATH."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -73,6 +78,7 @@ def check_specs(
     if not 1 <= len(specs) <= MAX_SPECS:
         raise InvalidInputError("specs", f"1 to {MAX_SPECS} jobs", len(specs))
     fleet = check_fleet(specs, burst_buffer_gb)
+    check_array(specs)
     files = _Files()
     return tuple(
         _check_spec(f"specs[{index}]", spec, search_path, burst_buffer_gb, fleet, longest_graces, projects, files)
@@ -137,6 +143,8 @@ def _check_spec(
         needs=_check_needs(f"{at}.needs", spec),
         topology=_check_topology(f"{at}.topology", spec),
         topology_level=level_from_proto(spec, at),
+        array=ArraySpec(spec.array.max_admitted) if spec.HasField("array") else None,
+        array_parameters=_check_parameters(f"{at}.array_parameters", spec),
     )
 
 
@@ -338,6 +346,41 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode
     except (OSError, ValueError):
         return 0
+
+
+def check_array(specs: Sequence[resources_pb2.JobSpec]) -> None:
+    """Check what the jobs of an array have in common.
+
+    Raises:
+        InvalidInputError: some have it and others not, its limit makes no sense, or they are members of a fleet.
+    """
+    first = specs[0]
+    for index, spec in enumerate(specs):
+        if spec.HasField("array") != first.HasField("array") or spec.array != first.array:
+            raise InvalidInputError(f"specs[{index}].array", "the same array in all specs of a submission, or in none")
+    if not first.HasField("array"):
+        return
+    if first.HasField("fleet"):
+        raise InvalidInputError(
+            "specs[0].array", "no array: members of a fleet are listed and cancelled as one already"
+        )
+    if not 0 <= first.array.max_admitted <= _MAX_ADMITTED:
+        expected = f"a whole number from 0 to {_MAX_ADMITTED}"
+        raise InvalidInputError("specs[0].array.max_admitted", expected, first.array.max_admitted)
+
+
+def _check_parameters(at: str, spec: resources_pb2.JobSpec) -> dict[str, str]:
+    found = dict(spec.array_parameters)
+    if found and not spec.HasField("array"):
+        raise InvalidInputError(at, "none where there is no array", sorted(found))
+    if len(found) > _MAX_PARAMETERS:
+        raise InvalidInputError(at, f"at most {_MAX_PARAMETERS} parameters", len(found))
+    for name, value in found.items():
+        if not _PARAMETER.match(name):
+            raise InvalidInputError(at, "names of 1 to 64 letters, digits, _ and -", name)
+        if len(value) > _MAX_PARAMETER_LENGTH or not value.isprintable():
+            raise InvalidInputError(f"{at}.{name}", f"at most {_MAX_PARAMETER_LENGTH} printable characters", value)
+    return found
 
 
 def check_fleet(specs: Sequence[resources_pb2.JobSpec], burst_buffer_gb: int) -> FleetSpec | None:

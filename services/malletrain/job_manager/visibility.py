@@ -16,7 +16,7 @@ PUBLIC_JOB_FIELDS = frozenset(
         *("create_time", "update_time", "start_time", "end_time", "not_before"),
         *("wanted_nodes", "commanded_nodes", "confirmed_nodes", "plan_generation"),
         *("restarts", "rescales", "preemptions", "share_weight", "supervisor_version", "passed_over"),
-        *("fleet_id", "scale_command", "samples_known", "saves_fail", "left_out_scales"),
+        *("fleet_id", "scale_command", "samples_known", "saves_fail", "left_out_scales", "array_id"),
     }
 )
 PUBLIC_SPEC_FIELDS = frozenset(
@@ -25,6 +25,7 @@ PUBLIC_SPEC_FIELDS = frozenset(
         *("scale_up_seconds", "scale_down_seconds", "curve", "profile"),
         *("weight", "target_samples", "max_restarts", "burst_buffer_gb", "fleet", "limits", "needs", "topology"),
         "topology_level",
+        "array",
     }
 )
 

@@ -61,6 +61,8 @@ def spec_message(spec: JobSpec) -> resources_pb2.JobSpec:
         needs=needs_to_proto(spec.needs),
         topology=preference_to_proto(spec.topology),
         topology_level=spec.topology_level,
+        array=None if spec.array is None else resources_pb2.ArraySpec(max_admitted=spec.array.max_admitted),
+        array_parameters=spec.array_parameters,
     )
 
 
@@ -103,6 +105,7 @@ def job_message(job: Job, supervisor_version: str = "") -> resources_pb2.Job:
         save_error=job.save_error,
         last_failure=job.last_failure,
         left_out_scales=job.left_out_scales,
+        array_id=job.array_id,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from malletrain.cli.jobs.completion import complete_job
-from malletrain.cli.jobs.fleet_jobs import is_fleet, unfinished_members
+from malletrain.cli.jobs.fleet_jobs import is_group, unfinished_members
 from malletrain.cli.jobs.job_output import job_dict
 from malletrain.cli.jobs.naming import unfinished_job_of
 from malletrain.cli.shared.output import JsonOption, print_json, state_name
@@ -20,18 +20,20 @@ def cancel(
     job_ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID...", help="Jobs, or fleets: their identifiers, or names of jobs.", autocompletion=complete_job
+            metavar="ID...",
+            help="Jobs (also by their names), arrays or fleets.",
+            autocompletion=complete_job,
         ),
     ],
     as_json: Annotated[bool, JsonOption] = False,
 ) -> None:
-    """End jobs, or all members of fleets that have not ended. Their checkpoints stay in their job folders."""
+    """End jobs, or all of arrays and fleets that have not ended. Their checkpoints stay in their job folders."""
     with connect() as stubs:
         meant = [
             job_id
             for name in job_ids
             for job_id in (
-                unfinished_members(stubs, name) if is_fleet(name) else [unfinished_job_of(stubs, name, time.time())]
+                unfinished_members(stubs, name) if is_group(name) else [unfinished_job_of(stubs, name, time.time())]
             )
         ]
         ended = [

@@ -1,4 +1,4 @@
-"""Fleets as the command knows them: jobs that share a fleet's identifier."""
+"""Fleets and arrays as the command knows them: jobs that share an identifier."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from malletrain.runtime.messages import FINAL_JOB_STATES
 from malletrain.v1 import allocator_pb2, fleet_pb2, resources_pb2
 
 _FLEET = re.compile(r"f\d{6,}")
+_ARRAY = re.compile(r"a\d{6,}")
 
 
 def is_fleet(name: str) -> bool:
@@ -18,23 +19,28 @@ def is_fleet(name: str) -> bool:
     return bool(_FLEET.fullmatch(name))
 
 
+def is_group(name: str) -> bool:
+    """Whether a name is the identifier of an array or a fleet."""
+    return is_fleet(name) or bool(_ARRAY.fullmatch(name))
+
+
 def members_of(stubs: ServiceStubs, fleet_id: str) -> list[resources_pb2.Job]:
-    """The jobs of a fleet, in the order of their submission.
+    """The jobs of a fleet or an array, in the order of their submission.
 
     Raises:
-        NotFoundError: there is no such fleet.
+        NotFoundError: there is none of this identifier.
     """
-    found = [job for job in all_jobs(stubs) if job.fleet_id == fleet_id]
+    found = [job for job in all_jobs(stubs) if fleet_id in (job.fleet_id, job.array_id)]
     if not found:
-        raise NotFoundError(f"fleet {quoted(fleet_id)} is not known")
+        raise NotFoundError(f"{'fleet' if is_fleet(fleet_id) else 'array'} {quoted(fleet_id)} is not known")
     return found
 
 
 def unfinished_members(stubs: ServiceStubs, fleet_id: str) -> list[str]:
-    """The jobs of a fleet that have not ended.
+    """The jobs of a fleet or an array that have not ended.
 
     Raises:
-        NotFoundError: there is no such fleet.
+        NotFoundError: there is none of this identifier.
     """
     return [job.id for job in members_of(stubs, fleet_id) if job.state not in FINAL_JOB_STATES]
 

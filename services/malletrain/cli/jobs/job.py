@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
+import typer
+
+from malletrain.caller.job_array import in_words
+from malletrain.caller.job_file import job_file_text
 from malletrain.cli.jobs.job_output import (
     LABEL_CELLS,
     event_dict,
@@ -36,9 +40,12 @@ from malletrain.cli.shared.output import (
 )
 from malletrain.cli.shared.owner_output import owner_shares, weight_in_words
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
+from malletrain.cli.shared.telling import tell
 from malletrain.cli.shared.terminal import open_console
 from malletrain.common.version import VERSION
 from malletrain.observer.outlook import Outlook
+from malletrain.runtime.access.identity import PermissionDeniedError
+from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
@@ -47,8 +54,16 @@ from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 def job(
     job_id: JobArgument,
     as_json: Annotated[bool, JsonOption] = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print it as a job file, as `malletrain submit` reads one.")
+    ] = False,
 ) -> None:
     """Show one job: what it is, how far it is, what happened to it."""
+    if as_toml:
+        if as_json:
+            raise InvalidInputError("--toml", "no --json beside it")
+        _print_job_file(job_id)
+        return
     with connect() as stubs:
         job_id = job_of(stubs, job_id, time.time())
         found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
@@ -82,6 +97,17 @@ def job(
     print_table(("time", "state", "nodes", "reason"), rows)
 
 
+def _print_job_file(job_id: str) -> None:
+    with connect() as stubs:
+        job_id = job_of(stubs, job_id, time.time())
+        found = stubs.job_manager.GetJob(job_manager_pb2.GetJobRequest(job_id=job_id), timeout=DEADLINE_SECONDS).job
+    if not is_whole(found):
+        raise PermissionDeniedError(f"{job_id} is another user's: only its owner and operators see its command")
+    if hidden := [name for name, value in found.spec.environment.items() if value == "***"]:
+        tell(f"note: the values of {', '.join(sorted(hidden))} are not shown, since they look like secrets")
+    typer.echo(job_file_text(found.spec), nl=False)
+
+
 def _events(stubs: ServiceStubs, job_id: str) -> list[job_manager_pb2.JobEvent]:
     request = job_manager_pb2.ListJobEventsRequest(job_id=job_id)
     pages = all_pages(stubs.job_manager.ListJobEvents, request, timeout=DEADLINE_SECONDS)
@@ -101,6 +127,7 @@ def _print_facts(
         "state": f"{state_name(found.state)}: {reason_of(found)}".replace("\n", f"\n{' ' * LABEL_CELLS}"),
         "submitted": f"{ago(found.create_time, now)} ago",
         **({"fleet": f"{found.fleet_id}  {found.spec.fleet.name}"} if found.fleet_id else {}),
+        **({"array": f"{found.array_id}  {in_words(found.spec.array_parameters)}"} if found.array_id else {}),
         "scale": f"{found.spec.min_nodes} to {found.spec.max_nodes} {'GPUs' if found.fleet_id else 'nodes'}",
         **({"needs nodes of": needs} if (needs := needs_in_words(found.spec)) else {}),
         **({"topology": topology} if topology else {}),

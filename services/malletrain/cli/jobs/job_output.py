@@ -11,7 +11,7 @@ from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 LABEL_CELLS = 18
 """Columns of the labels of a job's facts."""
 _HIDDEN = ("reason", "metrics", "saveError")
-_HIDDEN_IN_SPEC = ("command", "workingDirectory", "environment", "family", "launchNote", "project")
+_HIDDEN_IN_SPEC = ("command", "workingDirectory", "environment", "family", "launchNote", "project", "arrayParameters")
 
 
 def is_whole(job: resources_pb2.Job) -> bool:

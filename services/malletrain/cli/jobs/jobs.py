@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from malletrain.caller.job_array import in_words
 from malletrain.cli.jobs.job_output import job_dict, reason_of
 from malletrain.cli.jobs.outlook import ask, eta_in_words, outlook, outlook_dict, rate_in_words, samples_in_words
 from malletrain.cli.jobs.waiting_reasons import tell_why_jobs_wait
@@ -20,6 +21,7 @@ from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs, connect
 from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.observer.outlook import Outlook
+from malletrain.runtime.errors import NotFoundError, quoted
 from malletrain.runtime.messages import unix_seconds
 from malletrain.runtime.paging import all_pages
 from malletrain.v1 import access_pb2, job_manager_pb2, resources_pb2
@@ -40,6 +42,7 @@ def jobs(
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs that this user submitted.")] = "",
     name: Annotated[str, typer.Option(help="Only jobs of this name.")] = "",
     mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
+    array: Annotated[str, typer.Option(metavar="ID", help="Only jobs of this array, e.g. a000012.")] = "",
     owners: Annotated[
         bool, typer.Option("--owners", help="The owners instead of the jobs: what they use, have used, and weigh.")
     ] = False,
@@ -49,14 +52,16 @@ def jobs(
     """List jobs, oldest first."""
     if mine and owner:
         raise typer.BadParameter("expected one of --mine and --owner", param_hint="--mine")
-    if owners and (mine or owner or name or state):
-        raise typer.BadParameter("expected none of --state, --owner, --name, --mine beside it", param_hint="--owners")
+    if owners and (mine or owner or name or state or array):
+        raise typer.BadParameter("expected no option that chooses jobs beside it", param_hint="--owners")
     with connect() as stubs:
         if owners:
             print_owners(owner_shares(stubs), view)
             return
         states = [parse_state(name) for name in state or []]
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner, name))
+        if array and not (found := [job for job in found if job.array_id == array]):
+            raise NotFoundError(f"no such job of array {quoted(array)} is known")
         if view.output is Output.NAME:
             print_listing(_COLUMNS[:1], [ListingRow((job.id,), _nothing) for job in found], view, nothing="no jobs")
             return
@@ -79,6 +84,8 @@ def jobs(
 
 _COLUMNS = (
     Column("job"),
+    Column("array", rank=3, only_filled=True),
+    Column("parameters", rank=3, cut=True, only_filled=True),
     Column("fleet", rank=3, only_filled=True),
     Column("owner", rank=5, only_filled=True),
     Column("name", rank=1, cut=True),
@@ -107,6 +114,8 @@ def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: b
     age = max(0.0, now - unix_seconds(job.create_time))
     cells: list[ListingCell | str] = [
         job.id,
+        job.array_id,
+        in_words(job.spec.array_parameters),
         job.fleet_id,
         ListingCell(job.owner if several_owners else "", job.owner),
         job.spec.name,

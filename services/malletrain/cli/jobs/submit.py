@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from google.protobuf import json_format
 
+from malletrain.caller.job_array import array_specs, parse_array
+from malletrain.caller.job_file import read_job_file, read_job_text
 from malletrain.caller.job_request import JobRequest, job_spec
 from malletrain.cli.jobs.job_environment import EnvFileOption, EnvOption, job_environment
 from malletrain.cli.jobs.job_output import job_dict
@@ -50,7 +53,11 @@ from malletrain.v1 import job_manager_pb2, resources_pb2
     }
 )
 def submit(
-    command: Annotated[list[str] | None, typer.Argument(help="Program and arguments, after `--`.")] = None,
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Program and arguments, after `--`; or a job file, whose name ends in .toml."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name for people; by default the script's.")] = "",
     min_nodes: Annotated[int, typer.Option("--min", help="Smallest scale in nodes.")] = 1,
     max_nodes: Annotated[
@@ -127,6 +134,13 @@ def submit(
     leave_grace: Annotated[
         float, typer.Option(help="Seconds to save and end before a start at another scale; 0: a minute.")
     ] = 0.0,
+    array: Annotated[
+        str,
+        typer.Option(
+            help="A job for each combination of parameters, for which {lr} and {depth} stand in the command and in"
+            " variables: 'lr=0.1,0.01 depth=18,50 %2', with at most two at once."
+        ),
+    ] = "",
     workdir: Annotated[Path | None, typer.Option(help="Folder that the workers start in; by default this one.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON list of job specs, in place of a command.")] = None,
     request_id: Annotated[str, typer.Option(help="The same id again submits nothing twice.")] = "",
@@ -142,6 +156,9 @@ def submit(
 ) -> None:
     """Submit an elastic training: `malletrain submit --min 1 --max 8 -- python train.py`.
 
+    In place of a command, `malletrain submit job.toml` reads a job file: a key for each option, and `command`.
+    Options beside it take precedence.
+
     It is complete when it calls `done()` or reaches its target, or when rank 0 (or its one process) ends with exit
     status 0 without having been asked to leave. Any other exit status is a failure: the job starts again from its
     checkpoint.
@@ -151,47 +168,47 @@ def submit(
     if file is not None:
         specs = read_specs(file)
     else:
-        request = JobRequest(
-            command=command or [],
-            name=name,
-            min_nodes=min_nodes,
-            max_nodes=max_nodes,
-            permitted=parse_sizes(permitted),
-            slots=slots,
-            curve=parse_curve(curve),
-            scale_up=scale_up,
-            scale_down=scale_down,
-            backend=backend,
-            weight=weight,
-            target_samples=target_samples,
-            max_restarts=max_restarts,
-            profile=profile,
-            family=family,
-            project=project,
-            gpu=gpu,
-            gpu_memory=gpu_memory,
-            gpus=gpus,
-            cores=cores,
-            memory=memory,
-            constraint=constraint,
-            pool=pool,
-            exclude=parse_nodes(exclude),
-            topology=topology,
-            burst_buffer=burst_buffer,
-            cold=cold,
-            env=job_environment(env, env_file, os.environ, tell),
-            workdir=workdir,
-            start_limit=start_limit,
-            step_limit=step_limit,
-            evaluation_limit=evaluation_limit,
-            save_limit=save_limit,
-            release_grace=release_grace,
-            leave_grace=leave_grace,
-        )
-        spec = job_spec(request)
-        specs = [spec]
-        if spec.launch_note:
-            tell(spec.launch_note)
+        options: dict[str, Any] = {
+            "name": name,
+            "min_nodes": min_nodes,
+            "max_nodes": max_nodes,
+            "permitted": parse_sizes(permitted),
+            "slots": slots,
+            "curve": parse_curve(curve),
+            "scale_up": scale_up,
+            "scale_down": scale_down,
+            "backend": backend,
+            "weight": weight,
+            "target_samples": target_samples,
+            "max_restarts": max_restarts,
+            "profile": profile,
+            "family": family,
+            "project": project,
+            "gpu": gpu,
+            "gpu_memory": gpu_memory,
+            "gpus": gpus,
+            "cores": cores,
+            "memory": memory,
+            "constraint": constraint,
+            "pool": pool,
+            "exclude": parse_nodes(exclude),
+            "topology": topology,
+            "burst_buffer": burst_buffer,
+            "cold": cold,
+            "env": job_environment(env, env_file, os.environ, tell),
+            "workdir": workdir,
+            "start_limit": start_limit,
+            "step_limit": step_limit,
+            "evaluation_limit": evaluation_limit,
+            "save_limit": save_limit,
+            "release_grace": release_grace,
+            "leave_grace": leave_grace,
+            "array": array,
+        }
+        request = _request(command or [], options, context)
+        specs = array_specs(request, parse_array(request.array)) if request.array else [job_spec(request)]
+        if specs[0].launch_note:
+            tell(specs[0].launch_note)
     submission = job_manager_pb2.SubmitJobsRequest(request_id=request_id or uuid.uuid4().hex, specs=specs)
     with connect() as stubs:
         stored = list(stubs.job_manager.SubmitJobs(submission, timeout=DEADLINE_SECONDS).jobs)
@@ -206,9 +223,42 @@ def submit(
         _wait(stubs, stored, as_json=as_json)
 
 
+def _request(command: Sequence[str], options: Mapping[str, Any], context: typer.Context) -> JobRequest:
+    """What is asked for: a command with its options, or a job file with those that were given beside it."""
+    path = job_file_of(command)
+    if path is None:
+        return JobRequest(command=command, **options)
+    request = read_job_file(read_job_text(path), str(path), parse_nodes)
+    given = _given_options(options, context)
+    if "env" in given:
+        given["env"] = {**request.env, **given["env"]}
+    return replace(request, **given)
+
+
+def job_file_of(command: Sequence[str]) -> Path | None:
+    """The job file that stands in place of a command: its only word, which ends in `.toml`; None: it is a command."""
+    return Path(command[0]) if len(command) == 1 and command[0].endswith(".toml") else None
+
+
+def _given_options(options: Mapping[str, Any], context: typer.Context) -> dict[str, Any]:
+    """Those that stand on the command line."""
+
+    def is_given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    return {
+        name: value for name, value in options.items() if is_given(name) or (name == "env" and is_given("env_file"))
+    }
+
+
 def _print(jobs: Sequence[resources_pb2.Job], *, as_json: bool) -> None:
     if as_json:
         print_json([job_dict(job) for job in jobs])
+        return
+    if array := jobs[0].array_id:
+        typer.echo(array)
+        tell(f"{len(jobs)} jobs, {jobs[0].id} to {jobs[-1].id}: malletrain jobs --array {array}")
         return
     for job in jobs:
         typer.echo(job.id)

@@ -10,7 +10,7 @@ from malletrain.allocator.history.idle_history import IdleRow, IdleRowKind
 from malletrain.allocator.utilization.definition import MinuteUse
 from malletrain.cli.journal.assembling import PlanBelief, journal_of
 from malletrain.cli.shared.stubs import ServiceStubs
-from malletrain.job_manager.machine.jobs import Job, JobSpec, job_number
+from malletrain.job_manager.machine.jobs import ArraySpec, Job, JobSpec, job_number
 from malletrain.job_manager.machine.state import JobEvent
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.scaling import ScalingPoint
@@ -151,6 +151,7 @@ def job_of(message: resources_pb2.Job) -> Job:
             target_samples=spec.target_samples,
             family=spec.family,
             burst_buffer_gb=spec.burst_buffer_gb,
+            array=ArraySpec(spec.array.max_admitted) if message.array_id else None,
         ),
         state=job_state_of(message.state),
         reason="",
@@ -160,6 +161,7 @@ def job_of(message: resources_pb2.Job) -> Job:
         restarts=message.restarts,
         owner=message.owner,
         fleet_number=int(message.fleet_id[1:]) if message.fleet_id else None,
+        array_number=int(message.array_id[1:]) if message.array_id else None,
     )
 
 

@@ -15,7 +15,7 @@ from malletrain.job_manager.machine.admission_window import (
 )
 from malletrain.job_manager.machine.burst_buffer import QuotaUse, quota_use
 from malletrain.job_manager.machine.job_marks import JobMark
-from malletrain.job_manager.machine.jobs import Job, JobSpec
+from malletrain.job_manager.machine.jobs import ArraySpec, Job, JobSpec
 from malletrain.job_manager.machine.transaction import Transaction
 from malletrain.job_manager.machine.transitions import JobReason
 from malletrain.model.burst_buffer import burst_buffer_in_words
@@ -61,6 +61,26 @@ def queue_entries(jobs: Iterable[Job]) -> list[QueueEntry]:
     return [QueueEntry(tuple(members)) for members in found.values()]
 
 
+def within_arrays(entries: Iterable[QueueEntry], admitted: Mapping[int, int]) -> list[QueueEntry]:
+    """The entries that are in line: of each array with a limit the first ones, up to that.
+
+    Args:
+        entries: The queue, first come first.
+        admitted: How many jobs of each array take part in plans.
+    """
+    counts = Counter(admitted)
+    found = []
+    for entry in entries:
+        job = entry.jobs[0]
+        array, number = job.spec.array, job.array_number
+        if array is not None and number is not None and array.max_admitted:
+            if counts[number] >= array.max_admitted:
+                continue
+            counts[number] += 1
+        found.append(entry)
+    return found
+
+
 def enqueue(
     transaction: Transaction, specs: tuple[JobSpec, ...], owner: str, instance_ids: tuple[str, ...] = ()
 ) -> None:
@@ -74,12 +94,13 @@ def enqueue(
                 spec=spec,
                 state=JobState.QUEUED,
                 reason_code=JobReason.SUBMITTED,
-                reason=place_reason(transaction.policy.max_parallel),
+                reason=place_reason(transaction.policy.max_parallel, spec.array),
                 create_time=transaction.now,
                 update_time=transaction.now,
                 owner=owner,
                 instance_id=instance_id,
                 fleet_number=None if spec.fleet is None else first,
+                array_number=None if spec.array is None else first,
             )
         )
 
@@ -93,7 +114,7 @@ def admit(transaction: Transaction) -> None:
     by_owner = Counter({owner: tally.places for owner, tally in jobs.owners.items()})
     if by_owner.total() >= places.all and not (jobs.has(JobMark.ASKING) or places.per_owner):
         return
-    entries = queue_entries(jobs.marked(JobMark.QUEUED))
+    entries = within_arrays(queue_entries(jobs.marked(JobMark.QUEUED)), jobs.arrays)
     if jobs.has(JobMark.ASKING):
         _admit_by_burst_buffer(transaction, entries, places, by_owner)
     else:
@@ -143,9 +164,10 @@ def _uses(transaction: Transaction) -> dict[str, float] | None:
     return {owner: use.at(transaction.now, half_life) for owner, use in transaction.ledger.items()}
 
 
-def place_reason(places: int) -> str:
+def place_reason(places: int, array: ArraySpec | None = None) -> str:
     """Why a job waits of which nothing else is known."""
-    return f"waits for one of {places} places"
+    limit = 0 if array is None else array.max_admitted
+    return f"waits for one of {places} places" + (f", of which its array may have {limit}" if limit else "")
 
 
 def explain_limit(transaction: Transaction, places: Places, by_owner: Mapping[str, int]) -> None:
@@ -192,7 +214,7 @@ def explain_burst_buffer(
             _explain(transaction, entry, _behind_others(entry))
         elif job.reason_code is JobReason.BURST_BUFFER:
             for member in entry.jobs:
-                transaction.move(member, JobState.QUEUED, JobReason.SUBMITTED, place_reason(places.all))
+                transaction.move(member, JobState.QUEUED, JobReason.SUBMITTED, place_reason(places.all, job.spec.array))
 
 
 def _explain(transaction: Transaction, entry: QueueEntry, reason: str) -> None:

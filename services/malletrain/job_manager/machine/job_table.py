@@ -42,12 +42,14 @@ class JobTable(Mapping[str, Job]):
         held: Nodes and GPUs that jobs hold.
         wanted: Those that are wanted for jobs.
         owners: What the admitted jobs of each owner come to; others are not named.
+        arrays: Number of admitted jobs of each array, by its number; others are not named.
     """
 
     def __init__(self) -> None:
         self.held = Claims()
         self.wanted = Claims()
         self.owners: dict[str, OwnerTally] = {}
+        self.arrays: dict[int, int] = {}
         self._jobs: dict[str, Job] = {}
         self._on_node: ShardedMap[frozenset[str]] = ShardedMap()
         self._marked: dict[JobMark, set[str]] = {mark: set() for mark in JobMark}
@@ -75,6 +77,7 @@ class JobTable(Mapping[str, Job]):
         twin = JobTable.__new__(JobTable)
         twin.held, twin.wanted, twin._on_node = self.held.copy(), self.wanted.copy(), self._on_node.copy()
         twin.owners, twin._jobs = self.owners.copy(), self._jobs.copy()
+        twin.arrays = self.arrays.copy()
         twin._marked, twin._members = self._marked.copy(), self._members.copy()
         twin._own = set()
         self._own = set()
@@ -149,6 +152,7 @@ class JobTable(Mapping[str, Job]):
             "on_node": dict(self._on_node.items()),
             "marked": self._marked,
             "owners": self.owners,
+            "arrays": self.arrays,
             "members": self._members,
         }
 
@@ -201,6 +205,10 @@ class JobTable(Mapping[str, Job]):
                 shares=_counted_in(tally.shares, job.share_weight, sign),
             )
             self.owners[job.owner] = tally
+            if job.array_number is not None:
+                admitted = self.arrays.pop(job.array_number, 0) + sign
+                if admitted:
+                    self.arrays[job.array_number] = admitted
         job = after or before
         assert job is not None
         if nodes:

@@ -40,6 +40,17 @@ class JobProfileMode(StrEnum):
 
 
 @dataclass(frozen=True)
+class ArraySpec:
+    """What the jobs of one array have in common.
+
+    Attributes:
+        max_admitted: Most of them that take part in plans at the same time; 0: as many as there are places.
+    """
+
+    max_admitted: int = 0
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """What a user submitted, checked and with defaults filled in. Fields and units as in `malletrain.v1.JobSpec`."""
 
@@ -69,6 +80,8 @@ class JobSpec:
     needs: NodeNeeds = NO_NEEDS
     topology: TopologyPreference = TopologyPreference.NONE
     topology_level: int = 0
+    array: ArraySpec | None = None
+    array_parameters: Mapping[str, str] = field(default_factory=dict)
 
     def slots_on(self, gpus: Iterable[int]) -> int:
         """Worker processes per node: what was submitted; otherwise the smallest number of GPUs of a node, at least 1.
@@ -196,6 +209,7 @@ class Job:
         passed_over: How many times a job behind it was given burst buffer while it waited for its own.
         fleet_number: Number of the first member of its fleet; None: it is a member of none. The nodes of a member are
             GPUs (`malletrain.common.gpus`), and its scale counts them.
+        array_number: Number of the first job of its array; None: it is a member of none.
         last_failure: Why its processes have failed the last time, for people; empty: they have not.
         scale_since: Since when its workers train at the present scale.
         scale_faults: Scales at which its script has failed soon after a start, ascending.
@@ -255,6 +269,7 @@ class Job:
     scale_since: float | None = None
     scale_faults: tuple[ScaleFault, ...] = ()
     good_scales: tuple[int, ...] = ()
+    array_number: int | None = None
 
     @property
     def id(self) -> str:
@@ -265,6 +280,11 @@ class Job:
     def fleet_id(self) -> str:
         """Identifier of its fleet, e.g. "f000012"; empty: it is a member of none."""
         return "" if self.fleet_number is None else fleet_id(self.fleet_number)
+
+    @property
+    def array_id(self) -> str:
+        """Identifier of its array, e.g. "a000012"; empty: it is a member of none."""
+        return "" if self.array_number is None else f"a{self.array_number:06d}"
 
     @property
     def admitted(self) -> bool:

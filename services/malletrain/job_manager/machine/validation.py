@@ -81,17 +81,29 @@ def _check_numbers(state: ManagerState) -> None:
 
 
 def _check_queue(jobs: Iterable[Job]) -> None:
-    """Jobs of an owner are admitted in order, and the members of a fleet together."""
+    """Jobs of an owner are admitted in order, members of a fleet together, of an array no more than it may have."""
     asking = {job.fleet_id or job.id for job in jobs if job.spec.burst_buffer_gb}
     admitted: dict[str, bool] = {}
     waiting: dict[str, str] = {}
+    of_arrays: Counter[str] = Counter()
     for job in jobs:
         if admitted.setdefault(job.fleet_id or job.id, job.admitted) != job.admitted:
             raise StateInvariantError(job.id, f"is admitted without the other members of {job.fleet_id}, or they are")
-        if not job.admitted and (job.fleet_id or job.id) not in asking:  # those that ask may be passed over
-            waiting.setdefault(job.owner, job.id)
-        elif job.admitted and job.owner in waiting:
-            raise StateInvariantError(job.id, f"is admitted, and {waiting[job.owner]}, submitted before, is not")
+        # Those that ask for burst buffer may be passed over, and so may those whose array has all that it may have.
+        line = job.array_id if _is_limited(job) else job.owner
+        if not job.admitted and (job.fleet_id or job.id) not in asking:
+            waiting.setdefault(line, job.id)
+        elif job.admitted and line in waiting:
+            raise StateInvariantError(job.id, f"is admitted, and {waiting[line]}, submitted before, is not")
+        if job.admitted and _is_limited(job):
+            of_arrays[job.array_id] += 1
+            if job.spec.array is not None and of_arrays[job.array_id] > job.spec.array.max_admitted:
+                raise StateInvariantError(job.id, "is admitted beside as many as its array may have at once")
+
+
+def _is_limited(job: Job) -> bool:
+    """Whether it is a member of an array with a limit of its own."""
+    return job.spec.array is not None and job.spec.array.max_admitted > 0
 
 
 def _check_ledger(state: ManagerState) -> None:
@@ -187,6 +199,8 @@ def _violations(job: Job) -> Iterator[str]:
         yield f"has failed {job.counted_failures} times; {job.spec.max_restarts} restarts are allowed"
     if (job.spec.fleet is None) != (job.fleet_number is None):
         yield "is a member of a fleet without its spec, or the other way round"
+    if (job.spec.array is None) != (job.array_number is None):
+        yield "is a member of an array without its spec, or the other way round"
     if job.end_time is not None:
         yield "has ended and is not in a final state"
 
