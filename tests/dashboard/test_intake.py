@@ -51,6 +51,15 @@ def test_a_job_is_taken_without_its_secrets() -> None:
     assert "hidden" not in repr(found)
 
 
+def test_workers_that_hold_up_the_others_are_told_in_words() -> None:
+    assert intake.progress_fact(monitor_pb2.Progress(job_id="j1")).slow_workers == ""
+    slow = [monitor_pb2.SlowWorker(rank=2, node="n3", share=0.5), monitor_pb2.SlowWorker(rank=1, node="n2", share=0.3)]
+    found = intake.progress_fact(monitor_pb2.Progress(job_id="j1", slow_workers=slow))
+    assert found.slow_workers == (
+        "rank 2 on n3, 50% longer for its own part of a step; rank 1 on n2, 30% longer for its own part of a step"
+    )
+
+
 def test_values_of_later_versions_are_unknown_and_break_nothing() -> None:
     found = intake.job_fact(resources_pb2.Job(id="j1", state=99, reason_code=9999))  # type: ignore[arg-type]
     assert (found.state, found.reason) == ("UNKNOWN", "unknown")

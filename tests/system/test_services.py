@@ -224,7 +224,7 @@ def test_doctor_says_what_it_found(system: Deployment) -> None:
     findings = {entry["check"]: entry for entry in json.loads(done.stdout)}
     backends = {f"backend {name}" for name in ("horovod", "torchrun", "command")}
     machine = {"Python", "torch", "malletrain.client", "loopback", "disk", "state folder", "named files", "variables"}
-    access = {"identity", "certificates", "MUNGE", "jobs run as", "cgroups"}
+    access = {"identity", "certificates", "MUNGE", "jobs run as", "cgroups", "nodes of this machine"}
     pythons = {"Python of the services", "Python of job_manager.trainer_python"}
     assert {*machine, *pythons, *access, *backends, *SERVICES, "tracing"} == set(findings)
     assert findings["monitor"]["found"].endswith("serves")

@@ -110,6 +110,7 @@ class ProgressFact:
         stalled: Whether no record has come for much longer than usual, and it is in no phase.
         phase: The phase that its script says it is in; empty: none.
         phase_s: For how long it has been in that phase, in seconds.
+        slow_workers: Workers that hold up the others, for people; empty: none, or not known.
     """
 
     job_id: str
@@ -120,6 +121,7 @@ class ProgressFact:
     stalled: bool = False
     phase: str = ""
     phase_s: float = 0.0
+    slow_workers: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,10 @@ def progress_fact(progress: monitor_pb2.Progress) -> ProgressFact:
         progress.stalled,
         progress.phase.name,
         progress.phase.seconds,
+        "; ".join(
+            f"rank {worker.rank} on {worker.node}, {worker.share:.0%} longer for its own part of a step"
+            for worker in progress.slow_workers
+        ),
     )
 
 

@@ -226,6 +226,7 @@ class JobPage(Page):
                 if progress and progress.phase
                 else []
             ),
+            *([("slow workers", progress.slow_workers)] if progress and progress.slow_workers else []),
             ("done in", views.eta_in_words(left)),
             ("changes", f"{fact.rescales} rescales, {fact.preemptions} preemptions, {fact.restarts} restarts"),
         ]
