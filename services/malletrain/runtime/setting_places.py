@@ -5,10 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel  # callers of services do without
+from typing import Any
 
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
@@ -52,8 +49,13 @@ def variable_of(environment: Mapping[str, str], prefix: str, place: Sequence[int
     return None
 
 
-def nearest_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
-    """The key that somebody may have meant by an unknown one; None: none is like it."""
+def nearest_key(model: type[Any], place: Sequence[int | str]) -> str | None:
+    """The key that somebody may have meant by an unknown one; None: none is like it.
+
+    Args:
+        model: The settings, a model of pydantic, which those do without who only call services.
+        place: Path of the unknown key.
+    """
     *sections, wrong = (str(part) for part in place)
     known: Any = model
     for name in sections:
