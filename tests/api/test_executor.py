@@ -123,6 +123,19 @@ def test_a_job_that_ends_without_a_result_is_an_error(executor: Executor) -> Non
     assert (caught.value.job_id, caught.value.state) == (future.job_id, "FAILED")
 
 
+def world() -> tuple[int, int]:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+
+@pytest.mark.long
+def test_an_elastic_function_has_the_result_of_rank_0(executor: Executor) -> None:
+    executor.update_parameters(backend="torchrun", min_nodes=2, max_nodes=2)
+    assert executor.submit(world).result(2 * PATIENCE) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,9 @@ import pytest
 
 import malletrain
 from malletrain import LocalCluster
+from malletrain.api import local
 from malletrain.api.connection import default_connection
+from malletrain.common.addresses import free_loopback_ports
 from tests.support.waiting import wait_until
 from tests.system.deployment import run_command, service_pids
 
@@ -157,6 +160,16 @@ def test_an_error_in_the_block_ends_the_cluster() -> None:
     assert not Path(folder).exists()
     with pytest.raises(malletrain.UnavailableError, match="closed"):
         running.jobs()
+
+
+@pytest.mark.long
+def test_a_port_that_another_program_takes_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = [*free_loopback_ports(4), taken.getsockname()[1]]
+        tries = iter([ports, free_loopback_ports(5)])
+        monkeypatch.setattr(local, "free_loopback_ports", lambda count: next(tries)[:count])
+        with malletrain.local(nodes=1, settings=SETTINGS) as running:
+            assert running.user
 
 
 def test_services_that_do_not_start_say_why() -> None:

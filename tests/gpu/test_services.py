@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 STEPS = 1200
 NODES = ("n1", "n2", "n3")
-PATIENCE = 240.0
+PATIENCE = 300.0
 SETTINGS = f"""
 [scavenger]
 source = "static"
@@ -46,7 +46,7 @@ SHARED = "cpu:gloo,cuda:gloo"
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("services"), SETTINGS) as deployment:
+    with deployed(tmp_path_factory.mktemp("services"), SETTINGS, seconds=PATIENCE) as deployment:
         wait_until(lambda: len(deployment.json("nodes")) == len(NODES), PATIENCE, "idle nodes")
         yield deployment
 

@@ -26,6 +26,7 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _MAX_NODES = 1000
+_TRIES = 3
 _SERVED = "stop with Ctrl-C"
 """What `malletrain up` says when all services have answered."""
 
@@ -51,10 +52,9 @@ class LocalCluster(Connection):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
         config = self.folder / "malletrain.toml"
-        config.write_text(_configuration(self.folder, self.nodes), encoding="utf-8")
         try:
+            self._start_on_free_ports(config, settings)
             super().__init__(caller_settings(config, environment={}))
-            self._start(config, settings)
         except BaseException:
             self._stop()
             raise
@@ -78,6 +78,23 @@ class LocalCluster(Connection):
         make_default(self._before)
         self._stop()
 
+    def _start_on_free_ports(self, config: Path, settings: Mapping[str, str]) -> None:
+        """Start them on ports that are free; on others if another program has taken one in the meantime."""
+        for tries_left in reversed(range(_TRIES)):
+            config.write_text(_configuration(self.folder, self.nodes), encoding="utf-8")
+            try:
+                self._start(config, settings)
+            except MalleTrainError:
+                if not tries_left or not self._has_lost_a_port():
+                    raise
+                self._end_services()
+            else:
+                return
+
+    def _has_lost_a_port(self) -> bool:
+        logs = [self.folder / "up.log", *(self.folder / "logs").glob("*.log")]
+        return any("can't listen on" in log.read_text(errors="replace") for log in logs)
+
     def _start(self, config: Path, settings: Mapping[str, str]) -> None:
         own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         own |= {f"{PREFIX}{name.replace('.', '__').upper()}": value for name, value in settings.items()}
@@ -98,6 +115,12 @@ class LocalCluster(Connection):
             time.sleep(_POLL_SECONDS)
 
     def _stop(self) -> None:
+        self._end_services()
+        if self._temporary:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(self.folder)
+
+    def _end_services(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -106,9 +129,6 @@ class LocalCluster(Connection):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if self._temporary:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(self.folder)
 
 
 def local(
