@@ -57,7 +57,7 @@ test-quick: $(VENV)/.package ## The tests that start no trainings
 test-demo: setup ## The demo while each service is killed in turn
 	$(BIN)/python -m pytest -m demo --timeout 600
 
-test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (9 to 15 minutes)
+test-long: setup ## Supervisors with their workers, feeds, traces and followed logs, with real processes (25 minutes)
 	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/hostile -m '$(LONG)'
 
 test-hostile: setup ## Floods, false supervisors, many processes, and a defect in each task, on real services (15 minutes)

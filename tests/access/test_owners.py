@@ -17,7 +17,7 @@ from malletrain.runtime.access.installation import own_user
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SETTINGS = """
 [scavenger]

@@ -31,6 +31,7 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as their owners"),
 ]

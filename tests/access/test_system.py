@@ -134,7 +134,7 @@ def test_a_revoked_token_is_refused_by_all_services_within_a_second(system: Depl
 
 def test_the_command_shows_what_it_is_given_and_explains_refusals(system: Deployment) -> None:
     mine = system.json("token")
-    assert mine["role"] == "ROLE_OPERATOR"
+    assert mine["role"] == "OPERATOR"
     assert system.command("token").stdout.strip() == owner_credential(load(system.config)).token() == mine["token"]
     wrong = system.command("token", "--revoke", "a", "--revoke-user", "b")
     assert wrong.returncode == 2

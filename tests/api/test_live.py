@@ -194,7 +194,7 @@ def test_an_array_is_submitted_listed_and_cancelled_as_one(cluster: LocalCluster
     wait_until(lambda: jobs[1].state == "RUNNING", PATIENCE, "the second job")
     assert jobs[2].state == "QUEUED"
     shown = run_command("jobs", "--array", array, cwd=cluster.folder, timeout=PATIENCE)
-    assert shown.stdout.count(f" {array} ") == 3
+    assert shown.stdout.count(f"\t{array}\t") == 3
     assert "name=b" in shown.stdout
     ended = run_command("cancel", array, cwd=cluster.folder, timeout=PATIENCE)
     assert [line.split()[0] for line in ended.stdout.splitlines()] == [jobs[1].id, jobs[2].id]

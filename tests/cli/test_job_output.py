@@ -12,7 +12,7 @@ from malletrain.v1 import job_manager_pb2, monitor_pb2, resources_pb2
 from tests.support.builders import job_message
 
 HIDDEN = {"reason", "metrics", "saveError"}
-HIDDEN_IN_SPEC = {"command", "workingDirectory", "environment", "family", "launchNote", "project"}
+HIDDEN_IN_SPEC = {"command", "workingDirectory", "environment", "family", "launchNote", "project", "arrayParameters"}
 
 
 def job() -> resources_pb2.Job:

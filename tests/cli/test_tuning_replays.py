@@ -33,7 +33,7 @@ from malletrain.runtime.database.migrating import open_database
 from tests.cli.test_journal import BEGIN, DAY, HOUR, make_state
 from tests.support.waiting import wait_until_async
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 SHORT = ForwardChoice(ForwardPolicy.CONSTANT, 6.0)
 """Little more than the stall of a start in that past, 5 s."""

@@ -126,7 +126,7 @@ def test_the_dashboard_has_a_viewers_token_and_no_state(composition: Composition
     assert not mounts["/var/lib/malletrain-viewer"]["RW"]
     command = ("exec", "--no-TTY", "dashboard", "malletrain", "token", "--json")
     own = json.loads(composition.run(*command))
-    assert (own["user"], own["role"]) == ("malletrain-dashboard", "ROLE_VIEWER")
+    assert (own["user"], own["role"]) == ("malletrain-dashboard", "VIEWER")
 
 
 def test_prometheus_gets_the_metrics_of_all_services(composition: Composition) -> None:

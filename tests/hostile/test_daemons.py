@@ -27,7 +27,7 @@ from tests.support.everybody import folder_of_everybody
 from tests.support.stranger import needs_another_account
 from tests.support.waiting import wait_until, wait_until_async
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 DAEMON = """
 (setsid env -i /bin/sleep 600 </dev/null >/dev/null 2>&1 & echo $! > part-$MALLETRAIN_NODE)

@@ -96,6 +96,7 @@ OF_SERVICES = {
         "scavenger/acquisition/held_source.py:placeholders",
         "scavenger/idle_events.py:source",
         "scavenger/idle_events.py:deadlines",
+        "scavenger/service.py:slow nodes",
         "scavenger/sources/schedulers/polled.py:a query of the scheduler",
     ),
 }

@@ -33,6 +33,8 @@ from tests.support.stranger import needs_another_account
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command, start
 
+pytestmark = pytest.mark.long
+
 SETTINGS = """
 [access]
 munge = "off"

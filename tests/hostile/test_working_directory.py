@@ -158,9 +158,9 @@ def test_a_users_own_file_and_roots_are_taken(folder: Path) -> None:
 
 def test_a_file_that_a_variable_names_is_read_in_place_of_a_strangers(folder: Path) -> None:
     place = of_a_stranger(folder, folder / "caught")
-    (folder / "own.toml").write_text('log_level = "nonsense"\n')
+    (folder / "own.toml").write_text('[addresses]\nmonitor = "nonsense"\n')
     done = run_command(place, "jobs", environment={"MALLETRAIN_CONFIG_FILE": str(folder / "own.toml")})
-    assert "log_level" in done.stderr
+    assert "addresses.monitor" in done.stderr
     done = run_command(place, "backup", "b", environment={"MALLETRAIN_CONFIG_FILE": str(folder / "missing.toml")})
     assert "MALLETRAIN_CONFIG_FILE: expected a readable TOML file" in done.stderr
 

@@ -22,7 +22,7 @@ from tests.job_manager.stand_in import make_python
 from tests.support.builders import spec_message
 from tests.support.waiting import wait_until_async
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 PLAIN = str(Path(__file__).parent.parent / "supervisor" / "plain_trainer.py")
 ELASTIC = str(Path(__file__).parent.parent / "supervisor" / "trainer.py")

@@ -17,7 +17,7 @@ from tests.job_manager.serving import processes_of
 from tests.job_manager.stand_in import make_python
 from tests.support.waiting import wait_until_async
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 
 def pids(state_dir: Path, node: str | None) -> set[int]:

@@ -19,7 +19,9 @@ from tests.job_manager.harness import running
 from tests.support.builders import job_spec
 
 PRIVATE_JOB_FIELDS = {"reason", "metrics", "save_error", "last_failure"}
-PRIVATE_SPEC_FIELDS = {"command", "working_directory", "environment", "family", "launch_note", "project"}
+PRIVATE_SPEC_FIELDS = {
+    *("command", "working_directory", "environment", "family", "launch_note", "project", "array_parameters"),
+}
 USERS = st.sampled_from(["ada", "bob", "j000001", "job_manager"])
 
 

@@ -30,7 +30,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.timeout(180)]
 
 SECRET = "s3cret-of-ada"
 WITHOUT_DATA = {

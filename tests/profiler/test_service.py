@@ -130,7 +130,7 @@ async def test_peers_that_restart_are_found_again_and_nothing_is_forgotten_meanw
         assert (await profiler.profile("j1")).points[0].source == MEASURED
 
 
-async def test_jobs_that_end_are_forgotten(tmp_path: Path) -> None:
+async def test_jobs_that_end_are_forgotten_but_for_their_last_curve(tmp_path: Path) -> None:
     peer = StandInJobManager()
     peer.put(job_message("j1"))
     async with (
@@ -143,8 +143,11 @@ async def test_jobs_that_end_are_forgotten(tmp_path: Path) -> None:
             peer.put(job_message("j1", state=resources_pb2.JOB_STATE_COMPLETED))
             peer.put(job_message("j2"))
             await watch.next_of("j2")
+            with profiler.watch() as later:
+                assert list(await later.next()) == ["j2"]
+        assert (await profiler.profile("j1")).job_id == "j1"
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await profiler.profile("j1")
+            await profiler.profile("j3")
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
         with pytest.raises(grpc.aio.AioRpcError, match="job_id: expected a job identifier") as caught:
             await profiler.profile("")

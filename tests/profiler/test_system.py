@@ -18,7 +18,7 @@ from tests.profiler.fake_supervisor import StepTimes, make_python
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.timeout(300)]
 
 NODES = 16
 STEP_TIMES = StepTimes(batch=32, compute=0.05, bandwidth=0.02, latency=0.002)

@@ -78,7 +78,7 @@ def test_every_job_is_where_it_was(system: Deployment) -> None:
 
 def test_an_ended_job_gets_the_samples_that_only_monitor_had_stored(system: Deployment) -> None:
     """JobManager had stored 146,848 of it."""
-    wait_until(lambda: jobs_by_name(system)["finished"]["samples"] == "146912", 20, "the samples that Monitor knows")
+    wait_until(lambda: jobs_by_name(system)["finished"]["samples"] == 146912, 20, "the samples that Monitor knows")
 
 
 def test_jobs_of_the_time_before_owners_belong_to_the_account_that_runs_the_services(system: Deployment) -> None:

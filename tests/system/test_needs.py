@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SETTINGS = """
 [scavenger]
@@ -96,8 +96,8 @@ def test_nodes_are_listed_with_what_they_are(system: Deployment) -> None:
     assert "features" in listed
     assert "ib,big" in listed
     told = {node["name"]: node for node in system.json("nodes")}
-    assert [told["g1"][field] for field in ("cores", "memoryMib", "gpuMemoryMib")] == ["64", "515000", "40960"]
-    assert told["c1"]["memoryMib"] == "0"
+    assert [told["g1"][field] for field in ("cores", "memoryMib", "gpuMemoryMib")] == [64, 515_000, 40_960]
+    assert told["c1"]["memoryMib"] == 0
 
 
 @pytest.mark.parametrize(

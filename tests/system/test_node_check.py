@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 from tests.upgrade.test_agents import settings
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(240)]
 
 _CHECK = """#!/bin/sh
 [ -e {folder}/hangs ] && [ "$1" = n2 ] && exec sleep 600

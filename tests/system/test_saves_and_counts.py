@@ -109,5 +109,5 @@ def test_a_job_whose_saves_fail_does_not_grow_until_one_succeeds(system: Deploym
     full.unlink()
     wait_until(lambda: len(system.job(job).confirmed_nodes) == 2, 200, "a growth")
     wait_until(lambda: system.json("job", job)["progress"]["nodes"] == 2, 60, "batches on two nodes")
-    assert system.json("job", job)["progress"]["samplesLost"] == "0"
+    assert system.json("job", job)["progress"]["samplesLost"] == 0
     assert system.job(job).samples_known

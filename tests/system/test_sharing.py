@@ -14,7 +14,7 @@ from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2, scaveng
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.timeout(600)]
 SECONDS = 120.0
 
 SETTINGS = """

@@ -32,7 +32,7 @@ from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed, run_command
 from tests.tls.serving import shown_certificate
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 NODES = """
 [scavenger]

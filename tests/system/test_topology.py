@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.system.deployment import Deployment, deployed
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SETTINGS = """
 [scavenger]

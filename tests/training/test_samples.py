@@ -15,6 +15,8 @@ from tests.support.waiting import wait_until
 from tests.training.accounts import accounts_of, lines_in
 from tests.training.trainer_settings import BATCH, SIZE
 
+pytestmark = pytest.mark.long
+
 TRAINER = Path(__file__).with_name("trainer.py")
 PATIENCE = 60.0
 

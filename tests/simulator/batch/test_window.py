@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from malletrain.selection.methods import SelectionMethod, methods_for
 from malletrain.selection.problem import MachineResources
+from malletrain.selection.rule import WasteReading
 from malletrain.selection.select import SelectionSettings, SelectionSolver
 from malletrain.simulator.batch.engine import Overrun, simulate
 from malletrain.simulator.batch.machine import MachineSpec
@@ -38,7 +39,7 @@ RECORDED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def using(method: SelectionMethod, **more: Any) -> WindowSettings:
-    return WindowSettings(SelectionSettings(method, SelectionSolver.EXACT), **more)
+    return WindowSettings(SelectionSettings(method, SelectionSolver.EXACT, waste=WasteReading.MACHINE), **more)
 
 
 def starts(schedule: Schedule) -> dict[int, float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.simulator.replay.builders import Case, cases
 from tests.simulator.replay.naive import Naive
+
+pytestmark = pytest.mark.long
 
 JOB_FIGURES = (
     "admitted_s",

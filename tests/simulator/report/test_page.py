@@ -20,6 +20,8 @@ from malletrain.simulator.report.trace_notes import TraceNotes
 from tests.simulator.replay.builders import trainer
 from tests.simulator.report.replayed import answered, half_idle, replayed, uneven, written
 
+pytestmark = pytest.mark.long
+
 NO_NOTES = TraceNotes()
 
 
