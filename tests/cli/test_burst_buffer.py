@@ -68,9 +68,10 @@ def test_what_a_job_asks_for_in_words(state: str, admitted: bool, passed_over: i
 def test_owners_are_shown_with_what_they_hold_where_there_is_a_quota(capsys: pytest.CaptureFixture[str]) -> None:
     ada = job_manager_pb2.OwnerShare(owner="ada", burst_buffer_gb=3500, weight=1.0)
     print_owners(job_manager_pb2.ListOwnersResponse(owners=[ada], burst_buffer=QUOTA), ListingView())
-    shown = capsys.readouterr().out
+    said = capsys.readouterr()
+    shown = said.out
     assert "3.5 TB" in shown
-    assert "500 GB are free" in shown
+    assert "500 GB are free" in said.err, "beside the rows"
     print_owners(job_manager_pb2.ListOwnersResponse(owners=[ada]), ListingView())
     assert "burst buffer" not in capsys.readouterr().out
 

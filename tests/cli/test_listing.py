@@ -9,9 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.cli.operate.nodes import _COLUMNS as NODE_COLUMNS
+from malletrain.cli.operate.nodes import _quarantined_cells, _row
 from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, print_listing
 from malletrain.runtime.errors import InvalidInputError
+from malletrain.v1 import resources_pb2, scavenger_pb2
 
 COLUMNS = (
     Column("job"),
@@ -92,3 +95,12 @@ def test_colours_go_to_terminals_that_have_them(
     assert "\x1b]0;" not in shown, "what a job is called commands no terminal"
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in printed(capsys, ListingView(), rows)
+
+
+@pytest.mark.parametrize("column", [column.name for column in NODE_COLUMNS])
+def test_nodes_that_are_quarantined_are_sorted_with_the_others(capsys: pytest.CaptureFixture[str], column: str) -> None:
+    node = scavenger_pb2.QuarantinedNode(name="n2")
+    idle = resources_pb2.Node(name="n1")
+    rows = [_row(idle, "j000001", 0.0, None), ListingRow(_quarantined_cells(node), lambda: {"name": "n2"})]
+    print_listing(NODE_COLUMNS, rows, ListingView(Output.JSON, sort=column), nothing="no idle nodes")
+    assert sorted(entry["name"] for entry in json.loads(capsys.readouterr().out)) == ["n1", "n2"]

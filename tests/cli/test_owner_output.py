@@ -21,12 +21,13 @@ GONE = job_manager_pb2.OwnerShare(owner="eve", used_node_seconds=36.0, weight=1.
 def test_the_table_names_jobs_nodes_decayed_use_and_weight(capsys: pytest.CaptureFixture[str]) -> None:
     found = job_manager_pb2.ListOwnersResponse(owners=[ADA, BOB, GONE], half_life_seconds=604800.0)
     print_owners(found, ListingView())
-    out = capsys.readouterr().out
+    said = capsys.readouterr()
+    out = said.out
     ada, bob, eve = (next(line for line in out.splitlines() if name in line) for name in ("ada", "bob", "eve"))
     assert ada.split("\t") == ["ada", "9/100", "40", "1.5", "75%", "0.71"]
     assert bob.split("\t") == ["bob", "1/1", "0", "0.0", "25%", "1.41"]
     assert "0/0" in eve
-    assert "half of a use is left after 7 days" in out
+    assert "half of a use is left after 7 days" in said.err
 
 
 def test_json_has_what_the_service_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +39,7 @@ def test_json_has_what_the_service_says(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_without_fair_share_the_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_owners(job_manager_pb2.ListOwnersResponse(owners=[ADA]), ListingView())
-    assert "job_manager.fair_share_half_life_seconds = 0" in capsys.readouterr().out
+    assert "job_manager.fair_share_half_life_seconds = 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])

@@ -113,6 +113,7 @@ def test_listings_are_readable_and_have_json(system: Deployment) -> None:
     assert system.command("nodes", "--sort", "age").returncode == 2
     assert system.json("jobs") == []
     assert system.command("jobs").stderr == "no jobs\n"
+    assert system.command("jobs", "-o", "name", "--sort", "-age").returncode == 0
     assert "no plan yet" in system.command("plan").stdout or "plan" in system.command("plan").stdout
 
 

@@ -18,7 +18,7 @@ from malletrain.common.environment import PREFIX
 from malletrain.runtime.access.munge import MungeSettings
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.peer import Authorities, Peer
-from malletrain.runtime.setting_places import line_of
+from malletrain.runtime.setting_places import place_in_words
 from malletrain.runtime.settings_file import (
     AUTHORITY_FILE,
     DEFAULT_ADDRESSES,
@@ -176,9 +176,7 @@ class _Reader:
 
     def _refusal(self, path: str, expected: str, got: object) -> InvalidInputError:
         """An error that says where the value stands."""
-        variable = f"{PREFIX}{path.replace('.', '__')}".upper()
-        line = line_of(self._text, path.split("."))
-        where = variable if variable in self._environment else f"{self._file}:{line}" if line else ""
+        where = place_in_words(self._environment, PREFIX, path.split("."), self._file, self._text)
         return InvalidInputError(path, f"{expected} ({where})" if where else expected, got)
 
     def text(self, path: str, usual: str) -> str:

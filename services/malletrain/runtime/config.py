@@ -18,7 +18,7 @@ from malletrain.runtime.database.address import DatabaseAddress, check_database_
 from malletrain.runtime.errors import InvalidInputError
 from malletrain.runtime.limits import ServerLimits
 from malletrain.runtime.peer import Authorities, Peer
-from malletrain.runtime.setting_places import line_of, nearest_key, variable_of
+from malletrain.runtime.setting_places import nearest_key, place_in_words
 from malletrain.runtime.settings_file import (
     AUTHORITY_FILE,
     DEFAULT_ADDRESSES,
@@ -325,13 +325,11 @@ def _refusal(model: type[Settings], error: pydantic.ValidationError, file: Path 
 
 def _where(place: tuple[int | str, ...], file: Path | None) -> str:
     """The variable, or the file and line, that a value comes from; empty: neither is known."""
-    if variable := variable_of(os.environ, PREFIX, place):
-        return variable
     try:
-        line = line_of(file.read_text(encoding="utf-8"), place) if file is not None else None
+        text = "" if file is None else file.read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return ""
-    return f"{file}:{line}" if line else ""
+        text = ""
+    return place_in_words(os.environ, PREFIX, place, file, text)
 
 
 _PLAIN = {

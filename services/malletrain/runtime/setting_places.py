@@ -49,6 +49,24 @@ def variable_of(environment: Mapping[str, str], prefix: str, place: Sequence[int
     return None
 
 
+def place_in_words(
+    environment: Mapping[str, str], prefix: str, place: Sequence[int | str], file: object, text: str
+) -> str:
+    """The variable, or the file and line, that a setting comes from; empty: neither is known.
+
+    Args:
+        environment: Variables of the process.
+        prefix: What those begin with that are settings.
+        place: Path of the setting.
+        file: The TOML file, as it is called.
+        text: What it says.
+    """
+    if variable := variable_of(environment, prefix, place):
+        return variable
+    line = line_of(text, place)
+    return f"{file}:{line}" if line else ""
+
+
 def nearest_key(model: type[Any], place: Sequence[int | str]) -> str | None:
     """The key that somebody may have meant by an unknown one; None: none is like it.
 

@@ -62,8 +62,8 @@ def jobs(
         found = list(all_jobs(stubs, states, own_name(stubs) if mine else owner, name))
         if array and not (found := [job for job in found if job.array_id == array]):
             raise NotFoundError(f"no such job of array {quoted(array)} is known")
-        if view.output is Output.NAME:
-            print_listing(_COLUMNS[:1], [ListingRow((job.id,), _nothing) for job in found], view, nothing="no jobs")
+        if view.output is Output.NAME and not view.sort:  # nothing but JobManager is asked
+            print_listing(_COLUMNS[:1], [ListingRow((job.id,), dict) for job in found], view, nothing="no jobs")
             return
         quota = quota_of(stubs)
         known = ask(stubs, found)
@@ -103,10 +103,6 @@ _COLUMNS = (
     Column("burst buffer", rank=7, only_filled=True),
     Column("reason", rank=8, cut=True),
 )
-
-
-def _nothing() -> None:
-    """What JSON has of a row that is printed as a name."""
 
 
 def _row(job: resources_pb2.Job, seen: Outlook, now: float, *, several_owners: bool) -> ListingRow:

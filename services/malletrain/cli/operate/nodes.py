@@ -36,7 +36,7 @@ def nodes(*, view: ListingView) -> None:
     slow = {node.name: to_dict(node) for node in status.slow}
     rows = [_row(node, holders.get(node.name, ""), now, slow.get(node.name)) for node in found]
     if view.as_json:
-        rows += [ListingRow((node.name,), partial(_quarantined_dict, node)) for node in status.quarantined]
+        rows += [ListingRow(_quarantined_cells(node), partial(_quarantined_dict, node)) for node in status.quarantined]
     print_listing(_COLUMNS, rows, view, nothing="no idle nodes")
 
 
@@ -67,6 +67,11 @@ def _row(node: resources_pb2.Node, job: str, now: float, slow: dict[str, Any] | 
         "/".join(node.topology) or "-",
     ]
     return ListingRow(cells, lambda: to_dict(node) | {"jobId": job} | ({"slow": slow} if slow else {}))
+
+
+def _quarantined_cells(node: scavenger_pb2.QuarantinedNode) -> list[ListingCell | str]:
+    """A node that is not idle for us, with a cell for each of `_COLUMNS`: rows are sorted by them."""
+    return [node.name, *("" for _ in _COLUMNS[1:])]
 
 
 def _quarantined_dict(node: scavenger_pb2.QuarantinedNode) -> dict[str, Any]:

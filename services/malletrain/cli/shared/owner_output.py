@@ -12,6 +12,7 @@ from malletrain.cli.shared.layout import Column, ListingCell
 from malletrain.cli.shared.listing import ListingRow, ListingView, Output, print_listing
 from malletrain.cli.shared.output import print_json, to_dict
 from malletrain.cli.shared.stubs import DEADLINE_SECONDS, ServiceStubs
+from malletrain.cli.shared.terminal import has_terminal
 from malletrain.model.burst_buffer import burst_buffer_in_words
 from malletrain.v1 import allocator_pb2, job_manager_pb2, resources_pb2
 
@@ -51,12 +52,15 @@ def print_owners(found: job_manager_pb2.ListOwnersResponse, view: ListingView) -
     print_listing(_COLUMNS, rows, view, nothing="no owners")
     if view.output not in (Output.TABLE, Output.WIDE):
         return
+    in_a_pipe = not has_terminal()  # what is no row goes beside the rows
     if granted:
-        typer.echo(quota_in_words(found.burst_buffer))
+        typer.echo(quota_in_words(found.burst_buffer), err=in_a_pipe)
     if found.half_life_seconds:
-        typer.echo(f"half of a use is left after {found.half_life_seconds / _DAY_SECONDS:g} days")
+        typer.echo(
+            f"half of a use is left after {found.half_life_seconds / _DAY_SECONDS:g} days", err=not has_terminal()
+        )
     else:
-        typer.echo("there is no fair share (job_manager.fair_share_half_life_seconds = 0)")
+        typer.echo("there is no fair share (job_manager.fair_share_half_life_seconds = 0)", err=in_a_pipe)
 
 
 def _owner_cells(entry: job_manager_pb2.OwnerShare, *, with_burst_buffer: bool) -> list[ListingCell | str]:
