@@ -111,7 +111,9 @@ def test_resnet18_grows_shrinks_and_loses_a_worker(folder: Path, device: str) ->
     if device == "cuda":
         several = {line["backend"] for line in found if line["size"] > 1}
         assert several == {"cpu:gloo,cuda:gloo"}
-        assert {line["backend"] for line in found if line["size"] == 1} == {"cpu:gloo,cuda:nccl"}
+        # What torch takes by itself: NCCL for the GPU, and in older versions also Gloo for the CPU.
+        alone = {line["backend"] for line in found if line["size"] == 1}
+        assert {"cuda:nccl" in backend for backend in alone} == {True}, alone
 
 
 def test_one_worker_with_nccl_starts_moves_pauses_and_is_killed(folder: Path, device: str) -> None:

@@ -58,6 +58,7 @@ INDIFFERENT = frozenset({"torch", "horovod", "numpy", "scipy", "sklearn"})
 """Packages that do not look at a worker's place among the others when they are imported; a test watches them."""
 _OTHER_FRAMEWORKS = frozenset({"tensorflow", "keras", "mxnet", "jax", "flax"})
 _OTHERS_IN_HOROVOD = ("horovod.tensorflow", "horovod.keras", "horovod.mxnet")
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _HELPERS = ("malletrain.client.horovod", "malletrain.client.elastic")
 PREPARE = "prepare "
 _END_SECONDS = 20.0
@@ -193,8 +194,17 @@ def _is_installed(package: str) -> bool:
     spec = _spec_of(package)
     if spec is None or spec.origin is None:
         return False
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
-    return any(Path(spec.origin).is_relative_to(folder) for folder in folders)
+    return any(Path(spec.origin).is_relative_to(folder) for folder in package_folders())
+
+
+def package_folders() -> list[str]:
+    """Folders in which packages are installed: those of this interpreter, and those that a site's modules add.
+
+    EasyBuild's and Spack's modules name theirs in PYTHONPATH, and an environment on top of another in a .pth file.
+    """
+    own = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    added = [folder for folder in sys.path if Path(folder).name in _PACKAGE_FOLDERS]
+    return list(dict.fromkeys([*own, *added]))
 
 
 class StartSignal:

@@ -163,6 +163,30 @@ def test_of_a_scripts_imports_only_those_that_take_no_notice_of_its_place_are_ma
         assert running.manager.pid == first
 
 
+@pytest.mark.parametrize("way", ["PYTHONPATH", ".pth"])
+def test_packages_that_a_sites_modules_or_another_environment_add_are_imported_ahead(
+    tmp_path: Path, small: tuple[StandbyConfig, Path], way: str
+) -> None:
+    config, packages = small
+    added = tmp_path / "software/SciPy-bundle/2025.06/lib/python3.11/site-packages"
+    own = tmp_path / "own"
+    for folder, name in ((added, "scipy"), (own, "sklearn")):
+        folder.mkdir(parents=True)
+        (folder / f"{name}.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    environment = dict(ENVIRONMENT)
+    if way == "PYTHONPATH":
+        environment["PYTHONPATH"] = f"{added}/:{own}"
+    else:
+        (packages / "others.pth").write_text(f"{added}\n{own}\n")
+    script = "import os, scipy, sklearn\nprint(scipy.IMPORTED_BY, sklearn.IMPORTED_BY == os.getpid())\n"
+    with kept(StandbyConfig(config.interpreter, environment, ("scipy", "sklearn"))) as running:
+        first = running.wait_ready()
+        assert running.run(tmp_path, script, environment) == f"{first} True\n"
+        (added / "scipy-2.7.dist-info").mkdir()
+        assert running.run(tmp_path, "print('x')", environment) == "x\n"
+        assert any("packages have changed" in line for line in running.said)
+
+
 def test_the_first_worker_shows_how_to_start_a_standby_process_which_forks_it(
     tmp_path: Path, small: tuple[StandbyConfig, Path]
 ) -> None:

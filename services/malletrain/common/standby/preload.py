@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from malletrain.common.worker_bootstrap import package_folders
+
 OWN_PACKAGE = "malletrain"
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _NATIVE = (
@@ -146,7 +148,7 @@ def package_key() -> tuple[tuple[str, str, int], ...]:
 
 def _site_folders() -> list[str]:
     own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    return [*site.getsitepackages(), *own]
+    return [*package_folders(), *own]
 
 
 def _is_installed(name: str) -> bool:
